@@ -1,0 +1,1 @@
+"""Tessera: serves large language models on any vendor's chip."""
