@@ -1,0 +1,78 @@
+"""The engine's configuration: frozen, validated once where it is made (config/build.py), plain data that crosses a process as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name. eos_token_ids end an answer. max_model_len: most
+    tokens of prompt and answer together. tokenizer: folder of the tokenizer, "" where none is loaded."""
+
+    path: str
+    served_name: str
+    checkpoint: dict[str, Any]
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str = "auto"
+    load_format: str = "auto"  # "auto", "safetensors" or "dummy"
+    tokenizer: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """block_size: None lets the backends choose. memory_bytes: of the KV cache; None: what the device's memory allows. memory_utilization: share of a device's
+    memory the engine may use, where the memory is the device's own."""
+
+    block_size: int | None = None
+    memory_bytes: int | None = None
+    memory_utilization: float = 0.92
+    prefix_caching: bool = True
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """max_num_seqs: rows that run at once. max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: steps in flight; None: what the
+    device allows. max_waiting: requests that may wait."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    chunked_prefill: bool = True
+    policy: str = "fcfs"
+    depth: int | None = None
+    max_waiting: int = 4096
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Workers of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config) -> Feature. plugins: modules of
+    plugins to load in each process, by name. given: names of the values the user set himself, as dotted field paths; the others are defaults."""
+
+    model: ModelConfig
+    platform: str
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    features: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    enforce_eager: bool = False
+    no_fallback: bool = False
+    seed: int = 0
+    given: frozenset[str] = frozenset()

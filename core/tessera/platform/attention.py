@@ -1,0 +1,235 @@
+"""Attention over blocks and other state: what a layer keeps, what a backend needs, where the bytes are, and the bound layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.platform.ops import BoundOps, NormSpec, RotarySpec
+from tessera.platform.platform import Device, Reason, Tensor
+from tessera.platform.quantization import QuantSpec
+
+if TYPE_CHECKING:
+    from tessera.platform.launch import Buffers, Launch
+
+Caches = MutableSequence[Sequence[Tensor]]
+"""By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place, or caches[i] = new where memory is donated."""
+
+Plan = Any
+"""What a backend computed once for one cache group of one launch."""
+
+
+# ---- what a layer keeps -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Keys and values of every token."""
+
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    quant: QuantSpec | None = None
+
+
+@dataclass(frozen=True)
+class Window(Paged):
+    """Keys and values of the last `window` tokens."""
+
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """One compressed vector a token for all heads. Declared; no layer of core keeps it yet."""
+
+    rank: int
+    rotary_dim: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors of fixed shape a request, whatever its length: one slot each. shapes and dtypes by name."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Keys and values of an encoder's output. Declared; no layer of core keeps it yet."""
+
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    max_tokens: int
+
+
+CacheSpec = Paged | Window | Latent | State | Cross
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options: constants of such a mixer.
+    q_norm, k_norm: RMS norm over each head before rotary."""
+
+    layer: int
+    kind: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    dtype: str
+    cache: CacheSpec
+    rotary: RotarySpec | None = None
+    q_norm: NormSpec | None = None
+    k_norm: NormSpec | None = None
+    window: int | None = None
+    softcap: float | None = None
+    options: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class CacheConstraints:
+    """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred first; multiples of them too where
+    block_multiple. host_lengths: what it must know on the host."""
+
+    block_sizes: tuple[int, ...]
+    block_multiple: bool = True
+    align_bytes: int = 1
+    index_dtype: str = "int32"
+    host_lengths: Literal["none", "bound", "exact"] = "bound"
+    features: frozenset[str] = frozenset()  # "lse", "spans", "tree", "sinks", ...
+    capture: Literal["no", "uniform", "any"] = "no"
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One tensor of a block. axes: (name, size) from the slowest to the fastest; a name that stands twice is split, its slower part first. The names are
+    "token", "head" and "dim" for keys and values; a state's planes may name theirs freely."""
+
+    name: str
+    dtype: str
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * ITEMSIZE[self.dtype]
+
+    def _order(self) -> list[int]:
+        names = list(dict.fromkeys(name for name, _ in self.axes))
+        names.sort(key=lambda name: (_CANONICAL.index(name) if name in _CANONICAL else len(_CANONICAL)))
+        return [i for name in names for i, (axis, _) in enumerate(self.axes) if axis == name]
+
+    def to_canonical(self, data: Array) -> Array:
+        """[n, nbytes] uint8 as it stands -> the same bytes ordered (token, head, dim)."""
+        whole = data.reshape(len(data), *self.shape, ITEMSIZE[self.dtype])
+        order = self._order()
+        moved = whole.transpose(0, *(i + 1 for i in order), whole.ndim - 1)
+        return np.ascontiguousarray(moved).reshape(len(data), -1)
+
+    def from_canonical(self, data: Array) -> Array:
+        """The inverse of to_canonical."""
+        order = self._order()
+        sizes = [self.shape[i] for i in order]
+        whole = data.reshape(len(data), *sizes, ITEMSIZE[self.dtype])
+        back = np.argsort(order)
+        moved = whole.transpose(0, *(int(i) + 1 for i in back), whole.ndim - 1)
+        return np.ascontiguousarray(moved).reshape(len(data), -1)
+
+
+_CANONICAL = ("token", "head", "dim")
+ITEMSIZE: Mapping[str, int] = {
+    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """Where the bytes of one layer's block are: its planes one after the other. Core lays the layers of a group side by side in a block, so that a block is one
+    span of bytes, and moves blocks by it without knowing the backend."""
+
+    planes: tuple[Plane, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plane.nbytes for plane in self.planes)
+
+    def export(self, data: Array) -> Array:
+        """[n, nbytes] uint8 of n blocks -> canonical: each plane ordered (token, head, dim), planes in order."""
+        return np.concatenate([plane.to_canonical(part) for plane, part in self._parts(data)], axis=1)
+
+    def load(self, data: Array) -> Array:
+        """The inverse of export."""
+        return np.concatenate([plane.from_canonical(part) for plane, part in self._parts(data)], axis=1)
+
+    def _parts(self, data: Array) -> list[tuple[Plane, Array]]:
+        ends = np.cumsum([plane.nbytes for plane in self.planes])
+        return list(zip(self.planes, np.split(data, ends[:-1], axis=1), strict=True))
+
+
+# ---- backends ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Mixer(ABC):
+    """A bound layer that mixes tokens through what it keeps; all that a model calls."""
+
+    @abstractmethod
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        """The fused attention input and attention: x is what the layer's input projection made, for attention [T, (H + 2 Hk) D]; the result [T, H D]."""
+
+
+class AttentionLayer(Mixer):
+    """A bound attention layer. write is apart from attend."""
+
+    @abstractmethod
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
+        """k, v [T, Hk, D] into the slots of the plan."""
+
+    @abstractmethod
+    def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
+        """q [T, H, D] -> [T, H, D]; with lse also the float32 log of the sum of exponents [T, H]."""
+
+    @abstractmethod
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [T, (H + 2 Hk) D] -> q, k, v with QK norm and rotary done."""
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        """Default: norm and rotary, write, attend."""
+        q, k, v = self.heads(x, positions)
+        self.write(k, v, caches, plan)
+        return self.attend(q, caches, plan).flatten(1)
+
+
+class AttentionBackend(ABC):
+    """One way of doing attention over blocks, or of another mixer over State."""
+
+    name: str
+
+    @abstractmethod
+    def supports(self, spec: LayerSpec) -> Reason | None: ...
+
+    @abstractmethod
+    def constraints(self, spec: LayerSpec) -> CacheConstraints: ...
+
+    @abstractmethod
+    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout: ...
+
+    @abstractmethod
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+        """weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then sines), where the spec has them."""
+
+    @abstractmethod
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
+        """Once for each cache group of a launch. buffers: persistent ones where launches are captured."""

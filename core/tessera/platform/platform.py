@@ -1,0 +1,250 @@
+"""A platform: who it is, what its devices can do, and which of core's defaults it replaces.
+
+Only an abstract method is required of a vendor. Everything else has the default stated beside it; None means core's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig, ParallelConfig
+    from tessera.platform.attention import AttentionBackend
+    from tessera.platform.collectives import Communicator
+    from tessera.platform.graph import GraphRunner
+    from tessera.platform.launch import Resource, ShapePolicy, StepRules
+    from tessera.platform.ops import OpSet
+    from tessera.platform.quantization import Scheme
+    from tessera.platform.runner import ModelFacts, ModelRunner, RunnerServices
+
+Tensor = Any  # the device's own: torch's, or another library's
+Reason = str  # "Reason | None": None means yes, a text says why not
+Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
+T_co = TypeVar("T_co", covariant=True)
+
+API_LEVELS: Mapping[str, int] = {
+    facet: 0
+    for facet in (
+        "platform attention quantization launch collectives graph runner "
+        "ops.core ops.quant ops.moe ops.state ops.sampling ops.kv ops.lora ops.spec"
+    ).split()
+}
+"""Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first tagged one."""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What one device is. memory: bytes in all; 0 where unknown."""
+
+    name: str
+    index: int = 0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the hook `platforms` returns: data and dotted paths ("package.module:Name"); making it imports no torch and changes nothing."""
+
+    name: str
+    probe: str  # dotted path of () -> Probe
+    platform: str  # dotted path of the Platform class
+    levels: Mapping[str, int] = field(default_factory=dict)  # API level of each facet and op group it was written for
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Asked in a child process with a time limit. score: 0 cannot run here; 10 a general host; 50 a device through reference ops; 80 native ops;
+    100 a vendor for its own chip."""
+
+    score: int
+    reason: str
+    devices: tuple[DeviceInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Facts about work. dtypes: that weights and activations may have, the preferred first. async_dispatch: the host may run ahead of the device.
+    stable_sleep: addresses survive sleep, so captured graphs do too."""
+
+    dtypes: tuple[str, ...]
+    fp8: str | None = None  # "e4m3", "e4m3fnuz", ...
+    index_dtype: str = "int64"
+    async_dispatch: bool = True
+    static_shapes: bool = False
+    capture: bool = False
+    pinned_host: bool = False
+    stable_sleep: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Bytes of a device. host: its memory is the host's, so what core takes is missing elsewhere."""
+
+    total: int
+    free: int
+    host: bool = False
+
+
+class Future(Protocol[T_co]):
+    """A value on its way: result() waits for it."""
+
+    def done(self) -> bool: ...
+    def result(self) -> T_co: ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A Future whose value is there."""
+
+    value: Any
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self.value
+
+
+class Arena:
+    """A context in which allocations of one purpose are made and counted: `with device.arena("kv") as arena: arena.hold(tensor)`."""
+
+    def __init__(self, tag: Tag) -> None:
+        self.tag = tag
+        self.nbytes = 0
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        """Counts a tensor (anything with nbytes) that was allocated for this purpose, and returns it."""
+        self.nbytes += int(tensor.nbytes)
+        return tensor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+
+class SleepingArena(Arena, ABC):
+    """An optional ability: memory that can be given up and taken back. Core does not use it yet."""
+
+    @abstractmethod
+    def release(self, *, to_host: bool, keep_addresses: bool) -> None: ...
+
+    @abstractmethod
+    def restore(self) -> None: ...
+
+
+class Device(ABC):
+    """One opened device. target: what tensors are made on (a torch.device at op depth)."""
+
+    target: Any
+
+    @abstractmethod
+    def memory(self) -> MemoryFigures: ...
+
+    @abstractmethod
+    def synchronize(self) -> None: ...
+
+    @abstractmethod
+    def to_host(self, tensor: Tensor) -> Future[Any]:
+        """Starts a copy to the host, on a stream of its own where there is one; result() is a NumPy array."""
+
+    def arena(self, tag: Tag) -> Arena:
+        """Default: only counts."""
+        return Arena(tag)
+
+    def seed(self, value: int) -> None:
+        """Default: nothing; core's randomness is counter-based and asks no device for numbers."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One process and its devices. shared: it is the process of a Python user (LLM), where nothing process-wide may be changed."""
+
+    rank: int
+    world_size: int
+    devices: tuple[int, ...]
+    threads: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Default:
+    """A configuration value a platform proposes where the user said nothing, and why (shown at start)."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a configuration cannot run on a platform, and what to change."""
+
+    text: str
+
+
+class Platform(ABC):
+    """A vendor's answers to the contract."""
+
+    name: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    def open(self, index: int) -> Device: ...
+
+    def enter_process(self, spec: WorkerSpec) -> None:
+        """The only place with process-wide effects (imports, threads, environment). Where spec.shared, imports only."""
+
+    def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
+        """Default: one process a device. A mesh may be one process with many."""
+        size = parallel.world_size
+        return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
+
+    def ops(self, reference: OpSet) -> OpSet:
+        """Return replace(reference, rms_norm=..., ...). Default: the reference."""
+        return reference
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide."""
+        return scheme
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        """By preference; the reference is always last. Default: none, so the reference."""
+        return ()
+
+    def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
+        """The group of all workers. rendezvous: a URL all of them were given. Default: core's over torch.distributed."""
+        return None
+
+    def graph_runner(self, device: Device) -> GraphRunner | None:
+        """Default: eager."""
+        return None
+
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
+        """Default: exact shapes, one launch a step."""
+        return None
+
+    def step_rules(self, model: ModelFacts) -> StepRules | None:
+        """Default: StepRules(), which forbids nothing."""
+        return None
+
+    def resources(self, model: ModelFacts) -> Sequence[Resource]:
+        """Further limits on a step. They live where the scheduler does and hold no device objects. Default: none."""
+        return ()
+
+    def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
+        """What cannot run, as text; it cannot change the configuration. Default: nothing."""
+        return ()
+
+    def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
+        """Values filled only where the user said nothing, and shown. Default: none."""
+        return {}
+
+    def runner(self, services: RunnerServices) -> ModelRunner | None:
+        """Default: core's runner over the ops (op depth)."""
+        return None

@@ -1,0 +1,235 @@
+"""The model and who runs it: op depth uses core's runner, runner depth brings its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tessera.arrays import Array
+from tessera.platform.attention import AttentionBackend, Caches, CacheSpec, KVLayout
+from tessera.platform.launch import Launch
+from tessera.platform.ops import OpSet
+from tessera.platform.platform import Device, Future, Tensor
+from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+    from tessera.platform.collectives import Communicator
+
+Artifacts = MutableMapping[str, bytes]
+"""What warm-up may keep between runs (tuning results, compiled code), by name."""
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What a layer keeps. layer: its number among all layers that keep something."""
+
+    layer: int
+    spec: CacheSpec
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere. prefix_cacheable: what it keeps of a prefix is
+    addressed by block. unsplittable: prompt spans of encoder items must be computed in one piece."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    dtype: str
+    caches: tuple[LayerCache, ...]
+    num_parameters: int = 0
+    chunkable: bool = True
+    prefix_cacheable: bool = True
+    encoder_tokens: int = 0
+    unsplittable: bool = False
+    tasks: tuple[str, ...] = ("generate",)
+
+
+@dataclass
+class Hidden:
+    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden states of chosen layers."""
+
+    last: Tensor
+    residual: Tensor | None = None
+    taps: tuple[Tensor, ...] = ()
+
+
+class Model(Protocol):
+    """Between token ids and logits a model calls only ops, mixers and views."""
+
+    facts: ModelFacts
+
+    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+        """[T] -> [T, hidden]."""
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden: ...
+
+    def select(self, hidden: Hidden, at: Tensor) -> Tensor:
+        """The rows of the last hidden state that sample, normed: [S, hidden]."""
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """[S, hidden] -> [S, vocabulary], of the model's dtype."""
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Bytes granted to this engine on one device: in all, and for the KV cache where the user set it."""
+
+    total: int
+    kv: int | None = None
+
+
+@dataclass(frozen=True)
+class CacheNeeds:
+    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block size) is its KVLayout."""
+
+    layer: int
+    spec: CacheSpec
+    block_sizes: tuple[int, ...]
+    block_multiple: bool
+    index_dtype: str
+    host_lengths: str
+    align_bytes: int
+    layout: Callable[[int], KVLayout]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache."""
+
+    facts: ModelFacts
+    needs: tuple[CacheNeeds, ...]
+    weight_bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0, one block a request."""
+
+    layers: tuple[int, ...]
+    kind: str  # "paged", "window" or "state"
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    window: int | None = None
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that a request of so many tokens holds."""
+        return 1 if self.kind == "state" else -(-tokens // self.block_size)
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state; max_tokens of each."""
+
+    groups: tuple[CacheGroup, ...]
+    num_rows: int
+    max_model_len: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that fit beside each other, as the tightest group that grows with tokens has room."""
+        return min(((g.num_blocks - 1) * g.block_size for g in self.groups if g.kind != "state"), default=0)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something long is under way: done of total, in units of the phase."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class ModelRunner(ABC):
+    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output was taken."""
+
+    @abstractmethod
+    def load(self, budget: MemoryBudget) -> LoadedModel: ...
+
+    @abstractmethod
+    def allocate(self, plan: CachePlan) -> None: ...
+
+    @abstractmethod
+    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None: ...
+
+    @abstractmethod
+    def execute(self, step: SchedulerOutput) -> Any:
+        """Launches the forward; what it returns is given to sample()."""
+
+    @abstractmethod
+    def sample(self, pending: Any, masks: Masks | None) -> Future[StepOutput]:
+        """Launches sampling; masks may need the token before."""
+
+    @abstractmethod
+    def control(self, verb: Control) -> ControlResult: ...
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number a feature keeps for each row: default where a request brings none."""
+
+    name: str
+    dtype: str
+    default: float = 0.0
+
+
+class Feature(Protocol):
+    """LoRA, speculation, structured output, multimodal input: composed in one list, absent when off."""
+
+    def columns(self) -> Sequence[Column]: ...
+    def cache_specs(self) -> Sequence[CacheSpec]: ...
+    def wrap(self, model: Model) -> Model: ...
+    def keys(self) -> frozenset[str]:
+        """Bits in the launch key."""
+
+    def before(self, launch: Launch) -> None: ...
+    def logits(self, launch: Launch, logits: Tensor) -> Tensor: ...
+    def after(self, launch: Launch, sampled: Tensor) -> None: ...
+
+
+class RowSampling(Protocol):
+    """Sampling parameters by row, as host arrays."""
+
+    temperature: Array
+    top_k: Array
+    top_p: Array
+    min_p: Array
+    seed: Array
+
+
+class InputBatch(Protocol):
+    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group [rows, blocks] int32."""
+
+    tokens: Array
+    tables: Sequence[Array]
+    sampling: RowSampling
+    columns: Mapping[str, Array]
+
+    def apply(self, step: SchedulerOutput) -> None: ...
+
+
+class RunnerServices(Protocol):
+    """What core hands to a runner, so that a platform imports nothing above tessera.platform."""
+
+    config: EngineConfig
+    groups: Mapping[str, Communicator]
+    device: Device
+
+    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model: ...
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors of the checkpoint on the host, by their names in it."""
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        """The model's own configuration (config.json)."""
+
+    def input_batch(self, plan: CachePlan) -> InputBatch: ...
+    def features(self) -> Sequence[Feature]: ...
+    def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
+        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference sampler."""
