@@ -1,0 +1,1 @@
+"""Who runs a step: in this process, or in one process a worker."""

@@ -1,0 +1,59 @@
+"""The contract between the engine and whoever runs its steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tessera.platform.platform import Future, Platform
+from tessera.platform.runner import CachePlan, LoadedModel, Progress
+from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+Report = Callable[[Progress], None]
+
+
+class Executor(ABC):
+    """Runs one SchedulerOutput on all workers. The engine makes one by dotted path with (config) and calls, in this order, load, allocate, warm_up, then any
+    number of execute and sample in pairs, close. platform: opened in this process for its answers as data (rules, resources, checks)."""
+
+    platform: Platform
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def load(self, report: Report) -> LoadedModel:
+        """The model on every worker; of the workers' figures the smallest. Raises ModelError, MemoryBudgetError, PlatformError."""
+
+    @abstractmethod
+    def allocate(self, plan: CachePlan) -> None: ...
+
+    @abstractmethod
+    def warm_up(self, report: Report) -> None: ...
+
+    @abstractmethod
+    def execute(self, step: SchedulerOutput) -> Any:
+        """Launches the forward. Returns before it is done where the device is asynchronous; what it returns is given to sample()."""
+
+    @abstractmethod
+    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+        """Launches sampling of the step that execute() returned `pending` for."""
+
+    @abstractmethod
+    def control(self, verb: Control) -> ControlResult: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
+WORKERS = "tessera.executor.workers:WorkersExecutor"
+
+
+def executor_path(config: EngineConfig) -> str:
+    """Dotted path of the executor a configuration needs."""
+    return IN_PROCESS if config.parallel.world_size == 1 else WORKERS
