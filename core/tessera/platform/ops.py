@@ -34,18 +34,39 @@ class Quantized(NamedTuple):
     scale: Tensor
 
 
+class SamplingRows(NamedTuple):
+    """What sampling knows of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0: off), seed int64, and position int64, the
+    place in its request of the token to draw."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    position: Tensor
+
+
+class Sampled(NamedTuple):
+    """tokens [S] int32. With logprobs: ids [S, 1 + k] int32 and logprobs [S, 1 + k] float32, the drawn token first, and its ranks [S] int32."""
+
+    tokens: Tensor
+    ids: Tensor | None = None
+    logprobs: Tensor | None = None
+    ranks: Tensor | None = None
+
+
 # ---- specs ------------------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """Rows start..start+rows of a vocabulary are here; other tokens give zeros, to be summed over `reduce`."""
+    """weight[token]. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros, and the sum over the group is right."""
 
     rows: int
     n: int
     dtype: str
     start: int = 0
-    scale: float = 1.0
+    sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,9 @@ class NormSpec:
     offset: float = 0.0
     emit: ActSpec | None = None
 
+    def emitting(self, emit: ActSpec) -> NormSpec:
+        return dataclasses.replace(self, emit=emit)
+
 
 @dataclass(frozen=True)
 class AddNormSpec:
@@ -78,12 +102,8 @@ class AddNormSpec:
     norm: NormSpec
     reduce: str | None = None
 
-    @property
-    def emit(self) -> ActSpec | None:
-        return self.norm.emit
-
     def emitting(self, emit: ActSpec) -> AddNormSpec:
-        return dataclasses.replace(self, norm=dataclasses.replace(self.norm, emit=emit))
+        return dataclasses.replace(self, norm=self.norm.emitting(emit))
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,8 @@ class Op(Generic[S]):
 
     A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds them and returns the hot call. A
     reference has static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture, a trace or a
-    static-shape device. Where the clear definition cannot be so (experts), `oracle` is the clear one. sample_specs: what conformance tries.
+    static-shape device. Where the clear definition cannot be so (experts), `oracle` is the clear one. emits_by: of a composite, the part that would emit
+    a quantised result, and its spec. sample_specs: what conformance tries.
     """
 
     name: str
@@ -196,6 +217,7 @@ class Op(Generic[S]):
     mutates: tuple[str, ...] = ()
     kernel: Kernel[S] | None = None
     oracle: HotCall | None = None
+    emits_by: Callable[[S], tuple[str, Any]] | None = None
     sample_specs: Callable[[], Iterator[S]] | None = None
 
 
@@ -353,13 +375,16 @@ class BoundOps:
         return self._calls[key]
 
     def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
-        """bind, with the result quantised as the consumer wants it where this op's kernel can; spec has emitting()."""
-        op = self.ops[name]
-        if emit is not None:
-            wanted = spec.emitting(emit)
-            if op.kernel is not None and op.kernel.supports(wanted) is None:
-                return self.bind(name, wanted)
+        """bind, with the result quantised as its consumer wants it, where a kernel can; spec has emitting()."""
+        if emit is not None and self._emits(name, spec.emitting(emit)):
+            return self.bind(name, spec.emitting(emit))
         return self.bind(name, spec)
+
+    def _emits(self, name: str, spec: Any) -> bool:
+        op = self.ops[name]
+        if op.kernel is not None:
+            return op.kernel.supports(spec) is None
+        return op.emits_by is not None and self._emits(*op.emits_by(spec))
 
     def wants(self, name: str, spec: Any) -> ActSpec | None:
         """How the kernel of an op would have its input, if it is native here."""

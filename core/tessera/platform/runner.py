@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, Caches, CacheSpec, KVLayout
 from tessera.platform.launch import Launch
-from tessera.platform.ops import OpSet
+from tessera.platform.ops import LogitsSampleSpec, OpSet, Packed, SampleSpec
 from tessera.platform.platform import Device, Future, Tensor
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
@@ -59,10 +59,22 @@ class Hidden:
     taps: tuple[Tensor, ...] = ()
 
 
+class SamplingHead(Protocol):
+    """The way from hidden states to logits, for sampling as one composite."""
+
+    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec: ...
+
+    @property
+    def weight(self) -> Packed: ...
+
+
 class Model(Protocol):
     """Between token ids and logits a model calls only ops, mixers and views."""
 
     facts: ModelFacts
+
+    @property
+    def head(self) -> SamplingHead: ...
 
     def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
         """[T] -> [T, hidden]."""
