@@ -13,7 +13,7 @@ _CELLS = frozenset({"ContextVar", "local", "WeakKeyDictionary", "WeakSet", "Weak
 
 
 def module_state(root: Path) -> list[str]:
-    """`global` statements anywhere in core, and module-level names that only make sense if something is put into them later."""
+    """`global` statements in core, and module-level names that start empty, to be filled later."""
     return [
         finding
         for source in python_sources(root, "core/**/*.py")
@@ -29,13 +29,15 @@ def _global_statements(source: Source) -> Iterator[str]:
 
 def _empty_cells(source: Source) -> Iterator[str]:
     for statement in source.tree.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            if _is_empty_cell(statement.value):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                names = ", ".join(ast.unparse(target) for target in targets)
-                yield source.at(
-                    statement.lineno, f"{names} starts empty at module level, so something will be kept in it"
-                )
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets, value = [statement.target], statement.value
+        else:
+            continue
+        if _is_empty_cell(value):
+            names = ", ".join(ast.unparse(target) for target in targets)
+            yield source.at(statement.lineno, f"{names} starts empty at module level: hand the object over instead")
 
 
 def _is_empty_cell(value: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""The repository names no machine it was written on and no registry it was installed from: those are the user's choice."""
+"""The repository names no directory of one machine and no package registry: both are the choice of who installs it."""
 
 from __future__ import annotations
 

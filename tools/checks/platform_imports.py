@@ -13,8 +13,8 @@ KERNEL_LIBRARIES = frozenset({"tessera_triton"})
 
 
 def platform_imports(root: Path) -> list[str]:
-    """Imports at run time of core beyond tessera.platform (in a package's tests: and tessera.testing), or of another platform."""
-    findings = []
+    """Run-time imports of another platform, or of core beyond tessera.platform (tests: and tessera.testing)."""
+    findings: list[str] = []
     for package in sorted((root / "platforms").glob("*/tessera_*")):
         allowed = ("tessera.platform", package.name, *KERNEL_LIBRARIES)
         for source in python_sources(root, f"{package.relative_to(root).as_posix()}/**/*.py"):

@@ -23,8 +23,8 @@ TORCH_FREE = (
     "text",
 )
 
-# Runs in an interpreter of its own: refuses the blocked modules, imports the named ones, prints a line for each that failed, and one
-# for each import that our own code tried and then swallowed.
+# Runs in an interpreter of its own: refuses the blocked modules, imports the named ones and prints a line for each that
+# failed, and one for each import that our own code tried and then swallowed.
 _PROGRAM = """
 import importlib, sys
 
