@@ -106,12 +106,13 @@ def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], lim
     overtime = threading.Timer(limit_s, _end, (process,))
     overtime.start()
     closing = ""
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            closing = line.strip() or closing
+        with process.stdout:
+            for line in process.stdout:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                closing = line.strip() or closing
         status = process.wait()
     except BaseException:
         _end(process)
@@ -119,7 +120,7 @@ def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], lim
     finally:
         overtime.cancel()
     if status == -signal.SIGKILL:
-        closing = f"ended after {limit_s / 60:g} minutes"
+        closing = f"killed, or ended after its {limit_s:g} s"
     return status, closing
 
 

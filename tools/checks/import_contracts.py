@@ -18,5 +18,5 @@ def import_contracts(root: Path) -> list[str]:
     if done.returncode == 0:
         return []
     report = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    start = next((index for index, line in enumerate(report) if line.endswith("BROKEN")), 0)
+    start = next((index for index, line in enumerate(report) if " BROKEN" in line), 0)
     return report[start:]
