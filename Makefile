@@ -23,23 +23,23 @@ serve: $(VENV)/.runtime ## install and serve MODEL, or the bundled demo
 	@exec $(BIN)/tessera serve $(if $(MODEL),'$(MODEL)') --host '$(HOST)' --port '$(PORT)' $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, import contracts, neutrality, torch-free unit tests
-	@$(BIN)/python tools/run_stages.py check
+	@$(BIN)/python -m tools.run_stages check
 
 test: $(VENV)/.dev ## what CI runs
-	@$(BIN)/python tools/run_stages.py test
+	@$(BIN)/python -m tools.run_stages test
 
 nightly: $(VENV)/.dev ## every test that is too long for make test
-	@$(BIN)/python tools/run_stages.py nightly
+	@$(BIN)/python -m tools.run_stages nightly
 
 bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
 
 dist: $(VENV)/.dev ## the wheels of core and of the platform packages, in dist/
-	@$(BIN)/python tools/build_dist.py
+	@$(BIN)/python -m tools.build_dist
 
 docs: $(VENV)/.dev ## check what the documentation claims, and print the path of a request
 	@$(BIN)/pytest tests/docs
-	@$(BIN)/python tools/trace_request.py
+	@$(BIN)/python -m tools.trace_request
 
 format: $(VENV)/.dev ## format the code and sort the imports
 	@$(BIN)/ruff check --quiet --fix-only .

@@ -92,6 +92,7 @@ def test_every_nightly_test_has_its_day() -> None:
 
 
 def test_a_nightly_test_runs_when_asked_for(suite: Path) -> None:
+    (suite / "tests/test_torch.py").unlink()
     text = "import pytest\n\n@pytest.mark.nightly\ndef test_long():\n    pass\n"
     (suite / "tests/test_long.py").write_text(text, encoding="utf-8")
     nodeid = "tests/test_long.py::test_long"
