@@ -1,0 +1,1 @@
+"""Tessera on general-purpose processors, in torch."""
