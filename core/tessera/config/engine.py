@@ -50,9 +50,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
+    """threads: of each worker on the host; None lets the platform choose."""
+
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    threads: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -63,7 +66,7 @@ class ParallelConfig:
 @dataclass(frozen=True)
 class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config) -> Feature. plugins: modules of
-    plugins to load in each process, by name. given: names of the values the user set himself, as dotted field paths; the others are defaults."""
+    further plugins to load, by name. embedded: the engine lives in a user's own process, where nothing process-wide may be changed. given: names of the values the user set himself, as dotted field paths; the others are defaults."""
 
     model: ModelConfig
     platform: str
@@ -72,6 +75,7 @@ class EngineConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     features: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    embedded: bool = False
     enforce_eager: bool = False
     no_fallback: bool = False
     seed: int = 0

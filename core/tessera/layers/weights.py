@@ -14,14 +14,13 @@ from tessera.platform.ops import Packed
 @dataclass(frozen=True)
 class Part:
     """A shard of a checkpoint tensor: rows and columns from start to stop; None is all. shape: of the shard; where rows has fewer, zeros follow. fill: what a dummy load puts there (None:
-    random). index: the leading entry of a tensor that stacks experts."""
+    random)."""
 
     name: str
     shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
     columns: tuple[int, int] | None = None
     fill: float | None = None
-    index: int | None = None
 
 
 Join = Sequence[Part]

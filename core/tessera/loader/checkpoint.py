@@ -45,9 +45,7 @@ class Safetensors:
         if part.name not in self._where:
             raise ModelError(f"the weights lack '{part.name}', which this architecture needs; the folder's files and config.json do not belong together.")
         view = self._open(self._where[part.name]).get_slice(part.name)
-        if part.index is not None:
-            tensor = view[part.index][_slice(part.rows), _slice(part.columns)]
-        elif part.columns is not None:
+        if part.columns is not None:
             tensor = view[_slice(part.rows), _slice(part.columns)]
         else:
             tensor = view[_slice(part.rows)]

@@ -212,6 +212,28 @@ class AttentionLayer(Mixer):
         return self.attend(q, caches, plan).flatten(1)
 
 
+class HeadsLayer(AttentionLayer):
+    """An attention layer up to q, k and v, over the bound ops: split, QK norm, rotary. Left to do: write and attend."""
+
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        self.spec, self.weights = spec, weights
+        self.rotary = ops.bind("rotary", spec.rotary) if spec.rotary is not None else None
+        self.q_norm = ops.bind("rms_norm", spec.q_norm) if spec.q_norm is not None else None
+        self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
+
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        spec = self.spec
+        wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        q, k, v = wide.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        if self.q_norm is not None:
+            q = self.q_norm(q, self.weights["q_norm"])
+        if self.k_norm is not None:
+            k = self.k_norm(k, self.weights["k_norm"])
+        if self.rotary is not None:
+            self.rotary(q, k, positions, self.weights["cos_sin"])
+        return q, k, v
+
+
 class AttentionBackend(ABC):
     """One way of doing attention over blocks, or of another mixer over State."""
 

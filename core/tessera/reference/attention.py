@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tessera.platform.attention import (
     AttentionBackend,
-    AttentionLayer,
     CacheConstraints,
     Caches,
     CacheSpec,
+    HeadsLayer,
     KVLayout,
     LayerSpec,
     Paged,
@@ -91,28 +91,6 @@ class ReferenceAttention(AttentionBackend):
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
         return PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, key < launch.kv_len[:, None, None])
-
-
-class HeadsLayer(AttentionLayer):
-    """An attention layer up to q, k and v: the fused input projection split, QK norm, rotary."""
-
-    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
-        self.spec, self.weights = spec, weights
-        self.rotary = ops.bind("rotary", spec.rotary) if spec.rotary is not None else None
-        self.q_norm = ops.bind("rms_norm", spec.q_norm) if spec.q_norm is not None else None
-        self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
-
-    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        spec = self.spec
-        wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        q, k, v = wide.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
-        if self.q_norm is not None:
-            q = self.q_norm(q, self.weights["q_norm"])
-        if self.k_norm is not None:
-            k = self.k_norm(k, self.weights["k_norm"])
-        if self.rotary is not None:
-            self.rotary(q, k, positions, self.weights["cos_sin"])
-        return q, k, v
 
 
 class ReferenceAttentionLayer(HeadsLayer):

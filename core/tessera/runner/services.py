@@ -30,7 +30,7 @@ class Services:
 
     def __init__(self, config: EngineConfig, device: Device, groups: Mapping[str, Communicator], capabilities: Capabilities) -> None:
         self.config, self.device, self.groups = config, device, groups
-        self.registry = load_registry()
+        self.registry = load_registry(config.plugins)
         self.source = Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
         self._features = [cast(Callable[[EngineConfig], Feature], load_path(path))(config) for path in config.features]
