@@ -20,6 +20,7 @@ class GatedMLP:
         self.down = Linear(build, [Source(f"{prefix}.down_proj", hidden, inner, columns=part)], bias=bias)
         spec = GatedMLPSpec(self.gate_up.spec, GateSpec(stop - start, build.dtype, activation), self.down.spec)
         self.call = build.ops.bind("gated_mlp", spec)
+        self.wants = build.ops.wants("gated_mlp", spec)
 
     def __call__(self, x: Tensor) -> Tensor:
         result: Tensor = self.call(x, self.gate_up.weight, self.down.weight)
@@ -52,6 +53,7 @@ class MixtureOfExperts:
         back = [[Part(f"{names.down.format(e)}.weight", (hidden, n), columns=part)] for e in range(experts)]
         self.gate_up = build.slot(Slot({"weight": wide}, lambda raw, into: build.ops.prepare("linear", gate_up, raw, into), stacked=True))
         self.down = build.slot(Slot({"weight": back}, lambda raw, into: build.ops.prepare("linear", down, raw, into), stacked=True))
+        self.wants = None  # routing and experts both take the activation as it is
         self.call = build.ops.bind("moe", MoESpec(self.router.spec, RouteSpec(experts, top_k, renormalise), spec))
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -48,12 +48,12 @@ class DecoderLayer:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
         self.attention = Attention(build, f"{prefix}.self_attn", f"{prefix}.input_layernorm", config.layers[number], tables)
-        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps)
         self.mlp: GatedMLP | MixtureOfExperts
         if config.experts is None:
             self.mlp = GatedMLP(build, f"{prefix}.mlp", config.hidden, config.inner, config.activation, bias=config.mlp_bias)
         else:
             self.mlp = _experts(build, config, config.experts, number)
+        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps, emit=self.mlp.wants)
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         x, residual = self.attention(x, residual, launch, caches)

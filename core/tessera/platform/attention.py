@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from tessera.arrays import Array
@@ -28,8 +29,7 @@ Plan = Any
 # ---- what a layer keeps -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Paged:
+class Paged(msgspec.Struct, frozen=True, tag=True):
     """Keys and values of every token."""
 
     num_kv_heads: int
@@ -38,15 +38,13 @@ class Paged:
     quant: QuantSpec | None = None
 
 
-@dataclass(frozen=True)
-class Window(Paged):
+class Window(Paged, frozen=True, tag=True):
     """Keys and values of the last `window` tokens."""
 
     window: int = 0
 
 
-@dataclass(frozen=True)
-class Latent:
+class Latent(msgspec.Struct, frozen=True, tag=True):
     """One compressed vector a token for all heads. Declared; no layer of core keeps it yet."""
 
     rank: int
@@ -54,16 +52,14 @@ class Latent:
     dtype: str
 
 
-@dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape a request, whatever its length: one slot each. shapes and dtypes by name."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     dtype: str
 
 
-@dataclass(frozen=True)
-class Cross:
+class Cross(msgspec.Struct, frozen=True, tag=True):
     """Keys and values of an encoder's output. Declared; no layer of core keeps it yet."""
 
     num_kv_heads: int

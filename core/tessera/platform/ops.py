@@ -206,7 +206,7 @@ class Op(Generic[S]):
     A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds them and returns the hot call. A
     reference has static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture, a trace or a
     static-shape device. Where the clear definition cannot be so (experts), `oracle` is the clear one. emits_by: of a composite, the part that would emit
-    a quantised result, and its spec. sample_specs: what conformance tries.
+    a quantised result, and its spec; takes_by: the part that takes its input. sample_specs: what conformance tries.
     """
 
     name: str
@@ -218,6 +218,7 @@ class Op(Generic[S]):
     kernel: Kernel[S] | None = None
     oracle: HotCall | None = None
     emits_by: Callable[[S], tuple[str, Any]] | None = None
+    takes_by: Callable[[S], tuple[str, Any]] | None = None
     sample_specs: Callable[[], Iterator[S]] | None = None
 
 
@@ -387,11 +388,11 @@ class BoundOps:
         return op.emits_by is not None and self._emits(*op.emits_by(spec))
 
     def wants(self, name: str, spec: Any) -> ActSpec | None:
-        """How the kernel of an op would have its input, if it is native here."""
-        kernel = self.ops[name].kernel
-        if kernel is None or name in self.wrappers or kernel.supports(spec) is not None:
-            return None
-        return kernel.wants(spec)
+        """How the kernel that takes an op's input would have it, if it is native here."""
+        op = self.ops[name]
+        if op.kernel is not None and name not in self.wrappers and op.kernel.supports(spec) is None:
+            return op.kernel.wants(spec)
+        return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
         """The weight as whoever is bound for this place keeps it."""

@@ -124,7 +124,9 @@ class CoreRunner(ModelRunner):
             launch = self._planned(prepared.launch)
             for feature in self.features:
                 feature.before(launch)
-            results.append((prepared, self._replay(launch)))
+            hidden = self._replay(launch)
+            whole = len(prepared.rows) == len(step.rows)
+            results.append((prepared, hidden if whole else hidden.clone()))  # the next replay may write into what this one returned
         return _Executed(step, results, perf_counter() - began)
 
     @torch.inference_mode()
@@ -136,19 +138,20 @@ class CoreRunner(ModelRunner):
         for prepared, hidden in pending.results:
             if not prepared.samples.any():
                 continue
-            sampled = self.sampler(hidden, prepared.launch, prepared.rows, prepared.next_position)
-            self._feed(prepared, sampled.tokens)
+            launch = self.builder.rows_again(prepared)
+            sampled = self.sampler(hidden, launch, prepared.rows, prepared.next_position)
+            self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
         fallbacks = self.build.ops.fallbacks.total()
         stats = StepStats(forward=pending.seconds, sample=perf_counter() - began, fallbacks=fallbacks)
         return PendingStep(pending.step.step, pending.step.epoch, drawn, stats)
 
-    def _feed(self, prepared: Prepared, tokens: Tensor) -> None:
+    def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
         """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the spare column."""
-        target = np.full(prepared.launch.key.rows, self.batch.spare, np.int32)
+        target = np.full(launch.key.rows, self.batch.spare, np.int32)
         target[: len(prepared.rows)] = np.where(prepared.samples, prepared.next_position, self.batch.spare)
-        self.device_tokens[prepared.launch.rows, self.buffers.put("feed", np.minimum(target, self.batch.spare), "int32")] = tokens
+        self.device_tokens[launch.rows, self.buffers.put("feed", target, "int32")] = tokens
 
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, normed: [R, hidden]."""
