@@ -50,9 +50,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
+    """threads: of each worker on the host; None lets the platform choose."""
+
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    threads: int | None = None
 
     @property
     def world_size(self) -> int:
