@@ -1,4 +1,5 @@
-"""`python -m tessera.executor.worker_process FD`: a worker in a process of its own, answering its executor over an inherited socket."""
+"""`python -m tessera.executor.worker_process FD`: a worker in a process of its own, answering its executor over an
+inherited socket."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def main() -> int:
     except TesseraError as error:
         frames.send(Failed(type(error).__name__, error.message))
         return error.exit_code
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - printed, sent, and the process ends
         traceback.print_exc()
         frames.send(Failed("", f"{type(error).__name__}: {error}"))
         return 1

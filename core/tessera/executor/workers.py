@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class WorkersExecutor(Executor):
     def _needs(self, needs: Needs) -> CacheNeeds:
         def layout(block_size: int) -> KVLayout:
             self.workers[0].frames.send(DescribeLayout(needs.layer, block_size))
-            described: KVLayout = self._answer(self.workers[0]).layout
+            described: KVLayout = self.answer(self.workers[0]).layout
             return described
 
         return CacheNeeds(**msgspec.structs.asdict(needs), layout=layout)
@@ -99,7 +100,8 @@ class WorkersExecutor(Executor):
             worker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # ---- orders and answers -------------------------------------------------------------------------------------------------------------
+    # ---- orders and answers
+    # -------------------------------------------------------------------------------------------------------------
 
     def _broadcast(self, order: Order) -> None:
         for worker in self.workers:
@@ -109,10 +111,11 @@ class WorkersExecutor(Executor):
                 raise self._gone(worker) from None
 
     def _all_answers(self, report: Report | None = None) -> list[Any]:
-        return [self._answer(worker, report) for worker in self.workers]
+        return [self.answer(worker, report) for worker in self.workers]
 
-    def _answer(self, worker: _WorkerHandle, report: Report | None = None) -> Any:
-        """The worker's next answer. Another worker's failure ends the wait, since this one may then wait for it for ever."""
+    def answer(self, worker: _WorkerHandle, report: Report | None = None) -> Any:
+        """The worker's next answer. Another worker's failure ends the wait, since this one may then wait for it for
+        ever."""
         if worker.early:
             return worker.early.pop(0)
         while True:
@@ -168,10 +171,8 @@ class _WorkerHandle:
         self.frames = Frames(self.stream, Answer)
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):  # it may be gone already
             self.frames.send(Do(Close()))
-        except OSError:
-            pass  # it is gone already
         try:
             self.process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -192,7 +193,7 @@ class _Coming:
 
     def result(self) -> StepOutput:
         if self.value is None:
-            stepped = self.executor._answer(self.executor.workers[0])
+            stepped = self.executor.answer(self.executor.workers[0])
             self.value = stepped.output
         assert self.value is not None
         return self.value

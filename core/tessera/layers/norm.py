@@ -20,8 +20,8 @@ def norm_slot(build: Build, name: str, spec: NormSpec) -> Slot:
 
 
 class AddNorm:
-    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum. emit: how its consumer would have the
-    normed activation quantised."""
+    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum.
+    emit: how its consumer would have the normed activation quantised."""
 
     def __init__(self, build: Build, name: str, n: int, eps: float, *, emit: ActSpec | None = None) -> None:
         spec = AddNormSpec(NormSpec(n, build.dtype, eps), build.reduce)

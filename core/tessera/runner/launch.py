@@ -18,7 +18,8 @@ from tessera.step import SchedulerOutput
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which of them draw a token."""
+    """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which
+    of them draw a token."""
 
     launch: Launch
     rows: Array
@@ -27,7 +28,8 @@ class Prepared:
 
 
 class LaunchBuilder:
-    """index_dtype: of slots and tables; host_lengths: "exact" where a backend asks for it. bits: of the features that are on."""
+    """index_dtype: of slots and tables; host_lengths: "exact" where a backend asks for it. bits: of the features that
+    are on."""
 
     def __init__(
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
@@ -40,7 +42,8 @@ class LaunchBuilder:
         self.block_sizes = tuple(group.block_size for group in plan.groups)
 
     def build(self, step: SchedulerOutput) -> Iterator[Prepared]:
-        """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before the next is made."""
+        """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
+        the next is made."""
         kv_len = step.starts + step.num_tokens
         decode = int(np.argmin(step.num_tokens == 1)) if (step.num_tokens != 1).any() else len(step.rows)
         blocks = -(-kv_len // self.smallest_block)
@@ -91,15 +94,23 @@ class LaunchBuilder:
             kv_len_host=kv_len,
             q_len_host=q_len,
             host_lengths="exact",
-            slots=[put(f"slots{g}", values, self.index_dtype) for g, values in enumerate(self._slots(token_rows, positions, at))],
-            block_tables=[put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))],
+            slots=[
+                put(f"slots{g}", values, self.index_dtype)
+                for g, values in enumerate(self._slots(token_rows, positions, at))
+            ],
+            block_tables=[
+                put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))
+            ],
             sample_at=put("sample_at", last, "int32"),
             block_sizes=self.block_sizes,
             columns=self._columns(padded_rows),
         )
 
     def _columns(self, rows: Array) -> dict[str, Tensor]:
-        return {name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name) for name, column in self.batch.columns.items()}
+        return {
+            name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name)
+            for name, column in self.batch.columns.items()
+        }
 
     def _slots(self, token_rows: Array, positions: Array, at: Array) -> list[Array]:
         """By group: where each token's keys and values go; padding goes to block 0."""
@@ -117,7 +128,11 @@ class LaunchBuilder:
     def _tables(self, rows: Array, key: LaunchKey) -> list[Array]:
         tables = []
         for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
-            columns = 1 if group.kind == "state" else min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+            columns = (
+                1
+                if group.kind == "state"
+                else min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+            )
             tables.append(table[rows, :columns])
         return tables
 

@@ -1,4 +1,5 @@
-"""What a platform's author tests with: the reference platform, the strict platform, and (to come) the conformance kit."""
+"""What a platform's author tests with: the reference platform, the strict platform, and (to come) the conformance
+kit."""
 
 from __future__ import annotations
 

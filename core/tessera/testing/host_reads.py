@@ -1,4 +1,5 @@
-"""Counts implicit reads of device memory by the host: what would stall an asynchronous device, or be wrong in a captured step."""
+"""Counts implicit reads of device memory by the host: what would stall an asynchronous device, or be wrong in a
+captured step."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _READING_OPS = (
-    "aten::_local_scalar_dense",
-    "aten::is_nonzero",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::_unique2",
-    "aten::unique_dim",
-    "aten::unique_consecutive",
-    "aten::equal",
-    "aten::repeat_interleave.Tensor",
+    "aten._local_scalar_dense",
+    "aten.is_nonzero",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten._unique2",
+    "aten.unique_dim",
+    "aten.unique_consecutive",
+    "aten.equal",
+    "aten.repeat_interleave.Tensor",
 )
 _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__")
 
 
 class HostReads(TorchDispatchMode):
-    """`with HostReads() as reads: ...; assert not reads.found`. found: where each read was made. Explicit ones go through Device.to_host."""
+    """`with HostReads() as reads: ...; assert not reads.found`. found: where each read was made. Explicit ones go
+    through Device.to_host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,14 +40,17 @@ class HostReads(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         super().__exit__(kind, error, trace)
         for method in self._patches:
             method.stop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name in _READING_OPS or f"{func._schema.name}.{func._overloadname}" in _READING_OPS:
-            self._note(func._schema.name)
+        name = str(func).replace(".default", "")
+        if name.partition(".")[2] and name in _READING_OPS:
+            self._note(name)
         return func(*args, **(kwargs or {}))
 
     def _reading(self, name: str) -> Any:

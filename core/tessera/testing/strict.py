@@ -1,8 +1,9 @@
-"""The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on what the host forgives.
+"""The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on
+what the host forgives.
 
-Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory likewise, prefill and decode in separate launches, two
-steps in flight, results that reach the host late, captured launches whose tensors must keep their addresses; a product that writes where it is told, a norm
-that emits scaled activations.
+Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory likewise,
+prefill and decode in separate launches, two steps in flight, results that reach the host late, captured launches whose
+tensors must keep their addresses; a product that writes where it is told, a norm that emits scaled activations.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ class StrictPlatform(Platform):
 
     def ops(self, reference: OpSet) -> OpSet:
         return replace(
-            reference, embedding=PoisonedEmbedding(self.current), linear=BufferedLinear(), rms_norm=ScalingNorm(), gated_mlp=BufferedMLP()
+            reference,
+            embedding=PoisonedEmbedding(self.current),
+            linear=BufferedLinear(),
+            rms_norm=ScalingNorm(),
+            gated_mlp=BufferedMLP(),
         )
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
@@ -97,10 +102,16 @@ class SeparateStrictPlatform(StrictPlatform):
     """The variant in which a step holds either prefill or decode."""
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(mix_prefill_decode=False, max_prefill_rows=PREFILL_ROWS, chunk_multiple=8, tokens_per_grant=max(PREFILL_WIDTHS))
+        return StepRules(
+            mix_prefill_decode=False,
+            max_prefill_rows=PREFILL_ROWS,
+            chunk_multiple=8,
+            tokens_per_grant=max(PREFILL_WIDTHS),
+        )
 
 
-# ---- device -----------------------------------------------------------------------------------------------------------------------------
+# ---- device ----------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 class StrictDevice(HostDevice):
@@ -141,11 +152,13 @@ class _Late:
 _numpy = torch.Tensor.numpy  # as it is while HostReads counts the others
 
 
-# ---- shapes and captures ----------------------------------------------------------------------------------------------------------------
+# ---- shapes and captures
+# ----------------------------------------------------------------------------------------------------------------
 
 
 class Buckets(ShapePolicy):
-    """Decode in 2 or 8 rows; prefill in 2 rows of 16 or 64 tokens, each row at a multiple of the width, so that padding lies between requests."""
+    """Decode in 2 or 8 rows; prefill in 2 rows of 16 or 64 tokens, each row at a multiple of the width, so that padding
+    lies between requests."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
@@ -172,7 +185,8 @@ class Buckets(ShapePolicy):
 
 
 class RecordingGraphs(GraphRunner):
-    """Remembers where every tensor of a captured launch lies, and fails where a replay brings one that lies elsewhere or has another shape."""
+    """Remembers where every tensor of a captured launch lies, and fails where a replay brings one that lies elsewhere
+    or has another shape."""
 
     def __init__(self, current: Current) -> None:
         self.current = current
@@ -197,14 +211,17 @@ def _addresses(launch: Launch) -> dict[str, tuple[int, tuple[int, ...]]]:
     found = {}
     for field in fields(launch):
         value = getattr(launch, field.name)
-        named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [("", value)]
+        named = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [("", value)]
+        )
         for name, tensor in named:
             if isinstance(tensor, Tensor):
                 found[f"{field.name}{name}"] = (tensor.data_ptr(), tuple(tensor.shape))
     return found
 
 
-# ---- kernels ----------------------------------------------------------------------------------------------------------------------------
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 class PoisonedEmbedding(Kernel[EmbeddingSpec]):
@@ -228,7 +245,8 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
 
 
 class BufferedLinear(Kernel[LinearSpec]):
-    """A product that writes into the buffer it was given, and would have its float32 input scaled by powers of two (which loses nothing)."""
+    """A product that writes into the buffer it was given, and would have its float32 input scaled by powers of two
+    (which loses nothing)."""
 
     def supports(self, spec: LinearSpec) -> str | None:
         return "experts are the reference's" if spec.experts else None
@@ -271,7 +289,8 @@ class ScalingNorm(Kernel[NormSpec]):
 
 
 class BufferedMLP(Kernel[GatedMLPSpec]):
-    """A composite of a vendor's own: keeps one buffer for the wide activation and has the bound product write into it."""
+    """A composite of a vendor's own: keeps one buffer for the wide activation and has the bound product write into
+    it."""
 
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
         return SCALED if spec.gate_up.dtype == "float32" else None
@@ -283,12 +302,18 @@ class BufferedMLP(Kernel[GatedMLPSpec]):
         gate_up, down = ops.bind("linear", spec.gate_up), ops.bind("linear", spec.down)
         buffers: dict[int, Tensor] = {}
 
-        def gated_mlp(x: Tensor | Quantized, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+        def gated_mlp(
+            x: Tensor | Quantized, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None
+        ) -> Any:
             data = x.data if isinstance(x, Quantized) else x
             wide = buffers.setdefault(len(data), data.new_empty(len(data), spec.gate_up.n))
             assert gate_up(x, gate_up_weight, out=wide) is wide
             left, right = wide.chunk(2, dim=-1)
-            act = F.silu(left) if spec.gate.activation == "silu" else F.gelu(left, approximate=_gelu(spec.gate.activation))
+            act = (
+                F.silu(left)
+                if spec.gate.activation == "silu"
+                else F.gelu(left, approximate=_gelu(spec.gate.activation))
+            )
             return down(act * right, down_weight, out=out)
 
         return gated_mlp
