@@ -1,4 +1,5 @@
-"""The attention block: norm and fused input projection, the bound mixer, the output projection. Heads are sharded over the ranks."""
+"""The attention block: norm and fused input projection, the bound mixer, the output projection. Heads are sharded over
+the ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tessera.layers.linear import Linear, Source
 from tessera.layers.norm import NormLinear, norm_slot
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Slot
-from tessera.platform.attention import CacheSpec, Caches, LayerSpec, Paged, Window
+from tessera.platform.attention import Caches, CacheSpec, LayerSpec, Paged, Window
 from tessera.platform.launch import Launch
 from tessera.platform.ops import NormSpec, RotarySpec
 

@@ -1,4 +1,5 @@
-"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind: slots, attention layers."""
+"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind: slots,
+attention layers."""
 
 from __future__ import annotations
 
@@ -27,10 +28,16 @@ class BoundMixer:
 
 
 class Build:
-    """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as they are bound."""
+    """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
+    they are bound."""
 
     def __init__(
-        self, ops: BoundOps, device: Device, dtype: str, backends: Sequence[AttentionBackend], group: Communicator | None = None
+        self,
+        ops: BoundOps,
+        device: Device,
+        dtype: str,
+        backends: Sequence[AttentionBackend],
+        group: Communicator | None = None,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = group or Alone()

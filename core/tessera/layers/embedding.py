@@ -11,7 +11,8 @@ from tessera.reference.sampling import finish_logits
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
-    """This rank's rows of a [vocab, n] weight and the first of them; every rank has as many, the last ones' padded with zeros."""
+    """This rank's rows of a [vocab, n] weight and the first of them; every rank has as many, the last ones' padded with
+    zeros."""
     if build.group.size == 1:
         return Part(f"{name}.weight", (vocab, n)), 0
     each = -(-vocab // build.group.size)
@@ -25,7 +26,9 @@ class Embedding:
     def __init__(self, build: Build, name: str, vocab: int, n: int) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1)
-        self.slot = build.slot(Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into)))
+        self.slot = build.slot(
+            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        )
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -40,7 +43,9 @@ class Head:
         self.build, self.vocab, self.cap, self.scale = build, vocab, cap, scale
         part, _ = vocabulary_part(build, name, vocab, k)
         self.spec = LinearSpec(part.shape[0], k, build.dtype)
-        self.slot = build.slot(Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into)))
+        self.slot = build.slot(
+            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into))
+        )
         self.linear = build.ops.bind("linear", self.spec)
 
     @property

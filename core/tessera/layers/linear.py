@@ -30,8 +30,8 @@ class Source:
 
 
 class Linear:
-    """One or several weights of the checkpoint as one product: y = x W^T + b, outputs in the order of the sources. Of a product sharded by columns only the
-    first rank adds the bias, since the sum over ranks follows."""
+    """One or several weights of the checkpoint as one product: y = x W^T + b, outputs in the order of the sources. Of a
+    product sharded by columns only the first rank adds the bias, since the sum over ranks follows."""
 
     def __init__(self, build: Build, sources: Sequence[Source], *, bias: bool = False) -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]

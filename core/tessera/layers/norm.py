@@ -10,6 +10,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Linear
 from tessera.layers.weights import Part, Slot
 from tessera.platform.ops import AddNormSpec, NormLinearSpec, NormSpec
+from tessera.platform.quantization import ActSpec
 
 
 def norm_slot(build: Build, name: str, spec: NormSpec) -> Slot:
@@ -19,12 +20,13 @@ def norm_slot(build: Build, name: str, spec: NormSpec) -> Slot:
 
 
 class AddNorm:
-    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum."""
+    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum.
+    emit: how its consumer would have the normed activation quantised."""
 
-    def __init__(self, build: Build, name: str, n: int, eps: float, *, partial: bool = True) -> None:
-        spec = AddNormSpec(NormSpec(n, build.dtype, eps), build.reduce if partial else None)
+    def __init__(self, build: Build, name: str, n: int, eps: float, *, emit: ActSpec | None = None) -> None:
+        spec = AddNormSpec(NormSpec(n, build.dtype, eps), build.reduce)
         self.slot = norm_slot(build, name, spec.norm)
-        self.call = build.ops.bind("add_norm", spec)
+        self.call = build.ops.bind_emitting("add_norm", spec, emit)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         result: tuple[Tensor, Tensor] = self.call(x, residual, self.slot.tensor)

@@ -15,7 +15,8 @@ from tessera.errors import ModelError
 
 @dataclass(frozen=True)
 class Rope:
-    """dim: rotated elements of a head. kind: "default", "linear" or "llama3", with its parameters as checkpoints name them."""
+    """dim: rotated elements of a head. kind: "default", "linear" or "llama3", with its parameters as checkpoints name
+    them."""
 
     dim: int
     theta: float = 10000.0
@@ -24,13 +25,18 @@ class Rope:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any], dim: int) -> Rope:
-        """From config.json, in its old form (rope_theta, rope_scaling) or its new one (rope_parameters). Raises ModelError for a scaling not served."""
+        """From config.json, in its old form (rope_theta, rope_scaling) or its new one (rope_parameters). Raises
+        ModelError for a scaling not served."""
         said = {**(checkpoint.get("rope_scaling") or {}), **(checkpoint.get("rope_parameters") or {})}
         kind = str(said.get("rope_type", said.get("type", "default")))
         if kind not in ("default", "linear", "llama3"):
             raise ModelError(f"rotary scaling '{kind}' is not served yet; default, linear and llama3 are.")
         theta = float(said.get("rope_theta", checkpoint.get("rope_theta") or 10000.0))
-        numbers = {name: float(value) for name, value in said.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+        numbers = {
+            name: float(value)
+            for name, value in said.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
         return cls(dim, theta, kind, tuple(sorted(numbers.items())))
 
 

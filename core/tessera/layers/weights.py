@@ -13,8 +13,8 @@ from tessera.platform.ops import Packed
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all. shape: of the shard; where rows has fewer, zeros follow. fill: what a dummy load puts there (None:
-    random)."""
+    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all. shape: of the shard; where rows
+    has fewer, zeros follow. fill: what a dummy load puts there (None: random)."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,7 +28,8 @@ Join = Sequence[Part]
 
 
 class Slot:
-    """A place for a weight. parts: by name ("weight", "bias"), the parts to join; `stacked`: a list of joins, stacked. value is None until fill()."""
+    """A place for a weight. parts: by name ("weight", "bias"), the parts to join; `stacked`: a list of joins, stacked.
+    value is None until fill()."""
 
     def __init__(
         self,

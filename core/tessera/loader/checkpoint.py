@@ -25,7 +25,8 @@ class Source(Protocol):
 
 
 class Safetensors:
-    """The *.safetensors files of a folder, mapped, so that a shard reads only its own bytes. Raises ModelError in one line for what is missing or broken."""
+    """The *.safetensors files of a folder, mapped, so that a shard reads only its own bytes. Raises ModelError in one
+    line for what is missing or broken."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -43,7 +44,10 @@ class Safetensors:
 
     def read(self, part: Part) -> Tensor:
         if part.name not in self._where:
-            raise ModelError(f"the weights lack '{part.name}', which this architecture needs; the folder's files and config.json do not belong together.")
+            raise ModelError(
+                f"the weights lack '{part.name}', which this architecture needs; "
+                "the folder's files and config.json do not belong together."
+            )
         view = self._open(self._where[part.name]).get_slice(part.name)
         if part.columns is not None:
             tensor = view[_slice(part.rows), _slice(part.columns)]
@@ -76,7 +80,10 @@ class Safetensors:
             return where
         files = sorted(self.folder.glob("*.safetensors"))
         if not files:
-            raise ModelError(f"no *.safetensors in {self.folder}; other formats are not read (give --load-format dummy for random weights).")
+            raise ModelError(
+                f"no *.safetensors in {self.folder}; other formats are not read "
+                "(give --load-format dummy for random weights)."
+            )
         return {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 
     def _most_common_dtype(self) -> str:
@@ -86,7 +93,8 @@ class Safetensors:
 
 
 class Dummy:
-    """Random weights of the right shapes, the same for the same seed; a tensor's values depend on its name and part alone."""
+    """Random weights of the right shapes, the same for the same seed; a tensor's values depend on its name and part
+    alone."""
 
     dtype = "bfloat16"
 

@@ -15,8 +15,11 @@ from tessera.platform.runner import Progress
 from tessera.reference.dtypes import torch_dtype
 
 
-def fill_slots(slots: Sequence[Slot], source: Source, dtype: str, device: Device, arena: Arena, report: Callable[[Progress], None]) -> None:
-    """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and shared. arena counts the bytes."""
+def fill_slots(
+    slots: Sequence[Slot], source: Source, dtype: str, device: Device, arena: Arena, report: Callable[[Progress], None]
+) -> None:
+    """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
+    shared. arena counts the bytes."""
     loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
     counted: set[int] = set()
     for number, slot in enumerate(slots):

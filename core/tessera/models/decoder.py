@@ -1,4 +1,5 @@
-"""The decoder of the Llama-shaped families: pre-norm blocks of rotary attention and a gated MLP, or experts in its place."""
+"""The decoder of the Llama-shaped families: pre-norm blocks of rotary attention and a gated MLP, or experts in its
+place."""
 
 from __future__ import annotations
 
@@ -47,13 +48,17 @@ class DecoderConfig:
 class DecoderLayer:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
-        self.attention = Attention(build, f"{prefix}.self_attn", f"{prefix}.input_layernorm", config.layers[number], tables)
-        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps)
+        self.attention = Attention(
+            build, f"{prefix}.self_attn", f"{prefix}.input_layernorm", config.layers[number], tables
+        )
         self.mlp: GatedMLP | MixtureOfExperts
         if config.experts is None:
-            self.mlp = GatedMLP(build, f"{prefix}.mlp", config.hidden, config.inner, config.activation, bias=config.mlp_bias)
+            self.mlp = GatedMLP(
+                build, f"{prefix}.mlp", config.hidden, config.inner, config.activation, bias=config.mlp_bias
+            )
         else:
             self.mlp = _experts(build, config, config.experts, number)
+        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps, emit=self.mlp.wants)
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         x, residual = self.attention(x, residual, launch, caches)
@@ -62,7 +67,8 @@ class DecoderLayer:
 
 
 class Decoder:
-    """x and residual travel apart: a block returns its contribution, and the next norm adds it (and completes it over the ranks)."""
+    """x and residual travel apart: a block returns its contribution, and the next norm adds it (and completes it over
+    the ranks)."""
 
     def __init__(self, build: Build, config: DecoderConfig) -> None:
         self.config = config
@@ -100,7 +106,16 @@ class Decoder:
 
 def _experts(build: Build, config: DecoderConfig, experts: Experts, number: int) -> MixtureOfExperts:
     names = experts.names
-    at = ExpertNames(*(name.replace("{layer}", str(number)) for name in (names.router, names.gate, names.up, names.down)))
+    at = ExpertNames(
+        *(name.replace("{layer}", str(number)) for name in (names.router, names.gate, names.up, names.down))
+    )
     return MixtureOfExperts(
-        build, at, config.hidden, experts.inner, experts.number, experts.top_k, config.activation, renormalise=experts.renormalise
+        build,
+        at,
+        config.hidden,
+        experts.inner,
+        experts.number,
+        experts.top_k,
+        config.activation,
+        renormalise=experts.renormalise,
     )

@@ -14,14 +14,29 @@ from tessera.models.decoder import Decoder, DecoderConfig, Experts
 
 Checkpoint = Mapping[str, Any]
 
-_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 
 
 def decoder_config(checkpoint: Checkpoint, max_model_len: int, **differs: Any) -> DecoderConfig:
-    """What all families say alike. differs: bias, output_bias, mlp_bias, head_norm, windows (by layer), experts. Raises ModelError for what is missing."""
+    """What all families say alike. differs: bias, output_bias, mlp_bias, head_norm, windows (by layer), experts. Raises
+    ModelError for what is missing."""
     try:
-        hidden, heads, number = int(checkpoint["hidden_size"]), int(checkpoint["num_attention_heads"]), int(checkpoint["num_hidden_layers"])
-        vocab, inner, eps = int(checkpoint["vocab_size"]), int(checkpoint["intermediate_size"]), float(checkpoint["rms_norm_eps"])
+        hidden, heads, number = (
+            int(checkpoint["hidden_size"]),
+            int(checkpoint["num_attention_heads"]),
+            int(checkpoint["num_hidden_layers"]),
+        )
+        vocab, inner, eps = (
+            int(checkpoint["vocab_size"]),
+            int(checkpoint["intermediate_size"]),
+            float(checkpoint["rms_norm_eps"]),
+        )
     except KeyError as missing:
         raise ModelError(f"config.json lacks {missing}.") from None
     head_dim = int(checkpoint.get("head_dim") or hidden // heads)
@@ -79,13 +94,20 @@ def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     bias = bool(checkpoint.get("attention_bias", False))
     windows = _upper_layers(checkpoint)
-    return Decoder(build, decoder_config(checkpoint, max_model_len, bias=bias, output_bias=bias, head_norm=True, windows=windows))
+    return Decoder(
+        build, decoder_config(checkpoint, max_model_len, bias=bias, output_bias=bias, head_norm=True, windows=windows)
+    )
 
 
 def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     moe = "model.layers.{layer}.block_sparse_moe"
     names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
-    experts = Experts(int(checkpoint["num_local_experts"]), int(checkpoint["num_experts_per_tok"]), int(checkpoint["intermediate_size"]), names)
+    experts = Experts(
+        int(checkpoint["num_local_experts"]),
+        int(checkpoint["num_experts_per_tok"]),
+        int(checkpoint["intermediate_size"]),
+        names,
+    )
     return Decoder(build, decoder_config(checkpoint, max_model_len, experts=experts, windows=_everywhere(checkpoint)))
 
 
@@ -101,6 +123,7 @@ def _upper_layers(checkpoint: Checkpoint) -> tuple[int | None, ...]:
     if not window:
         return (None,) * number
     kinds = checkpoint.get("layer_types") or [
-        "sliding_attention" if i >= int(checkpoint.get("max_window_layers", 0)) else "full_attention" for i in range(number)
+        "sliding_attention" if i >= int(checkpoint.get("max_window_layers", 0)) else "full_attention"
+        for i in range(number)
     ]
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)

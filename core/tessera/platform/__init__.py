@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tessera.platform.hooks import hookimpl
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -24,6 +23,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import HostDevice, TorchDevice
 from tessera.platform.graph import Eager, GraphRunner
+from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import (
     Buffers,
     ExactShapes,

@@ -32,8 +32,9 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere. prefix_cacheable: what it keeps of a prefix is
-    addressed by block. unsplittable: prompt spans of encoder items must be computed in one piece."""
+    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere.
+    prefix_cacheable: what it keeps of a prefix is addressed by block. unsplittable: prompt spans of encoder items must
+    be computed in one piece."""
 
     architecture: str
     vocab_size: int
@@ -52,7 +53,8 @@ class ModelFacts:
 
 @dataclass
 class Hidden:
-    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden states of chosen layers."""
+    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden
+    states of chosen layers."""
 
     last: Tensor
     residual: Tensor | None = None
@@ -98,7 +100,8 @@ class MemoryBudget:
 
 @dataclass(frozen=True)
 class CacheNeeds:
-    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block size) is its KVLayout."""
+    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block
+    size) is its KVLayout."""
 
     layer: int
     spec: CacheSpec
@@ -122,7 +125,8 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0, one block a request."""
+    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0,
+    one block a request."""
 
     layers: tuple[int, ...]
     kind: str  # "paged", "window" or "state"
@@ -138,7 +142,8 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state; max_tokens of each."""
+    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state;
+    max_tokens of each."""
 
     groups: tuple[CacheGroup, ...]
     num_rows: int
@@ -160,7 +165,8 @@ class Progress:
 
 
 class ModelRunner(ABC):
-    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output was taken."""
+    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output
+    was taken."""
 
     @abstractmethod
     def load(self, budget: MemoryBudget) -> LoadedModel: ...
@@ -217,7 +223,8 @@ class RowSampling(Protocol):
 
 
 class InputBatch(Protocol):
-    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group [rows, blocks] int32."""
+    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group
+    [rows, blocks] int32."""
 
     tokens: Array
     tables: Sequence[Array]
@@ -244,4 +251,5 @@ class RunnerServices(Protocol):
     def input_batch(self, plan: CachePlan) -> InputBatch: ...
     def features(self) -> Sequence[Feature]: ...
     def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
-        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference sampler."""
+        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference
+        sampler."""

@@ -1,7 +1,8 @@
 """Attention over blocks, in plain torch: the definition of what a backend computes.
 
-Static shapes and no loop over rows: queries are laid out [rows, widest], keys and values gathered [rows, blocks x block size]. Whatever lies outside a row's
-own tokens is masked out of the arithmetic, so that unused memory may hold anything, NaN included.
+Static shapes and no loop over rows: queries are laid out [rows, widest], keys and values gathered [rows, blocks x block
+size]. Whatever lies outside a row's own tokens is masked out of the arithmetic, so that unused memory may hold
+anything, NaN included.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tessera.platform.platform import Device, Reason
 
 @dataclass(frozen=True)
 class RowGrid:
-    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place of a row, valid [R, W] whether there is one; row, place [T]: back."""
+    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place of a row, valid [R, W] whether there
+    is one; row, place [T]: back."""
 
     token: Tensor
     valid: Tensor
@@ -53,7 +55,8 @@ class RowGrid:
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """grid; block and offset [T] of each token's slot; tables [R, B]; query [R, W, 1] and key [1, 1, B x block size] positions; filled: keys that are there."""
+    """grid; block and offset [T] of each token's slot; tables [R, B]; query [R, W, 1] and key [1, 1, B x block size]
+    positions; filled: keys that are there."""
 
     grid: RowGrid
     block: Tensor
@@ -80,7 +83,9 @@ class ReferenceAttention(AttentionBackend):
         axes = (("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim))
         return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
-    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> ReferenceAttentionLayer:
+    def bind(
+        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> ReferenceAttentionLayer:
         return ReferenceAttentionLayer(spec, weights, ops)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
@@ -90,7 +95,9 @@ class ReferenceAttention(AttentionBackend):
         first = (launch.kv_len - launch.q_len)[:, None, None]
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
-        return PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, key < launch.kv_len[:, None, None])
+        return PagedPlan(
+            RowGrid.of(launch), slots // size, slots % size, tables, query, key, key < launch.kv_len[:, None, None]
+        )
 
 
 class ReferenceAttentionLayer(HeadsLayer):

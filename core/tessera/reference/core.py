@@ -64,7 +64,8 @@ def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | Non
 
 
 def rms_norm(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Activation:
-    """x [..., n], weight [n] -> [..., n]; Quantized where spec.emit. Root mean square layer normalization, arXiv:1910.07467."""
+    """x [..., n], weight [n] -> [..., n]; Quantized where spec.emit. Root mean square layer normalization,
+    arXiv:1910.07467."""
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + spec.eps) * (weight.float() + spec.offset)
     if spec.emit is not None:
@@ -73,7 +74,8 @@ def rms_norm(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = 
 
 
 def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim] float32, cosines then sines. RoFormer, arXiv:2104.09864."""
+    """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim] float32, cosines then sines.
+    RoFormer, arXiv:2104.09864."""
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     for heads in (q, k):
         turned = heads[..., : spec.dim].float()
@@ -96,7 +98,8 @@ def gate(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Activation:
 
 
 def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
-    """x [T, n] -> data in the emitted dtype and float32 scale [T, 1] (granularity "token") or [1] ("tensor"), symmetric."""
+    """x [T, n] -> data in the emitted dtype and float32 scale [T, 1] (granularity "token") or [1] ("tensor"),
+    symmetric."""
     dtype = torch_dtype(spec.emit.dtype)
     limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
     wide = x.float()
@@ -106,7 +109,8 @@ def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
     return Quantized((data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype), scale)
 
 
-# ---- composites -------------------------------------------------------------------------------------------------------------------------
+# ---- composites ------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def add_norm(spec: AddNormSpec, ops: BoundOps) -> HotCall:
@@ -114,7 +118,9 @@ def add_norm(spec: AddNormSpec, ops: BoundOps) -> HotCall:
     norm = ops.bind("rms_norm", spec.norm)
     group = ops.groups[spec.reduce] if spec.reduce is not None else None
 
-    def call(x: Tensor, residual: Tensor | None, weight: Tensor, *, out: Tensor | None = None) -> tuple[Activation, Tensor]:
+    def call(
+        x: Tensor, residual: Tensor | None, weight: Tensor, *, out: Tensor | None = None
+    ) -> tuple[Activation, Tensor]:
         whole = x if group is None else group.all_reduce(x)
         residual = whole if residual is None else whole + residual
         return norm(residual, weight, out=out), residual

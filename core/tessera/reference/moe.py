@@ -18,9 +18,17 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def experts(
-    spec: ExpertsSpec, x: Activation, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
+    spec: ExpertsSpec,
+    x: Activation,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Packed,
+    down: Packed,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """x [T, k], gate_up [experts, 2n, k], down [experts, k, n] -> [T, k]. Every expert sees every token, weighted 0 where it was not chosen: static shapes."""
+    """x [T, k], gate_up [experts, 2n, k], down [experts, k, n] -> [T, k]. Every expert sees every token, weighted 0
+    where it was not chosen: static shapes."""
     x = plain(x, gate_up["weight"].dtype)
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(spec.gate_up.experts):

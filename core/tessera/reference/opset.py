@@ -73,7 +73,9 @@ def _routes() -> Iterator[RouteSpec]:
 
 def _experts() -> Iterator[ExpertsSpec]:
     for dtype in _DTYPES:
-        yield ExpertsSpec(LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), top_k=2)
+        yield ExpertsSpec(
+            LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), top_k=2
+        )
 
 
 def _moes() -> Iterator[MoESpec]:
@@ -102,7 +104,10 @@ REFERENCE = OpSet(
         "norm_linear", "core", compose=core.norm_linear, parts=("add_norm", "linear"),
         sample_specs=lambda: (NormLinearSpec(AddNormSpec(NormSpec(s.k, s.dtype, 1e-6)), s) for s in _linears()),
     ),
-    gated_mlp=Op("gated_mlp", "core", compose=core.gated_mlp, parts=("linear", "gate"), sample_specs=_mlps),
+    gated_mlp=Op(
+        "gated_mlp", "core", compose=core.gated_mlp, parts=("linear", "gate"),
+        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_mlps,
+    ),
     quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),

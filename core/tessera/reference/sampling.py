@@ -1,7 +1,8 @@
 """Group sampling: from logits to tokens, by rows, with randomness that depends on seed and position alone.
 
-A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry v is a hash of (seed, position, v), so
-it does not depend on what else is in the batch, nor on how the vocabulary is sharded.
+A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry
+v is a hash of (seed, position, v), so it does not depend on what else is in the batch, nor on how the vocabulary is
+sharded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def _signed(value: int) -> int:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit words with good avalanche: xor-shift and multiply, three times (constants of C. Wellons' hash prospector). Wraps modulo 2^32."""
+    """A bijection of 32-bit words with good avalanche: xor-shift and multiply, three times (constants of C. Wellons'
+    hash prospector). Wraps modulo 2^32."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         x = (x ^ ((x >> shift) & ((1 << (32 - shift)) - 1))) * _signed(factor)
     return x ^ ((x >> 15) & 0x1FFFF)
@@ -42,7 +44,8 @@ def uniforms(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
 
 
 def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """Scaled logits with what min_p, top_k and top_p exclude at -inf, in this order. The most likely entry always stays."""
+    """Scaled logits with what min_p, top_k and top_p exclude at -inf, in this order. The most likely entry always
+    stays."""
     probs = torch.softmax(logits, dim=-1)
     logits = logits.masked_fill(probs < rows.min_p[:, None] * probs.amax(-1, keepdim=True), -torch.inf)
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
@@ -51,7 +54,9 @@ def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
     ordered = ordered.masked_fill(place >= limit, -torch.inf)
     probs = torch.softmax(ordered, dim=-1)
     before = probs.cumsum(-1) - probs
-    ordered = ordered.masked_fill((before >= rows.top_p[:, None]) & (place > 0) & (rows.top_p[:, None] < 1.0), -torch.inf)
+    ordered = ordered.masked_fill(
+        (before >= rows.top_p[:, None]) & (place > 0) & (rows.top_p[:, None] < 1.0), -torch.inf
+    )
     return torch.full_like(logits, -torch.inf).scatter(-1, index, ordered)
 
 

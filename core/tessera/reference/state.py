@@ -1,6 +1,7 @@
 """Linear attention over a State: the definition of a mixer that keeps a matrix a head instead of keys and values.
 
-S_t = g S_(t-1) + k_t v_t^T and y_t = scale q_t S_t, with one decay g a head: retention, arXiv:2307.08621, in its chunk form, so static shapes suffice.
+S_t = g S_(t-1) + k_t v_t^T and y_t = scale q_t S_t, with one decay g a head: retention, arXiv:2307.08621, in its chunk
+form, so static shapes suffice.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ class ReferenceLinearAttention(AttentionBackend):
     name = "reference_linear_attention"
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        return None if spec.kind == "linear_attention" and isinstance(spec.cache, State) else f"no linear attention over {spec.kind}"
+        return (
+            None
+            if spec.kind == "linear_attention" and isinstance(spec.cache, State)
+            else f"no linear attention over {spec.kind}"
+        )
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(1,), host_lengths="none", capture="any")
@@ -50,14 +55,21 @@ class ReferenceLinearAttention(AttentionBackend):
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, State)
         return KVLayout(
-            tuple(Plane(name, spec.dtype, tuple((f"{name}{i}", n) for i, n in enumerate(shape))) for name, shape in spec.shapes)
+            tuple(
+                Plane(name, spec.dtype, tuple((f"{name}{i}", n) for i, n in enumerate(shape)))
+                for name, shape in spec.shapes
+            )
         )
 
-    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> LinearAttentionLayer:
+    def bind(
+        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> LinearAttentionLayer:
         return LinearAttentionLayer(spec, device)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> StatePlan:
-        return StatePlan(RowGrid.of(launch), launch.block_tables[group][:, 0], launch.q_len, launch.kv_len == launch.q_len)
+        return StatePlan(
+            RowGrid.of(launch), launch.block_tables[group][:, 0], launch.q_len, launch.kv_len == launch.q_len
+        )
 
 
 class LinearAttentionLayer(Mixer):

@@ -36,15 +36,17 @@ class SamplingColumns:
 
 
 class InputBatch:
-    """Fixed rows, one more than there can be requests: the last stands for padding. tokens [rows, max_model_len + 1]: known when a row was opened, the last
-    column is nobody's. tables: by group [rows, blocks]."""
+    """Fixed rows, one more than there can be requests: the last stands for padding. tokens [rows, max_model_len + 1]:
+    known when a row was opened, the last column is nobody's. tables: by group [rows, blocks]."""
 
     def __init__(self, plan: CachePlan, columns: Sequence[Column] = ()) -> None:
         rows = plan.num_rows + 1
         self.null_row = plan.num_rows
         self.spare = plan.max_model_len
         self.tokens: Array = np.zeros((rows, plan.max_model_len + 1), np.int32)
-        self.tables: list[Array] = [np.zeros((rows, group.blocks_of(plan.max_model_len)), np.int32) for group in plan.groups]
+        self.tables: list[Array] = [
+            np.zeros((rows, group.blocks_of(plan.max_model_len)), np.int32) for group in plan.groups
+        ]
         self.sampling = SamplingColumns.of(rows)
         self.columns: dict[str, Array] = {c.name: np.full(rows, c.default, c.dtype) for c in columns}
         self._defaults = {c.name: c.default for c in columns}
@@ -79,4 +81,6 @@ def _write(table: Array, delta: BlockDelta) -> None:
 def ragged_arange(starts: Array, counts: Array) -> Array:
     """starts[i], starts[i] + 1, ... counts[i] of them, one i after the other."""
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(starts - (ends - counts), counts).astype(np.int32)
+    return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(starts - (ends - counts), counts).astype(
+        np.int32
+    )

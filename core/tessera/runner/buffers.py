@@ -15,7 +15,8 @@ from tessera.reference.dtypes import torch_dtype
 
 
 class DeviceBuffers:
-    """Each name has one flat tensor, as large as `sizes` says or as was asked for first; it grows only for names without a declared size."""
+    """Each name has one flat tensor, as large as `sizes` says or as was asked for first; it grows only for names
+    without a declared size."""
 
     def __init__(self, device: Device, sizes: dict[str, int] | None = None) -> None:
         self.device, self.sizes = device, sizes or {}

@@ -44,7 +44,9 @@ class CacheMemory:
         """Whole blocks within a group, all layers at once."""
         for copy in copies:
             buffer = self.buffers[copy.group]
-            sources, targets = (torch.from_numpy(ids.astype("int64")).to(buffer.device) for ids in (copy.sources, copy.targets))
+            sources, targets = (
+                torch.from_numpy(ids.astype("int64")).to(buffer.device) for ids in (copy.sources, copy.targets)
+            )
             buffer[targets] = buffer[sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:

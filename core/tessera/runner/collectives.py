@@ -14,7 +14,8 @@ from tessera.platform.collectives import Communicator
 
 
 class TorchCommunicator(Communicator):
-    """A process group; rendezvous: a URL that torch.distributed knows. The host's groups use gloo, a device's its own default."""
+    """A process group; rendezvous: a URL that torch.distributed knows. The host's groups use gloo, a device's its own
+    default."""
 
     def __init__(self, group: Any, rank: int, size: int, host: Any) -> None:
         self.group, self.rank, self.size, self.host = group, rank, size, host
@@ -22,7 +23,9 @@ class TorchCommunicator(Communicator):
     @classmethod
     def join(cls, rendezvous: str, rank: int, size: int, device: torch.device) -> TorchCommunicator:
         backend = dist.get_default_backend_for_device(device)
-        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(minutes=5))
+        dist.init_process_group(
+            backend, init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(minutes=5)
+        )
         host = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
         return cls(dist.group.WORLD, rank, size, host)
 

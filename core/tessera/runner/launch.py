@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +18,8 @@ from tessera.step import SchedulerOutput
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which of them draw a token."""
+    """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which
+    of them draw a token."""
 
     launch: Launch
     rows: Array
@@ -27,7 +28,8 @@ class Prepared:
 
 
 class LaunchBuilder:
-    """index_dtype: of slots and tables; host_lengths: "exact" where a backend asks for it. bits: of the features that are on."""
+    """index_dtype: of slots and tables; host_lengths: "exact" where a backend asks for it. bits: of the features that
+    are on."""
 
     def __init__(
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
@@ -39,18 +41,23 @@ class LaunchBuilder:
         self.smallest_block = min((group.block_size for group in growing), default=1)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
 
-    def build(self, step: SchedulerOutput) -> list[Prepared]:
+    def build(self, step: SchedulerOutput) -> Iterator[Prepared]:
+        """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
+        the next is made."""
         kv_len = step.starts + step.num_tokens
         decode = int(np.argmin(step.num_tokens == 1)) if (step.num_tokens != 1).any() else len(step.rows)
         blocks = -(-kv_len // self.smallest_block)
         shape = StepShape(decode, 0, step.num_tokens, kv_len, blocks.astype(np.int32), self.bits)
         samples = np.isin(step.rows, step.samples)
-        prepared = []
         for cut in self.shapes.launches(shape):
             part = slice(cut.first, cut.last)
             launch = self._launch(cut, step.rows[part], step.starts[part], step.num_tokens[part])
-            prepared.append(Prepared(launch, step.rows[part], kv_len[part], samples[part]))
-        return prepared
+            yield Prepared(launch, step.rows[part], kv_len[part], samples[part])
+
+    def rows_again(self, prepared: Prepared) -> Launch:
+        """The launch with its rows and columns as they were: another may have taken the buffers since."""
+        rows = _padded(prepared.rows, prepared.launch.key.rows, self.batch.null_row)
+        return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=self._columns(rows))
 
     def empty(self, key: LaunchKey) -> Launch:
         """A launch of this shape in which all is padding."""
@@ -87,12 +94,23 @@ class LaunchBuilder:
             kv_len_host=kv_len,
             q_len_host=q_len,
             host_lengths="exact",
-            slots=[put(f"slots{g}", values, self.index_dtype) for g, values in enumerate(self._slots(token_rows, positions, at))],
-            block_tables=[put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))],
+            slots=[
+                put(f"slots{g}", values, self.index_dtype)
+                for g, values in enumerate(self._slots(token_rows, positions, at))
+            ],
+            block_tables=[
+                put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))
+            ],
             sample_at=put("sample_at", last, "int32"),
             block_sizes=self.block_sizes,
-            columns={name: put(f"column_{name}", column[padded_rows], column.dtype.name) for name, column in self.batch.columns.items()},
+            columns=self._columns(padded_rows),
         )
+
+    def _columns(self, rows: Array) -> dict[str, Tensor]:
+        return {
+            name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name)
+            for name, column in self.batch.columns.items()
+        }
 
     def _slots(self, token_rows: Array, positions: Array, at: Array) -> list[Array]:
         """By group: where each token's keys and values go; padding goes to block 0."""
@@ -110,7 +128,11 @@ class LaunchBuilder:
     def _tables(self, rows: Array, key: LaunchKey) -> list[Array]:
         tables = []
         for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
-            columns = 1 if group.kind == "state" else min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+            columns = (
+                1
+                if group.kind == "state"
+                else min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+            )
             tables.append(table[rows, :columns])
         return tables
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tessera.errors import PlatformError
+from tessera.layers.build import Build
+from tessera.loader.load import fill_slots
 from tessera.platform.attention import AttentionBackend, KVLayout, Plan
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import ExactShapes, Launch, LaunchKey, ShapePolicy
@@ -25,8 +27,6 @@ from tessera.platform.runner import (
     ModelRunner,
     Progress,
 )
-from tessera.layers.build import Build
-from tessera.loader.load import fill_slots
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
@@ -51,7 +51,8 @@ class CoreRunner(ModelRunner):
         self.model: Model
         self.build: Build
 
-    # ---- life ---------------------------------------------------------------------------------------------------------------------------
+    # ---- life --------------------------------------------------------------------------------------------------------
+    # -------------------
 
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, platform = self.services, self.platform
@@ -77,7 +78,14 @@ class CoreRunner(ModelRunner):
 
             needs.append(
                 CacheNeeds(
-                    bound.spec.layer, spec, asked.block_sizes, asked.block_multiple, asked.index_dtype, asked.host_lengths, asked.align_bytes, layout
+                    bound.spec.layer,
+                    spec,
+                    asked.block_sizes,
+                    asked.block_multiple,
+                    asked.index_dtype,
+                    asked.host_lengths,
+                    asked.align_bytes,
+                    layout,
                 )
             )
         return needs
@@ -93,7 +101,13 @@ class CoreRunner(ModelRunner):
         rows, tokens = widest(self.shapes, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
         self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan))
         self.builder = LaunchBuilder(
-            plan, self.batch, self.device_tokens, self.shapes, self.buffers, index_dtype=self.platform.capabilities.index_dtype, bits=self.bits
+            plan,
+            self.batch,
+            self.device_tokens,
+            self.shapes,
+            self.buffers,
+            index_dtype=self.platform.capabilities.index_dtype,
+            bits=self.bits,
         )
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features)
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
@@ -109,7 +123,8 @@ class CoreRunner(ModelRunner):
                 report(Progress("warm-up", number + 1, len(keys)))
         self.device.synchronize()
 
-    # ---- a step -------------------------------------------------------------------------------------------------------------------------
+    # ---- a step ------------------------------------------------------------------------------------------------------
+    # -------------------
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> _Executed:
@@ -124,7 +139,11 @@ class CoreRunner(ModelRunner):
             launch = self._planned(prepared.launch)
             for feature in self.features:
                 feature.before(launch)
-            results.append((prepared, self._replay(launch)))
+            hidden = self._replay(launch)
+            whole = len(prepared.rows) == len(step.rows)
+            results.append(
+                (prepared, hidden if whole else hidden.clone())
+            )  # the next replay may write into what this one returned
         return _Executed(step, results, perf_counter() - began)
 
     @torch.inference_mode()
@@ -136,19 +155,21 @@ class CoreRunner(ModelRunner):
         for prepared, hidden in pending.results:
             if not prepared.samples.any():
                 continue
-            sampled = self.sampler(hidden, prepared.launch, prepared.rows, prepared.next_position)
-            self._feed(prepared, sampled.tokens)
+            launch = self.builder.rows_again(prepared)
+            sampled = self.sampler(hidden, launch, prepared.rows, prepared.next_position)
+            self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
         fallbacks = self.build.ops.fallbacks.total()
         stats = StepStats(forward=pending.seconds, sample=perf_counter() - began, fallbacks=fallbacks)
         return PendingStep(pending.step.step, pending.step.epoch, drawn, stats)
 
-    def _feed(self, prepared: Prepared, tokens: Tensor) -> None:
-        """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the spare column."""
-        target = np.full(prepared.launch.key.rows, self.batch.spare, np.int32)
+    def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
+        """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
+        spare column."""
+        target = np.full(launch.key.rows, self.batch.spare, np.int32)
         target[: len(prepared.rows)] = np.where(prepared.samples, prepared.next_position, self.batch.spare)
-        self.device_tokens[prepared.launch.rows, self.buffers.put("feed", np.minimum(target, self.batch.spare), "int32")] = tokens
+        self.device_tokens[launch.rows, self.buffers.put("feed", target, "int32")] = tokens
 
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, normed: [R, hidden]."""
@@ -175,7 +196,8 @@ class CoreRunner(ModelRunner):
         launch.plans = plans
         return launch
 
-    # ---- control ------------------------------------------------------------------------------------------------------------------------
+    # ---- control -----------------------------------------------------------------------------------------------------
+    # -------------------
 
     def control(self, verb: Control) -> ControlResult:
         match verb:
@@ -183,7 +205,9 @@ class CoreRunner(ModelRunner):
                 return ControlResult()
             case ExportBlocks(group, blocks):
                 data = self.memory.export(self.plan.groups[group], group, torch.from_numpy(blocks.astype(np.int64)))
-                return ControlResult(tensors={"blocks": TensorRef(b"", "uint8", tuple(data.shape), data.numpy().tobytes())})
+                return ControlResult(
+                    tensors={"blocks": TensorRef(b"", "uint8", tuple(data.shape), data.numpy().tobytes())}
+                )
             case _:
                 return ControlResult(error=f"{type(verb).__name__} is not supported yet.")
 

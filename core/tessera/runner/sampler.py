@@ -1,4 +1,5 @@
-"""Hidden states to drawn tokens: one composite where nobody touches the logits, the features in between where somebody does."""
+"""Hidden states to drawn tokens: one composite where nobody touches the logits, the features in between where somebody
+does."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from tessera.runner.buffers import DeviceBuffers
 
 
 class Sampler:
-    """Binds sampling once for each combination of what rows ask for; a step in which nobody asks for anything pays for nothing."""
+    """Binds sampling once for each combination of what rows ask for; a step in which nobody asks for anything pays for
+    nothing."""
 
-    def __init__(self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: DeviceBuffers, features: Sequence[Feature]) -> None:
+    def __init__(
+        self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: DeviceBuffers, features: Sequence[Feature]
+    ) -> None:
         self.model, self.ops, self.columns, self.buffers = model, ops, columns, buffers
         self.features = features
         self._calls: dict[SampleSpec, HotCall] = {}
@@ -30,7 +34,9 @@ class Sampler:
         spec = SampleSpec(
             vocab=self.model.facts.vocab_size,
             greedy=not columns.temperature[rows].any(),
-            filters=bool((columns.top_k[rows] > 0).any() or (columns.top_p[rows] < 1).any() or (columns.min_p[rows] > 0).any()),
+            filters=bool(
+                (columns.top_k[rows] > 0).any() or (columns.top_p[rows] < 1).any() or (columns.min_p[rows] > 0).any()
+            ),
             logprobs=int(columns.logprobs[rows].max(initial=-1)),
         )
         sampling = self._rows(rows, positions, launch.key.rows)
@@ -47,7 +53,9 @@ class Sampler:
 
     def _call(self, spec: SampleSpec, name: str) -> HotCall:
         if spec not in self._calls:
-            self._calls[spec] = self.ops.bind(name, self.model.head.sampling_spec(spec) if name == "logits_sample" else spec)
+            self._calls[spec] = self.ops.bind(
+                name, self.model.head.sampling_spec(spec) if name == "logits_sample" else spec
+            )
         return self._calls[spec]
 
     def _rows(self, rows: Array, positions: Array, size: int) -> SamplingRows:

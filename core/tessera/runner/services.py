@@ -20,7 +20,6 @@ from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with
 from tessera.platform.platform import Capabilities, Device
 from tessera.platform.runner import CachePlan, Feature, Model
 from tessera.plugins import load_path, load_registry
-
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
 
@@ -28,7 +27,9 @@ from tessera.runner.batch import InputBatch
 class Services:
     """RunnerServices of one worker. bound: the ops and the build of the model that build_model made."""
 
-    def __init__(self, config: EngineConfig, device: Device, groups: Mapping[str, Communicator], capabilities: Capabilities) -> None:
+    def __init__(
+        self, config: EngineConfig, device: Device, groups: Mapping[str, Communicator], capabilities: Capabilities
+    ) -> None:
         self.config, self.device, self.groups = config, device, groups
         self.registry = load_registry(config.plugins)
         self.source = Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
@@ -70,20 +71,24 @@ class Services:
 
     def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
         host, columns = torch.as_tensor(logits), batch.sampling
-        values = [torch.from_numpy(column[rows]) for column in (columns.temperature, columns.top_k, columns.top_p, columns.min_p, columns.seed)]
+        values = [
+            torch.from_numpy(column[rows])
+            for column in (columns.temperature, columns.top_k, columns.top_p, columns.min_p, columns.seed)
+        ]
         sampling = SamplingRows(*values, torch.from_numpy(positions.astype(np.int64)))
         spec = SampleSpec(host.shape[-1], greedy=not columns.temperature[rows].any(), filters=True)
         tokens: Array = sample(spec, host, sampling).tokens.numpy()
         return tokens
 
 
-
-
 def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:
-    """The dtype weights and activations have: what the user asked for, else the checkpoint's where the platform has it, else the platform's first. A float32
-    checkpoint is served in the platform's first choice, as bfloat16 usually is enough. Raises PlatformError for one the platform does not have."""
+    """The dtype weights and activations have: what the user asked for, else the checkpoint's where the platform has it,
+    else the platform's first. A float32 checkpoint is served in the platform's first choice, as bfloat16 usually is
+    enough. Raises PlatformError for one the platform does not have."""
     if asked != "auto":
         if asked not in capabilities.dtypes:
-            raise PlatformError(f"dtype {asked} is not available on this platform; --dtype takes {', '.join(capabilities.dtypes)}.")
+            raise PlatformError(
+                f"dtype {asked} is not available on this platform; --dtype takes {', '.join(capabilities.dtypes)}."
+            )
         return asked
     return checkpoint if checkpoint in capabilities.dtypes and checkpoint != "float32" else capabilities.dtypes[0]

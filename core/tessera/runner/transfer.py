@@ -34,7 +34,8 @@ class SampledRows:
             return []
         wanted = [(i, int(k)) for i, k in enumerate(self.asked) if self.samples[i] and k >= 0]
         return [
-            RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1]) for i, k in wanted
+            RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])
+            for i, k in wanted
         ]
 
 

@@ -7,4 +7,11 @@ from tessera.platform import API_LEVELS, Manifest, hookimpl
 
 @hookimpl
 def platforms() -> list[Manifest]:
-    return [Manifest("cpu", probe="tessera_cpu.probe:probe", platform="tessera_cpu.platform:CpuPlatform", levels=dict.fromkeys(API_LEVELS, 0))]
+    return [
+        Manifest(
+            "cpu",
+            probe="tessera_cpu.probe:probe",
+            platform="tessera_cpu.platform:CpuPlatform",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+    ]

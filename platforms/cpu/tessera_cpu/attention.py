@@ -29,8 +29,8 @@ from tessera.platform import (
 
 @dataclass(frozen=True)
 class Decode:
-    """count rows, one token each: where each key is ([rows, keys]; past a row's end its first key again, so that nothing foreign is read), which of them
-    count [rows, 1, 1, keys], and how far back each is [rows, 1, 1, keys]."""
+    """count rows, one token each: where each key is ([rows, keys]; past a row's end its first key again, so that
+    nothing foreign is read), which of them count [rows, 1, 1, keys], and how far back each is [rows, 1, 1, keys]."""
 
     count: int
     block: Tensor
@@ -41,7 +41,8 @@ class Decode:
 
 @dataclass(frozen=True)
 class Prefill:
-    """One row: its tokens in the launch, its blocks, its keys, how far back each key is from each query [queries, keys] (negative: ahead)."""
+    """One row: its tokens in the launch, its blocks, its keys, how far back each key is from each query [queries, keys]
+    (negative: ahead)."""
 
     first: int
     last: int
@@ -85,9 +86,14 @@ class SdpaAttention(AttentionBackend):
             decoding += 1
         keys = launch.kv_len_host.tolist()
         prefill = tuple(
-            _prefill(starts[row], int(lengths[row]), keys[row], table[row, : -(-keys[row] // size)]) for row in range(decoding, len(lengths))
+            _prefill(starts[row], int(lengths[row]), keys[row], table[row, : -(-keys[row] // size)])
+            for row in range(decoding, len(lengths))
         )
-        decode = _decode(decoding, launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size) if decoding else None
+        decode = (
+            _decode(decoding, launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size)
+            if decoding
+            else None
+        )
         slots = launch.slots[group]
         return SdpaPlan(slots // size, slots % size, decode, prefill)
 
@@ -133,7 +139,10 @@ class SdpaLayer(HeadsLayer):
     def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: Prefill, out: Tensor) -> None:
         spec, rows = self.spec, slice(plan.first, plan.last)
         group = spec.num_heads // spec.num_kv_heads
-        k, v = (cache[plan.blocks].flatten(0, 1)[: plan.keys].transpose(0, 1).repeat_interleave(group, 0)[None] for cache in (keys, values))
+        k, v = (
+            cache[plan.blocks].flatten(0, 1)[: plan.keys].transpose(0, 1).repeat_interleave(group, 0)[None]
+            for cache in (keys, values)
+        )
         seen = plan.back >= 0
         if spec.window is not None:
             seen = seen & (plan.back < spec.window)

@@ -56,7 +56,7 @@ def _reclaimable(folder: Path) -> int:
 
 
 def _kib(text: str) -> int:
-    return int(text.split()[0]) * 1024
+    return int(text.split(maxsplit=1)[0]) * 1024
 
 
 def _number(path: Path) -> int | None:

@@ -98,7 +98,14 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def experts(
-    spec: ExpertsSpec, x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
+    spec: ExpertsSpec,
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Packed,
+    down: Packed,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
     activation = _ACTIVATIONS[spec.gate.activation]
