@@ -102,6 +102,13 @@ def test_leading_space_is_dropped_at_the_start_of_a_text_only(tokenizers_by_kind
     assert "".join(increments(tokenizer, [], [[bos], ids])) == "the dog"
 
 
+def test_added_token_outside_the_byte_alphabet_is_itself(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers_by_kind["byte_level"]
+    ids = tokenizer.encode("a two words b")
+    assert "two words" in [tokenizer.token(token_id) for token_id in ids]
+    assert "".join(increments(tokenizer, [], [ids])) == "a two words b"
+
+
 def test_special_tokens_shown_or_skipped(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers_by_kind["byte_level"]
     ids = tokenizer.encode("<|im_start|>Hello<|im_end|><tool>")

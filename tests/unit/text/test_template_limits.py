@@ -50,6 +50,43 @@ def test_deep_tuples_are_never_hashed(name: str) -> None:
         ChatTemplate(HOSTILE[name]).render(MESSAGES)
 
 
+def test_tuple_as_subscript_is_not_looked_up() -> None:
+    with pytest.raises(RequestError, match="has no attribute 'tuple'"):
+        ChatTemplate(HOSTILE["deep_tuple_item"]).render(MESSAGES)
+
+
+@pytest.mark.usefixtures("without_probe")
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("keep_")])
+def test_what_a_template_keeps_is_paid_for(name: str) -> None:
+    """Given time enough, memory is what stops it, and before much more than the limit is alive."""
+    limits = TemplateLimits(seconds=60, memory_bytes=2 << 20)
+    template = ChatTemplate(HOSTILE[name], limits=limits)
+    with pytest.raises(RequestError):
+        template.render(MESSAGES)  # what Python and Jinja set up once does not count
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="needs more than 2 MiB of memory"):
+            template.render(MESSAGES)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * limits.memory_bytes
+
+
+def test_output_may_be_as_long_as_the_limit_and_no_longer() -> None:
+    limits = TemplateLimits(output_chars=30)
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "0123456789"}] * 4
+    assert ChatTemplate(source, limits=limits).render(messages[:3]) == "0123456789" * 3
+    with pytest.raises(RequestError, match="writes more than 30 characters"):
+        ChatTemplate(source, limits=limits).render(messages)
+
+
+def test_attributes_that_are_not_listed_are_undefined() -> None:
+    source = "{{ (5).numerator is defined }}{{ 'a'.encode is defined }}{{ messages.sort is defined }}{{ 'a'.upper() }}"
+    assert ChatTemplate(source).render(MESSAGES) == "FalseFalseFalseA"
+
+
 def test_default_limits_hold() -> None:
     template = ChatTemplate("{{ 'start' if messages[0].content == 'tessera content probe' }}" + NESTED)
     start = time.monotonic()
