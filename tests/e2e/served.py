@@ -18,7 +18,9 @@ from typing import Self
 class Served:
     """`with Served([...]) as server:` starts it and waits until it is ready. seconds: from process start to that."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, program: Sequence[str] = (), ready_within: float = 90.0) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, program: Sequence[str] = (), ready_within: float = 90.0
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log, self.ready_within = log, ready_within
@@ -37,7 +39,9 @@ class Served:
         self.seconds = time.monotonic() - began
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

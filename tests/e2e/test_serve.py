@@ -11,6 +11,7 @@ from pathlib import Path
 
 import openai
 import pytest
+
 from tests.e2e.served import Served
 from tests.models.tiny import write_tiny_model
 
@@ -50,7 +51,9 @@ def test_the_same_seed_says_the_same_beside_others(api: openai.OpenAI) -> None:
 
 
 def test_nothing_listens_but_the_port(server: Served) -> None:
-    listening = {line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
+    listening = {
+        line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"
+    }
     inodes = {
         os.readlink(link)
         for pid in (server.process.pid, server.engine_pid())

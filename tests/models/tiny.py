@@ -20,7 +20,9 @@ def write_tiny_model(folder: Path) -> Path:
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate([*alphabet, "<s>", "</s>"])}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
+    )
     fast.save_pretrained(folder)
     torch.manual_seed(3)
     config = LlamaConfig(
