@@ -158,7 +158,8 @@ class AsyncEngine:
         """Raises EngineDeadError."""
         self._check_alive()
         number = next(self._numbers)
-        result = self._controls[number] = self._loop.create_future()
+        result: asyncio.Future[ControlResult] = self._loop.create_future()
+        self._controls[number] = result
         try:
             self._spawned.send(ControlRequest(number, verb))
             return await result
