@@ -223,8 +223,20 @@ class KVCacheManager:
         source = self.tables.of(copy.group, copy.row)[copy.index : copy.index + 1].copy()
         target = pool.allocate(1)
         pool.leave(source)
+        origin = self._origin(copy.group, source)
+        if origin is not source:  # the source is itself a copy of this step: it is let go, and what it copies is kept
+            pool.free(source)
+            pool.touch(origin)
+            pool.leave(origin)
         self.tables.replace(copy.group, copy.row, copy.index, int(target[0]))
-        self._copies[copy.group].append((int(source[0]), int(target[0])))
+        self._copies[copy.group].append((int(origin[0]), int(target[0])))
+
+    def _origin(self, group: int, source: Array) -> Array:
+        """Where a block's content lies before the step's copies are made, so that they may be made all at once."""
+        for origin, target in self._copies[group]:
+            if target == source[0]:
+                return int32([origin])
+        return source
 
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was

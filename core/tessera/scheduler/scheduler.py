@@ -279,10 +279,11 @@ class Scheduler:
         """The oldest step in flight retires. Tokens of rows whose request ended in the meantime are dropped."""
         step, rows = self._in_flight.retire(output.step), self._rows
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
+        rows.pending[step.sampling] -= 1
         for error in output.errors:
             if rows.going_on(int32([error.row]))[0]:
                 self._end(rows.request(error.row), "error", message=error.message)
-        drawn, tokens = self._take_tokens(step, output)
+        drawn, tokens = self._take_tokens(output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn)
         self._cache_filled(step)
@@ -298,11 +299,10 @@ class Scheduler:
             started=self._admission.take_started(),
         )
 
-    def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array]:
+    def _take_tokens(self, output: StepOutput) -> tuple[Array, Array]:
         """Rows that go on and the token each of them drew."""
         rows, drawn, tokens = self._rows, output.rows, output.tokens
         assert output.counts.max(initial=0) <= 1, "nothing was drafted, so a row draws at most one token"
-        rows.pending[step.sampling] -= 1
         drawn = drawn[output.counts == 1]
         going_on = rows.going_on(drawn)
         if not going_on.all():

@@ -11,8 +11,7 @@ from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request, SamplingParams
 from tessera.scheduler import FirstComeFirstServed, Progressed, Scheduler
-
-from .fake_device import FakeDevice, expected_answer
+from tests.unit.scheduler.fake_device import FakeDevice, expected_answer
 
 
 def plan(*groups: CacheGroup, num_rows: int = 8, max_model_len: int = 128) -> CachePlan:
@@ -50,6 +49,7 @@ class World:
             depth=depth,
             **options,
         )
+        self.resources = resources
         self.device = FakeDevice(plan_)
         self.outputs: deque = deque()
         self.requests: dict[int, Request] = {}
