@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def fakes_in_the_engines_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its interpreter finds the modules of the tests, and tessera where it is not installed."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "core")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "core"), str(ROOT / "platforms/cpu")]))
 
 
 @pytest.fixture(autouse=True)
