@@ -106,7 +106,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """The answers, in the order of the prompts. A prompt is a text, token ids, {"prompt": text} or
         {"prompt_token_ids": ids}; sampling_params: one for all, or one for each. Raises RequestError before anything
-        runs, EngineFailure where a step fails."""
+        runs, EngineStepError where a step fails."""
         given = _prompts(prompts, prompt_token_ids)
         return self._generate(given, sampling_params, use_tqdm=use_tqdm, priority=priority, add_special_tokens=True)
 

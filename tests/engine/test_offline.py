@@ -11,7 +11,7 @@ import pytest
 
 from tessera.engine.engine import Engine
 from tessera.engine.offline import Job, OfflineEngine
-from tessera.errors import EngineDeadError, EngineFailure
+from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutputKind, SamplingParams
 from tests.engine import fakes
 
@@ -122,7 +122,7 @@ def test_a_handler_of_the_users_own_stays(offline):
 
 def test_a_step_that_fails_says_so_and_ends_it(offline):
     engine = offline("fail-at-3")
-    with pytest.raises(EngineFailure, match="ZeroDivisionError") as caught:
+    with pytest.raises(EngineStepError, match="ZeroDivisionError") as caught:
         engine.run(jobs(engine, [[1]]), ignore)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(EngineDeadError, match="failed in an earlier step"):

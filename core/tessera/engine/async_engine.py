@@ -123,7 +123,7 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """What params.output_kind has to say, as soon as there is something; a slow reader gets more at once. Closing
         it aborts the request within a step. Raises RequestError, OverloadedError (both before the first output),
-        EngineFailure, EngineDeadError."""
+        EngineStepError, EngineDeadError."""
         arrival = time.monotonic()
         prepared = await self._prepare(prompt, params, add_special_tokens)
         self._check_alive()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tessera.engine.admission import Admission, Prompt
 from tessera.engine.completion import Completion
 from tessera.engine.metrics import EngineMetrics
-from tessera.errors import EngineFailure, OverloadedError, RequestError, TesseraError
+from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            failed = self.fail(key, EngineFailure(end.message or "The engine could not go on with this request."), now)
+            failed = self.fail(
+                key, EngineStepError(end.message or "The engine could not go on with this request."), now
+            )
             update.changed += failed.changed
             update.abort += failed.abort
             return

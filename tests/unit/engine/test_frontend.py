@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.arrays import int32
-from tessera.errors import EngineDeadError, EngineFailure, OverloadedError
+from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
 from tessera.request import Logprob, RequestOutputKind, SamplingParams
 from tessera.scheduler.progress import Finished, KeyLogprobs, Started
 from tessera.step import RowLogprobs
@@ -216,7 +216,7 @@ def test_a_failed_answer_ends_the_request_with_an_error():
     first, second = (request.key for request in state.requests)
     update = front.update(step({}, finished=[Finished(first, "error", None, "The row overflowed.")]), 1.0)
     assert update.abort == [second]
-    with pytest.raises(EngineFailure, match="The row overflowed"):
+    with pytest.raises(EngineStepError, match="The row overflowed"):
         state.take()
     assert front.num_unfinished == 0
 
