@@ -51,13 +51,17 @@ class OfflineEngine:
         """The answers in the order of the jobs; hears of each as it is done. Raises EngineStepError, EngineDeadError,
         KeyboardInterrupt."""
         with self._one_call:
-            if self._unusable is not None:
-                raise EngineDeadError(self._unusable)
+            self.check_usable()
             with HeldInterrupt() as interrupt:
                 try:
                     return self._run(jobs, interrupt, done)
                 finally:
                     self._drain()
+
+    def check_usable(self) -> None:
+        """Raises EngineDeadError after close() and after what ended it."""
+        if self._unusable is not None:
+            raise EngineDeadError(self._unusable)
 
     def close(self) -> None:
         with self._one_call:
