@@ -87,12 +87,14 @@ class Plugins:
 
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None."""
+        if self._manager.is_registered(module):
+            return f"{module.__name__} is registered already, by another entry point"
         try:
             self._manager.register(module)
-        except (pluggy.PluginValidationError, ValueError) as error:
-            if self._manager.is_registered(module) and isinstance(error, ValueError):
-                return f"{module.__name__} is registered already, by another entry point"
-            self._manager.unregister(module)
+        except pluggy.PluginValidationError as error:
+            # Whether a refused plugin stays registered differs between versions of pluggy.
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
             return _one_line(error)
         callers = self._manager.get_hookcallers(module) or []
         unknown = next((caller.name for caller in callers if not caller.has_spec()), None)
