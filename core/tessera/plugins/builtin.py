@@ -9,13 +9,12 @@ from tessera.platform.hooks import hookimpl
 if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
-_DECODER = "tessera.models.decoder:Decoder"
 _MODELS = {
-    "LlamaForCausalLM": _DECODER,
-    "MistralForCausalLM": _DECODER,
-    "Qwen2ForCausalLM": _DECODER,
-    "Qwen3ForCausalLM": _DECODER,
-    "MixtralForCausalLM": _DECODER,
+    "LlamaForCausalLM": "tessera.models.families:llama",
+    "MistralForCausalLM": "tessera.models.families:mistral",
+    "Qwen2ForCausalLM": "tessera.models.families:qwen2",
+    "Qwen3ForCausalLM": "tessera.models.families:qwen3",
+    "MixtralForCausalLM": "tessera.models.families:mixtral",
 }
 
 

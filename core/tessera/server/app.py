@@ -1,0 +1,50 @@
+"""The application: routes, what stands before them, and what errors become."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from tessera.server import health, metrics
+from tessera.server.access import Access
+from tessera.server.context import ServerContext
+from tessera.server.engine_client import EngineClient
+from tessera.server.errors import handlers
+from tessera.server.openai import chat, completions, models
+from tessera.server.security import ApiKeys, BodyRules
+from tessera.server.settings import ServerSettings
+from tessera.text import ChatTemplate
+
+
+def create_app(engine: EngineClient, settings: ServerSettings, chat_template: ChatTemplate | None = None) -> FastAPI:
+    """The server of one running engine. chat_template: in place of the model's own.
+
+    The hot routes are plain Starlette routes over msgspec; no route of them shows in a schema, so FastAPI's pages
+    are off.
+    """
+    context = ServerContext(engine, settings, chat_template)
+    families = (health, metrics, models, completions, chat)
+    routes = [route for family in families for route in family.routes(context)]
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        context.close()
+
+    limits = settings.limits
+    return FastAPI(
+        title="Tessera",
+        routes=list(routes),
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers=handlers(),
+        middleware=[
+            Middleware(Access, context.http_counts, frozenset(route.path for route in routes), settings.max_requests),
+            Middleware(ApiKeys, settings.api_keys),
+            Middleware(BodyRules, limits.body_bytes, limits.body_seconds),
+        ],
+    )

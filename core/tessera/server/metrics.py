@@ -1,0 +1,83 @@
+"""The engine's values and the server's counts as Prometheus text, under vLLM's names with the prefix `tessera:`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tessera.server.access import HttpCounts
+from tessera.server.context import ServerContext
+from tessera.server.engine_client import HistogramValue, Metric
+
+PREFIX = "tessera:"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def routes(context: ServerContext) -> list[Route]:
+    model = {"model_name": context.model_names[0]}
+
+    async def metrics(_request: Request) -> Response:
+        lines = [*engine_lines(context.engine.metrics.read(), model), *http_lines(context.http_counts)]
+        return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
+
+    return [Route("/metrics", metrics)]
+
+
+def engine_lines(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterator[str]:
+    """Values of one name stand together, under one head."""
+    last = ""
+    for metric in metrics:
+        name = family(metric)
+        if name != last:
+            yield from _head(name, metric.kind, metric.documentation)
+            last = name
+        own = labels if metric.label is None else {**labels, metric.label[0]: metric.label[1]}
+        if metric.kind == "histogram":
+            yield from _histogram(name, cast(HistogramValue, metric.value), own)
+        else:
+            yield f"{name}{_labels(own)} {_number(cast(float, metric.value))}"
+
+
+def family(metric: Metric) -> str:
+    total = metric.kind == "counter" and not metric.name.endswith("_total")
+    return f"{PREFIX}{metric.name}{'_total' if total else ''}"
+
+
+def http_lines(counts: HttpCounts) -> Iterator[str]:
+    name = f"{PREFIX}http_requests_total"
+    yield from _head(name, "counter", "HTTP requests answered; 499: the client went away before.")
+    for (method, route, status), count in sorted(counts.done.items()):
+        yield f"{name}{_labels({'method': method, 'handler': route, 'status': str(status)})} {count}"
+    name = f"{PREFIX}http_requests_in_progress"
+    yield from _head(name, "gauge", "HTTP requests in work.")
+    yield f"{name} {counts.in_progress}"
+
+
+def _head(name: str, kind: str, documentation: str) -> Iterator[str]:
+    yield f"# HELP {name} {documentation}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _histogram(name: str, value: HistogramValue, labels: Mapping[str, str]) -> Iterator[str]:
+    total = 0
+    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+        total += count
+        yield f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {total}"
+    yield f"{name}_sum{_labels(labels)} {_number(value.sum)}"
+    yield f"{name}_count{_labels(labels)} {total}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return "+Inf" if value == float("inf") else str(value)

@@ -1,0 +1,1 @@
+"""OpenAI's routes, one module a family."""

@@ -1,0 +1,178 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import msgspec
+from msgspec.json import encode
+from starlette.routing import Route
+
+from tessera.errors import RequestError
+from tessera.request import CompletionOutput, SamplingParams
+from tessera.server.context import ServerContext
+from tessera.server.openai import chunks, not_served
+from tessera.server.openai.chunks import ChunkWriter
+from tessera.server.openai.decode import Envelope, RequestDecoder
+from tessera.server.openai.endpoint import GenerationEndpoint
+from tessera.server.openai.generation import Generation, Identity, Prompt, check_common, collect, sampling_params
+from tessera.server.openai.logprobs import LogprobWriter
+from tessera.server.openai.messages import check_counts, for_template
+from tessera.server.openai.not_served import asks_for_nothing
+from tessera.server.openai.protocol import (
+    AnswerMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionRequest,
+    ChatLogprobs,
+)
+from tessera.server.settings import Limits
+
+_ROLE = b'"delta":{"role":"assistant","content":""}'
+_NO_DELTA = b'"delta":{}'
+
+
+def routes(context: ServerContext) -> list[Route]:
+    limits = context.settings.limits
+    decoder = RequestDecoder(
+        ChatCompletionRequest,
+        {**not_served.GENERATION, **not_served.CHAT},
+        large={"messages": limits.body_bytes, "tools": limits.tools_bytes},
+        other_bytes=limits.other_bytes,
+        further=lambda envelope: _check_envelope(envelope, limits),
+        also=("tool_choice", "chat_template_kwargs"),
+    )
+
+    async def read(body: bytes) -> ChatAnswer:
+        request = decoder.decode(body)
+        check_common(request, limits)
+        context.check_model(request.model)
+        params = _sampling_params(context, request)
+        identity = Identity.of("chatcmpl", request)
+        prompt = await context.in_thread(partial(render, context, request))
+        return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
+
+    return [Route("/v1/chat/completions", GenerationEndpoint(read), methods=["POST"])]
+
+
+def _check_envelope(envelope: Envelope, limits: Limits) -> None:
+    """Raises RequestError.
+
+    Tools that the model may not call are not shown to it: nothing here would read a call out of its text.
+    """
+    check_counts(envelope.raw("messages"), limits)
+    if envelope.size("chat_template_kwargs") > limits.template_kwargs_bytes:
+        most = limits.template_kwargs_bytes
+        raise RequestError(f"chat_template_kwargs has at most {most} bytes of JSON.", param="chat_template_kwargs")
+    choice, tools = envelope.raw("tool_choice"), envelope.raw("tools")
+    if choice and not asks_for_nothing(choice, ("none",)):
+        raise RequestError('tools are not served yet: the only tool_choice is "none".', param="tool_choice")
+    if tools and choice != b'"none"' and not asks_for_nothing(tools, ([],)):
+        raise RequestError('tools are not served yet: leave out tools or set tool_choice to "none".', param="tools")
+
+
+def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> SamplingParams:
+    field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    most = getattr(request, field)
+    if most is not None and most < 1:
+        raise RequestError(f"{field} must be at least 1, got {most}.", param=field)
+    return sampling_params(
+        request,
+        context.settings.default_sampling,
+        max_tokens=most,
+        logprobs=_logprobs(request, context.settings.limits.top_logprobs),
+        detokenize=True,
+    )
+
+
+def _logprobs(request: ChatCompletionRequest, most: int) -> int | None:
+    top = request.top_logprobs
+    if top is not None and not 0 <= top <= most:
+        raise RequestError(f"top_logprobs must be 0 to {most}, got {top}.", param="top_logprobs")
+    if top and not request.logprobs:
+        raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
+    return (top or 0) if request.logprobs else None
+
+
+def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
+    """The chat as a prompt. Raises RequestError. For a thread: it may take long."""
+    tokenizer = context.engine.tokenizer
+    if context.chat_template is None or tokenizer is None:
+        raise RequestError("This model has no chat template: use /v1/completions.", param="messages")
+    continues = bool(request.continue_final_message)
+    text = context.chat_template.render(
+        for_template(request.messages),
+        add_generation_prompt=not continues if request.add_generation_prompt is None else request.add_generation_prompt,
+        continue_final_message=continues,
+        template_kwargs=request.chat_template_kwargs,
+    )
+    most = context.settings.limits.prompt_chars
+    if len(text) > most:
+        raise RequestError(f"A chat has at most {most} characters.", param="messages")
+    # The template has put the special tokens in.
+    max_model_len = context.engine.info.max_model_len
+    return Prompt(tokenizer.encode(text, bool(request.add_special_tokens), max_tokens=max_model_len))
+
+
+class ChatAnswer:
+    """One request's answers, whole or as a stream."""
+
+    def __init__(
+        self, context: ServerContext, request: ChatCompletionRequest, identity: Identity, generation: Generation
+    ) -> None:
+        self.stream = bool(request.stream)
+        self._request = request
+        self._identity = identity
+        self._generation = generation
+        self._logprobs = LogprobWriter(context.engine.tokenizer, request.top_logprobs or 0)
+
+    async def whole(self) -> ChatCompletion:
+        answers = await collect(self._generation)
+        return ChatCompletion(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._identity.model,
+            choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
+            usage=self._generation.usage(),
+        )
+
+    def _choice(self, index: int, answer: CompletionOutput) -> ChatChoice:
+        return ChatChoice(
+            index=index,
+            message=AnswerMessage(answer.text),
+            logprobs=self._logprobs_of(answer),
+            finish_reason=answer.finish_reason,
+            stop_reason=answer.stop_reason,
+            token_ids=answer.token_ids if self._request.return_token_ids else msgspec.UNSET,
+        )
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        writer = ChunkWriter(self._identity, "chat.completion.chunk", self._generation, self._request)
+        begun = [False] * self._generation.num_choices
+        async for _, output in self._generation.outputs():
+            data = []
+            for answer in output.outputs:
+                if not begun[answer.index]:
+                    begun[answer.index] = True
+                    data.append(writer.chunk(chunks.piece(answer.index, _ROLE)))
+                if answer.text or self._has_news(answer):
+                    data.append(writer.chunk(self._piece(answer)))
+                if answer.finished:
+                    data.append(writer.chunk(chunks.finish(answer.index, _NO_DELTA, answer)))
+            if data:
+                yield b"".join(data)
+        if last := writer.last():
+            yield last
+
+    def _piece(self, answer: CompletionOutput) -> bytes:
+        content = b'"delta":{"content":' + encode(answer.text) + b"}"
+        ids = chunks.token_ids(answer) if self._request.return_token_ids else b""
+        return chunks.piece(answer.index, content, encode(self._logprobs_of(answer)), ids)
+
+    def _has_news(self, answer: CompletionOutput) -> bool:
+        """Tokens that no text shows, or not yet, and that were asked for."""
+        return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
+
+    def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:
+        return self._logprobs.chat(answer) if self._request.logprobs else None

@@ -1,0 +1,207 @@
+"""From a request's fields to the engine's outputs: what chat and completions have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tessera.errors import EngineFailure, RequestError
+from tessera.request import CompletionOutput, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.server.context import ServerContext
+from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
+from tessera.server.settings import Limits
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
+# What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
+_REASONS = frozenset({None, "stop", "length"})
+_PRIORITIES = range(-(2**31), 2**31)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """text: None where the prompt came as token ids."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What every piece of an answer repeats."""
+
+    id: str
+    model: str
+    created: int
+
+    @classmethod
+    def of(cls, prefix: str, request: GenerationFields) -> Identity:
+        return cls(f"{prefix}-{request.request_id or uuid.uuid4().hex}", request.model, int(time.time()))
+
+
+class Generation:
+    """The prompts of one HTTP request at the engine. Choices count through the prompts, `n` for each."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        request: GenerationFields,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        request_id: str,
+    ) -> None:
+        limits = context.settings.limits
+        if len(prompts) * params.n > limits.choices:
+            raise RequestError(
+                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {params.n}.", param="n"
+            )
+        self.prompts = prompts
+        self.params = params
+        self._engine = context.engine
+        self._priority = _priority(request)
+        self._salt = _salt(request, limits)
+        self._request_id = request_id
+        self._cached = [0] * len(prompts)
+        self._generated = 0
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    def prompt_of(self, choice: int) -> Prompt:
+        return self.prompts[choice // self.params.n]
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(index of the prompt's first choice, output) as they come. Closing it ends the requests."""
+        streams = [self._engine_outputs(index) for index in range(len(self.prompts))]
+        async with aclosing(merged(streams)) as merged_streams:
+            async for index, output in merged_streams:
+                for answer in output.outputs:
+                    if answer.finish_reason not in _REASONS:
+                        raise EngineFailure(f"The engine ended an answer with {answer.finish_reason!r}.")
+                    self._generated += len(answer.token_ids)
+                self._cached[index] = output.num_cached_tokens
+                yield index * self.params.n, output
+
+    def usage(self) -> Usage:
+        """As far as `outputs` has come; each prompt counts once."""
+        num_prompt = sum(len(prompt.token_ids) for prompt in self.prompts)
+        details = PromptTokensDetails(sum(self._cached))
+        return Usage(num_prompt, self._generated, num_prompt + self._generated, details)
+
+    def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
+        # The engine's own name is unique even where a client repeats its request_id.
+        name = f"{self._request_id}-{index}-{uuid.uuid4().hex[:8]}"
+        ids = self.prompts[index].token_ids
+        return self._engine.generate(ids, self.params, name, priority=self._priority, cache_salt=self._salt)
+
+
+async def merged(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """(index of the stream, output) as they come; the first error ends all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as stream:
+            async for output in stream:
+                yield 0, output
+        return
+    queue: asyncio.Queue[tuple[int, RequestOutput] | asyncio.Task[None]] = asyncio.Queue()
+
+    async def pump(index: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
+        async with aclosing(stream):
+            async for output in stream:
+                queue.put_nowait((index, output))
+
+    tasks = [asyncio.create_task(pump(index, stream)) for index, stream in enumerate(streams)]
+    for task in tasks:
+        task.add_done_callback(queue.put_nowait)
+    try:
+        left = len(tasks)
+        while left:
+            item = await queue.get()
+            if isinstance(item, tuple):
+                yield item
+            else:
+                item.result()
+                left -= 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def collect(generation: Generation) -> list[CompletionOutput]:
+    """All choices in order, when each has ended. Raises what ended a request otherwise."""
+    answers: dict[int, CompletionOutput] = {}
+    async with aclosing(generation.outputs()) as outputs:
+        async for first, output in outputs:
+            answers.update((first + answer.index, answer) for answer in output.outputs)
+    return [answers[index] for index in range(generation.num_choices)]
+
+
+def sampling_params(
+    request: GenerationFields,
+    defaults: Mapping[str, float | int],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    detokenize: bool,
+) -> SamplingParams:
+    """Raises RequestError. defaults: for what the request leaves open."""
+
+    def chosen(name: str, otherwise: float) -> float:
+        value = getattr(request, name)
+        return value if value is not None else defaults.get(name, otherwise)
+
+    return SamplingParams(
+        n=1 if request.n is None else request.n,
+        temperature=chosen("temperature", 1.0),
+        top_p=chosen("top_p", 1.0),
+        top_k=int(chosen("top_k", 0)),
+        min_p=chosen("min_p", 0.0),
+        seed=request.seed,
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=bool(request.ignore_eos),
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens or 0,
+        logprobs=logprobs,
+        detokenize=detokenize,
+        skip_special_tokens=request.skip_special_tokens is not False,
+        include_stop_str_in_output=bool(request.include_stop_str_in_output),
+        output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def check_common(request: GenerationFields, limits: Limits) -> None:
+    """Raises RequestError."""
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options needs stream=true.", param="stream_options")
+    if request.request_id is not None:
+        _check_identifier(request.request_id, limits)
+
+
+def _check_identifier(request_id: str, limits: Limits) -> None:
+    if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
+        raise RequestError(
+            f"request_id has 1 to {limits.request_id_chars} letters, digits and . _ : -", param="request_id"
+        )
+
+
+def _priority(request: GenerationFields) -> int:
+    priority = request.priority or 0
+    if priority not in _PRIORITIES:
+        raise RequestError("priority must fit 32 bits.", param="priority")
+    return priority
+
+
+def _salt(request: GenerationFields, limits: Limits) -> str:
+    name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
+    salt = getattr(request, name) or ""
+    if len(salt) > limits.salt_chars:
+        raise RequestError(f"{name} has at most {limits.salt_chars} characters.", param=name)
+    return str(salt)

@@ -1,0 +1,99 @@
+"""Fields that are known and not served yet.
+
+A request that uses one is refused by the field's name, never answered as if it had not said it.
+
+Each table gives the values that ask for nothing: null always, and the field's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.errors import RequestError
+
+Values = tuple[Any, ...]
+
+GENERATION: Mapping[str, Values] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "detokenize": (True,),
+    "ebnf": (),
+    "frequency_penalty": (0,),
+    "grammar": (),
+    "guided_choice": ([],),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "json_schema": (),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "presence_penalty": (0,),
+    "prompt_logprobs": (),
+    "regex": (),
+    "repetition_detection": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+
+COMPLETIONS: Mapping[str, Values] = {
+    "prompt_embeds": (),
+    "suffix": ("",),
+}
+
+CHAT: Mapping[str, Values] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_reasoning": (True,),
+    "media_io_kwargs": ({},),
+    "modalities": (["text"],),
+    # False asks for at most one call, which no call is.
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+
+_HINTS: Mapping[str, str] = {"chat_template": "A chat template comes from the server, not from a request"}
+_LONGEST_DEFAULT = 64
+
+
+def check(name: str, raw: bytes, defaults: Values) -> None:
+    """Raises RequestError if a field says more than its defaults. raw: its JSON, b"" where it is absent."""
+    if raw and not asks_for_nothing(raw, defaults):
+        hint = _HINTS.get(name, "This server does not serve the field yet")
+        raise RequestError(f"{hint}: leave out {name}.", param=name)
+
+
+def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
+    """Whether JSON bytes are null or one of the defaults; true is not 1."""
+    if len(raw) > _LONGEST_DEFAULT:
+        return False
+    value = msgspec.json.decode(raw)
+    return value is None or any(_same(value, default) for default in defaults)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)

@@ -1,0 +1,119 @@
+"""Brings a chat's messages into the form templates expect: plain values, text content, arguments as objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from tessera.errors import RequestError
+
+# How a template takes the content of a message: as one string, as OpenAI's list of parts, or either.
+ContentForm = Literal["string", "parts", "either"]
+
+_MAX_DEPTH = 64
+_MAX_NAME_CHARS = 40
+# A model's reasoning goes by several names. Templates read the first, or (gpt-oss) the second.
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+def plain_value(value: Any, param: str, depth: int = 0) -> Any:
+    """A copy of a JSON value out of plain str, int, float, bool, None, list and dict.
+
+    Raises RequestError on any other type and on deep nesting.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if depth == _MAX_DEPTH:
+        raise RequestError(f"{param} nests values deeper than {_MAX_DEPTH} levels.", param=param)
+    if isinstance(value, Mapping):
+        return {_plain_key(key, param): plain_value(item, param, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item, param, depth + 1) for item in value]
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise RequestError(f"{param} holds a value of type {type(value).__name__!r}; only JSON values work.", param=param)
+
+
+def _plain_key(key: Any, param: str) -> str:
+    if not isinstance(key, str):
+        raise RequestError(f"{param} holds an object with a key that is not a string.", param=param)
+    return str.__str__(key)
+
+
+def prepare_messages(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[dict[str, Any]]:
+    """Copies of the messages as a template takes them; the caller's own stay as they are.
+
+    A field that is None is left out, since templates test whether a field is there. Raises RequestError.
+    """
+    if not messages:
+        raise RequestError("messages must hold at least one message.", param="messages")
+    return [_prepare_message(message, f"messages[{index}]", form) for index, message in enumerate(messages)]
+
+
+def _prepare_message(message: Mapping[str, Any], where: str, form: ContentForm) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise RequestError(f"{where} must be an object with a role and a content.", param="messages")
+    fields = {key: value for key, value in plain_value(message, "messages").items() if value is not None}
+    if not isinstance(fields.get("role"), str):
+        raise RequestError(f"{where}.role must be a string.", param="messages")
+    if "content" in fields:
+        fields["content"] = _prepare_content(fields["content"], f"{where}.content", form)
+    if "tool_calls" in fields:
+        _parse_arguments(fields["tool_calls"], f"{where}.tool_calls")
+    reasoning = next((fields[name] for name in _REASONING_FIELDS if name in fields), None)
+    if reasoning is not None:
+        fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+    return fields
+
+
+def _prepare_content(content: Any, where: str, form: ContentForm) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if form == "parts" else content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} must be a string or a list of parts.", param="messages")
+    parts = [_text_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    if form == "string":
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _text_part(part: Any, where: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, dict):
+        raise RequestError(f"{where} must be an object with a type.", param="messages")
+    kind = part.get("type")
+    if kind != "text":
+        name = repr(kind[:_MAX_NAME_CHARS]) if isinstance(kind, str) else "no string"
+        raise RequestError(f"{where}.type is {name}; only parts of type 'text' are supported.", param="messages")
+    if not isinstance(part.get("text"), str):
+        raise RequestError(f"{where}.text must be a string.", param="messages")
+    return part
+
+
+def _parse_arguments(tool_calls: Any, where: str) -> None:
+    """In place: the arguments of past calls, which OpenAI's API sends as JSON text, become objects."""
+    if not isinstance(tool_calls, list):
+        raise RequestError(f"{where} must be a list.", param="messages")
+    for index, call in enumerate(tool_calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise RequestError(f"{where}[{index}].function must be an object.", param="messages")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            function["arguments"] = _parse_object(arguments, f"{where}[{index}].function.arguments")
+        elif arguments is None:
+            function["arguments"] = {}
+
+
+def _parse_object(text: str, where: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RequestError(f"{where} is not valid JSON.", param="messages") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"{where} must be a JSON object.", param="messages")
+    return plain_value(value, "messages")  # type: ignore[no-any-return]  # a dict for a dict

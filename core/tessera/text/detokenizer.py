@@ -1,0 +1,125 @@
+"""Turns token ids into text while they are generated, giving out only text that will not change."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from tessera.text.pieces import BytePieces
+from tessera.text.tokenizer import Tokenizer
+
+# Tokens before the next ones that are decoded with them: more than one character's, and a word's for other decoders.
+_NUM_CONTEXT_TOKENS = 8
+# A character has at most this many tokens; text that still ends in U+FFFD after as many will not be mended.
+_MAX_WITHHELD_TOKENS = 4
+
+
+class IncrementalDetokenizer:
+    """The text that tokens add to a prompt, in increments that join to what `Tokenizer.decode` makes of the whole.
+
+    prompt_ids: the prompt's last tokens, or all of them; they say whether the answer begins a text (SentencePiece then
+    drops a space) or goes on in one, perhaps in the middle of a character.
+    spaces_between_special_tokens: False joins special tokens that follow each other, where the decoder would part them.
+    `append` takes time in proportion to the new tokens, not to the text so far.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        self._stream: _Stream
+        skip = tokenizer.skipped_ids(skip_special_tokens)
+        if tokenizer.pieces is not None:
+            self._stream = _ByteStream(tokenizer.pieces, prompt_ids, skip)
+        else:
+            self._stream = _WindowStream(tokenizer, prompt_ids, skip, spaces_between_special_tokens)
+
+    def append(self, ids: Sequence[int]) -> str:
+        """The text that is now final. What may be part of a character is withheld."""
+        return self._stream.append(ids)
+
+    def finish(self) -> str:
+        """What was withheld, U+FFFD for what is not a whole character. Nothing can be appended after."""
+        return self._stream.finish()
+
+
+class _Stream(Protocol):
+    def append(self, ids: Sequence[int]) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class _ByteStream:
+    """For vocabularies whose tokens are bytes: an incremental UTF-8 decoder holds all the state there is."""
+
+    def __init__(self, pieces: BytePieces, prompt_ids: Sequence[int], skip: frozenset[int]) -> None:
+        self._pieces = pieces
+        self._skip = skip
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_past_start = not self._is_start(prompt_ids)
+        self._utf8.decode(pieces.join(prompt_ids[-_NUM_CONTEXT_TOKENS:], skip))
+
+    def append(self, ids: Sequence[int]) -> str:
+        if self._is_past_start:
+            return self._utf8.decode(self._pieces.join(ids, self._skip))
+        joined, self._is_past_start = self._pieces.join_from_start(ids, self._skip)
+        return self._utf8.decode(joined)
+
+    def finish(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+    def _is_start(self, prompt_ids: Sequence[int]) -> bool:
+        return not any(
+            token_id not in self._skip and self._pieces.bytes_of(token_id) for token_id in reversed(prompt_ids)
+        )
+
+
+class _WindowStream:
+    """For all other decoders: decode the last few tokens with and without the new ones; the difference is new."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip: frozenset[int], spaces_between_special_tokens: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip
+        self._parts_special = spaces_between_special_tokens
+        self._context = self._kept(prompt_ids)[-_NUM_CONTEXT_TOKENS:]
+        self._withheld: list[int] = []
+
+    def append(self, ids: Sequence[int]) -> str:
+        kept = self._kept(ids)
+        if self._parts_special:
+            return self._add(kept)
+        return "".join(map(self._add_unparted, kept))
+
+    def finish(self) -> str:
+        text, self._withheld = self._new_text(), []
+        return text
+
+    def _kept(self, ids: Sequence[int]) -> list[int]:
+        return [token_id for token_id in ids if token_id not in self._skip]
+
+    def _add(self, ids: list[int]) -> str:
+        self._withheld += ids
+        text = self._new_text()
+        if text.endswith("\ufffd") and len(self._withheld) < _MAX_WITHHELD_TOKENS:
+            return ""
+        self._context = (self._context + self._withheld)[-_NUM_CONTEXT_TOKENS:]
+        self._withheld = []
+        return text
+
+    def _add_unparted(self, token_id: int) -> str:
+        """One token. A special token right after another is its bare text."""
+        added = self._tokenizer.added_token_texts
+        if token_id in added and not self._withheld and self._context and self._context[-1] in added:
+            self._context = [*self._context, token_id][-_NUM_CONTEXT_TOKENS:]
+            return added[token_id]
+        return self._add([token_id])
+
+    def _new_text(self) -> str:
+        decode = self._tokenizer.decode_plain
+        return decode(self._context + self._withheld)[len(decode(self._context)) :]

@@ -1,0 +1,197 @@
+"""The chat template: turns a conversation into the prompt a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jinja2
+from jinja2.environment import Template
+
+from tessera.errors import ModelError, RequestError
+from tessera.text.conversation import ContentForm, plain_value, prepare_messages
+from tessera.text.sandbox.budget import LimitExceededError, TemplateLimits
+from tessera.text.sandbox.environment import BudgetedEnvironment
+from tessera.text.sandbox.functions import FUNCTIONS, TemplateRaisedError
+
+_MAX_TEMPLATE_CHARS = 256_000
+_MAX_MESSAGE_CHARS = 500
+_MAX_TEMPLATE_KWARGS = 64
+
+# What `render` itself decides, what transformers' apply_chat_template takes for itself, and the template's functions.
+_RESERVED_KWARGS = frozenset(FUNCTIONS) | frozenset(
+    {
+        "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations",
+        "documents", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
+        "return_tensors", "sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+    }
+)  # fmt: skip
+
+# Put behind the final message to find out where a template has put it. The space shows whether the template trimmed it.
+_CONTINUE_MARK = "TESSERA_CONTINUES_HERE "
+_PROBE = "tessera content probe"
+
+
+@dataclass(frozen=True)
+class _CompiledTemplate:
+    code: Template
+    content_form: ContentForm
+
+
+class ChatTemplate:
+    """A model's chat template, or its named templates ("default", "tool_use"), compiled once.
+
+    source: the template, or templates by name; None where the model has none, which only `render` complains about.
+    special_tokens: variables of the template, such as bos_token, by name.
+    Raises ModelError on a template that does not compile. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        source: str | Mapping[str, str] | None,
+        special_tokens: Mapping[str, str] | None = None,
+        limits: TemplateLimits | None = None,
+    ) -> None:
+        self._environment = BudgetedEnvironment()
+        self._special_tokens = dict(special_tokens or {})
+        self._limits = limits or TemplateLimits()
+        sources = {"default": source} if isinstance(source, str) else dict(source or {})
+        self._templates = {name: self._compile(text) for name, text in sources.items()}
+
+    @property
+    def content_format(self) -> Literal["string", "openai"]:
+        """'openai' where the (default) template takes content as a list of parts, as detected at load."""
+        template = self._templates.get("default")
+        return "string" if template is None or template.content_form == "string" else "openai"
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt. It holds the special tokens the model expects, so it is encoded without adding any.
+
+        Raises RequestError on messages the template refuses, and on a template that needs more than its limits.
+        """
+        if add_generation_prompt and continue_final_message:
+            raise RequestError(
+                "add_generation_prompt must be false where continue_final_message is true.",
+                param="add_generation_prompt",
+            )
+        template = self._select(has_tools=tools is not None)
+        prepared = prepare_messages(messages, template.content_form)
+        final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
+        variables = {
+            **self._special_tokens,
+            **_check_kwargs(template_kwargs or {}),
+            "messages": prepared,
+            "tools": plain_value(tools, "tools"),
+            "documents": plain_value(documents, "documents"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        prompt = self._run(template.code, variables)
+        return prompt if final_text is None else _cut_at_mark(prompt, final_text)
+
+    def _select(self, has_tools: bool) -> _CompiledTemplate:
+        if has_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" in self._templates:
+            return self._templates["default"]
+        if self._templates:
+            names = ", ".join(sorted(self._templates))
+            raise RequestError(f"The model has no default chat template, only: {names}. Give one with --chat-template.")
+        raise RequestError("The model has no chat template. Give one with --chat-template, or use completions.")
+
+    def _compile(self, source: str) -> _CompiledTemplate:
+        if len(source) > _MAX_TEMPLATE_CHARS:
+            raise ModelError(f"The chat template is longer than {_MAX_TEMPLATE_CHARS} characters.")
+        try:
+            code = self._environment.load(source)
+        except jinja2.TemplateSyntaxError as error:
+            message = f"The chat template has an error in line {error.lineno}: {_one_line(error.message or '')}"
+            raise ModelError(message) from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            # Python's own limits on code: blocks and brackets in each other, digits of a number.
+            raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
+        return _CompiledTemplate(code, self._detect_content_form(code))
+
+    def _detect_content_form(self, code: Template) -> ContentForm:
+        """Render one short message both ways. A template that expects a string prints the list with its quotes."""
+        takes_string = _PROBE in self._probe(code, _PROBE)
+        text = self._probe(code, [{"type": "text", "text": _PROBE}])
+        takes_parts = _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
+        if not takes_parts:
+            return "string"
+        return "either" if takes_string else "parts"
+
+    def _probe(self, code: Template, content: Any) -> str:
+        variables = {
+            **self._special_tokens,
+            "messages": [{"role": "user", "content": content}],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        try:
+            return self._run(code, variables)
+        except RequestError:
+            return ""
+
+    def _run(self, code: Template, variables: Mapping[str, Any]) -> str:
+        try:
+            return self._environment.render(code, variables, self._limits)
+        except TemplateRaisedError as error:
+            raise RequestError(_one_line(error.message or ""), param="messages") from error
+        except (LimitExceededError, RecursionError, MemoryError) as error:
+            reason = str(error) if isinstance(error, LimitExceededError) else "it calls itself too often"
+            raise RequestError(f"The chat template was stopped: {reason}.", param="messages") from error
+        except Exception as error:
+            # Foreign code: whatever it raises says that template and messages do not fit, and nothing about the server.
+            raise RequestError(
+                f"The chat template cannot render these messages: {_one_line(str(error))}", param="messages"
+            ) from error
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:_MAX_MESSAGE_CHARS].split())
+
+
+def _check_kwargs(template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    param = "chat_template_kwargs"
+    if len(template_kwargs) > _MAX_TEMPLATE_KWARGS:
+        raise RequestError(f"{param} holds more than {_MAX_TEMPLATE_KWARGS} fields.", param=param)
+    plain: dict[str, Any] = plain_value(template_kwargs, param)
+    for name in plain:
+        if name in _RESERVED_KWARGS or name.startswith("_") or not name.isidentifier():
+            raise RequestError(f"{param} cannot hold {name[:_MAX_MESSAGE_CHARS]!r}.", param=param)
+    return plain
+
+
+def _mark_final_message(message: dict[str, Any]) -> str:
+    """Put the mark behind the text of the final message; returns that text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _CONTINUE_MARK
+        return content
+    if content:
+        text: str = content[-1]["text"]
+        content[-1]["text"] = text + _CONTINUE_MARK
+        return text
+    raise RequestError("continue_final_message needs a final message with content.", param="messages")
+
+
+def _cut_at_mark(prompt: str, final_text: str) -> str:
+    """The prompt up to the end of the final message, without the end-of-turn tokens that the template puts after it."""
+    position = prompt.rfind(_CONTINUE_MARK.strip())
+    if position < 0 or final_text.strip() not in prompt:
+        raise RequestError(
+            "The chat template does not keep the final message as it is, so it cannot be continued.", param="messages"
+        )
+    is_untrimmed = prompt.startswith(_CONTINUE_MARK, position)
+    return prompt[:position] if is_untrimmed else prompt[:position].rstrip()

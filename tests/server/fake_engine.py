@@ -1,0 +1,224 @@
+"""An engine that answers by a script: what it says, how fast, and when it fails. It keeps AsyncEngine's promises."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from tessera.config import EngineConfig, ModelConfig
+from tessera.errors import EngineDeadError, RequestError
+from tessera.request import CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.text import Tokenizer
+
+MODEL = "fake-model"
+MAX_MODEL_LEN = 512
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is not none else '' }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments.x }}]{% endfor %}"
+    "</{{ m.role }}>{% endfor %}"
+    "{% if mood is defined %}({{ mood }}){% endif %}{% if tools %}TOOLS{% endif %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A token a byte, in the byte-level alphabet, and a BOS that only add_special_tokens puts in front."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(alphabet)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<bos>"])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
+    )
+    return Tokenizer(tokenizer, {"bos_token": "<bos>"}, {"default": TEMPLATE})
+
+
+@dataclass
+class Histogram:
+    bounds: tuple[float, ...]
+    counts: list[int]
+    sum: float
+
+
+@dataclass
+class Metric:
+    name: str
+    kind: str
+    documentation: str
+    value: float | Histogram
+    label: tuple[str, str] | None = None
+
+
+class FakeMetrics:
+    def read(self) -> list[Metric]:
+        return [
+            Metric("num_requests_running", "gauge", "Running.", 3),
+            Metric("prompt_tokens", "counter", "Prompt tokens.", 12),
+            Metric("request_success", "counter", "Ended.", 5, ("finished_reason", "stop")),
+            Metric("request_success", "counter", "Ended.", 2, ("finished_reason", "length")),
+            Metric("time_to_first_token_seconds", "histogram", "First token.", Histogram((0.1, 1.0), [4, 2, 1], 3.5)),
+        ]
+
+
+@dataclass
+class FakeHealth:
+    alive: bool = True
+    stalled: bool = False
+    seconds_since_heartbeat: float = 0.0
+    error: str | None = None
+
+
+@dataclass
+class FakeInfo:
+    max_model_len: int = MAX_MODEL_LEN
+
+
+@dataclass
+class Call:
+    prompt: list[int]
+    params: SamplingParams
+    request_id: str
+    priority: int
+    cache_salt: str
+
+
+@dataclass
+class Script:
+    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the token of that number."""
+
+    pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
+    delay: float = 0.0
+    error: Exception | None = None
+    error_at: int = 0
+    num_cached_tokens: int = 0
+    stop_reason: int | str | None = None
+    finish_reason: str = "stop"
+    hang_at: int | None = None
+
+
+@dataclass
+class FakeEngine:
+    tokenizer: Tokenizer | None = field(default_factory=byte_tokenizer)
+    script: Script = field(default_factory=Script)
+    health: FakeHealth = field(default_factory=FakeHealth)
+    info: FakeInfo = field(default_factory=FakeInfo)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    calls: list[Call] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+    aborted: list[str] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.config = EngineConfig(ModelConfig("somewhere/model", MODEL, {}, 257, MAX_MODEL_LEN), "fake:Platform")
+        self._dead = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    async def wait_dead(self) -> None:
+        await self._dead.wait()
+
+    async def shutdown(self) -> None:
+        self.health.alive = False
+        self._closed.set()
+
+    def die(self) -> None:
+        self.health.alive = False
+        self.health.error = "exit code -9 in /some/where.py"
+        self._closed.set()
+        self._dead.set()
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        add_special_tokens: bool = True,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        assert request_id not in self.running
+        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt))
+        self._admit(prompt, params)
+        self.running.add(request_id)
+        finished = False
+        try:
+            answers = [CompletionOutput(index, "", []) for index in range(params.n)]
+            for number in itertools.count():
+                await self._wait(number)
+                self.steps += 1
+                finished = self._extend(answers, number, params)
+                if params.output_kind is RequestOutputKind.DELTA or finished:
+                    yield self._output(request_id, prompt, answers)
+                if finished:
+                    return
+                if params.output_kind is RequestOutputKind.DELTA:
+                    answers = [CompletionOutput(index, "", []) for index in range(params.n)]
+        finally:
+            self.running.discard(request_id)
+            if not finished:
+                self.aborted.append(request_id)
+
+    def _admit(self, prompt: Sequence[int], params: SamplingParams) -> None:
+        if not self.health.alive:
+            raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
+        if any(not 0 <= token < self.config.model.vocab_size for token in prompt):
+            raise RequestError("A token id is out of the vocabulary.", param="prompt")
+        wanted = len(prompt) + (params.max_tokens or 1)
+        if wanted > self.info.max_model_len:
+            raise RequestError(
+                f"This model's maximum context length is {self.info.max_model_len} tokens. However, you requested {wanted} tokens.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
+    async def _wait(self, number: int) -> None:
+        script = self.script
+        if script.error is not None and number == script.error_at:
+            raise script.error
+        seconds = 3600 if script.hang_at == number else script.delay
+        if seconds:
+            try:
+                await asyncio.wait_for(self._closed.wait(), seconds)
+            except TimeoutError:
+                return
+        else:
+            await asyncio.sleep(0)
+        if self._closed.is_set():
+            raise EngineDeadError("The engine process ended: exit code -9 in /some/where.py")
+
+    def _extend(self, answers: list[CompletionOutput], number: int, params: SamplingParams) -> bool:
+        script = self.script
+        ended = number == len(script.pieces) - 1
+        cut = params.max_tokens is not None and number + 1 >= params.max_tokens
+        for answer in answers:
+            answer.text += script.pieces[number]
+            answer.token_ids.append(number)
+            if params.logprobs is not None:
+                answer.logprobs = [*(answer.logprobs or []), position(number, script.pieces[number], params.logprobs)]
+            if ended or cut:
+                answer.finish_reason = script.finish_reason if ended else "length"
+                answer.stop_reason = script.stop_reason if ended else None
+        return ended or cut
+
+    def _output(self, request_id: str, prompt: Sequence[int], answers: list[CompletionOutput]) -> RequestOutput:
+        finished = all(answer.finished for answer in answers)
+        cached = self.script.num_cached_tokens
+        return RequestOutput(request_id, None, list(prompt), answers, finished, num_cached_tokens=cached)
+
+
+def position(token: int, text: str, count: int) -> dict[int, Logprob]:
+    """The chosen token is the second most likely where there is more than one; the last alternative is impossible."""
+    entries = {token: Logprob(-1.5, 2, text)}
+    for order in range(1, count + 1):
+        if order == 1:
+            entries[100] = Logprob(-0.5, 1, "a")
+        elif order > 2:
+            entries[100 + order] = Logprob(float("-inf") if order == count else -2.0 - order, order, f"b{order}")
+    return entries
