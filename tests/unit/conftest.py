@@ -42,7 +42,7 @@ class Site:
         path = os.pathsep.join(map(str, (ROOT / "core", self.folder, self.libraries)))
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TESSERA_")}
         environment |= {"PYTHONPATH": path, **variables}
-        command = [sys.executable, "-S", "-c", program, *arguments]
+        command = [sys.executable, "-S", "-P", "-c", program, *arguments]
         return subprocess.run(
             command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -149,6 +150,7 @@ def _load(entry: EntryPoint) -> Plugin:
 def _import(plugin: Plugin, name: str) -> Plugin:
     error: str | None = None
     module: ModuleType | None = None
+    held = set(sys.modules)
     try:
         with without_torch() as attempts:
             module = importlib.import_module(name)
@@ -156,6 +158,10 @@ def _import(plugin: Plugin, name: str) -> Plugin:
         error = f"{name} cannot be imported: {describe(raised)}"
     if attempts:
         error, module = _torch_problem(name, attempts), None
+        # Imported once, it would not ask again, and pass as a good plugin the next time.
+        for new in set(sys.modules) - held:
+            if new.partition(".")[0] == name.partition(".")[0]:
+                del sys.modules[new]
     return Plugin(plugin.name, plugin.distribution, plugin.version, module, error)
 
 

@@ -151,3 +151,14 @@ def test_the_environment_says_which_plugins_load(site):
     site.install("good", "host", "broken_import")
     assert set(rows(site, TESSERA_LOAD_PLUGINS="good, host")) == {"good", "host"}
     assert rows(site, TESSERA_LOAD_PLUGINS="") == {}
+
+
+def test_a_module_that_imports_torch_is_refused_each_time(site):
+    program = """
+from tessera.plugins import load_plugins
+for _ in range(2):
+    print([plugin.error for plugin in load_plugins() if plugin.name == "torch_at_load"])
+"""
+    done = site.install("torch_at_load").run(program=program)
+    line = "['fixture_torch_at_load imports torch, which is only for what its manifest names by dotted path']\n"
+    assert done.stdout == 2 * line
