@@ -101,7 +101,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
             raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {self.n}.", param="n")
 
     def _check_stops(self) -> None:
-        stops, ids = self.stop or (), self.stop_token_ids or ()
+        stops: Sequence[Any] = self.stop or ()  # callers need not be typed
+        ids = self.stop_token_ids or ()
         if len(stops) > MAX_STOPS:
             raise RequestError(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}.", param="stop")
         for text in stops:

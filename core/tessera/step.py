@@ -41,7 +41,8 @@ class BlockDelta(msgspec.Struct, array_like=True):
 
 
 class BlockCopy(msgspec.Struct, array_like=True):
-    """Copy whole blocks of one group before the forward (copy on write): sources[i] to targets[i]."""
+    """Copy whole blocks of one group before the forward (copy on write): sources[i] to targets[i]. No block is both, so
+    that all may be copied at once."""
 
     group: int
     sources: Array

@@ -91,7 +91,8 @@ class Call:
 
 @dataclass
 class Script:
-    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the token of that number."""
+    """pieces: the text of each token, for all answers. delay: seconds before each token.
+    error: raised in place of the token of that number."""
 
     pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
     delay: float = 0.0
@@ -173,7 +174,8 @@ class FakeEngine:
         wanted = len(prompt) + (params.max_tokens or 1)
         if wanted > self.info.max_model_len:
             raise RequestError(
-                f"This model's maximum context length is {self.info.max_model_len} tokens. However, you requested {wanted} tokens.",
+                f"This model's maximum context length is {self.info.max_model_len} tokens. "
+                f"However, you requested {wanted} tokens.",
                 param="prompt",
                 code="context_length_exceeded",
             )

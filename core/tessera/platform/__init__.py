@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tessera.arrays import Array
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -101,6 +102,7 @@ from tessera.platform.runner import (
     Progress,
     RunnerServices,
 )
+from tessera.step import Control, ControlResult, Masks, RowLogprobs, SchedulerOutput, StepOutput
 
 __all__ = [
     "API_LEVELS",
@@ -108,6 +110,7 @@ __all__ = [
     "AddNormSpec",
     "Alone",
     "Arena",
+    "Array",
     "Artifacts",
     "AttentionBackend",
     "AttentionLayer",
@@ -122,6 +125,8 @@ __all__ = [
     "Capabilities",
     "Column",
     "Communicator",
+    "Control",
+    "ControlResult",
     "Cross",
     "Default",
     "Device",
@@ -151,6 +156,7 @@ __all__ = [
     "LoadedModel",
     "LogitsSampleSpec",
     "Manifest",
+    "Masks",
     "MemoryBudget",
     "MemoryFigures",
     "Mixer",
@@ -179,14 +185,17 @@ __all__ = [
     "Resource",
     "RotarySpec",
     "RouteSpec",
+    "RowLogprobs",
     "RunnerServices",
     "SampleSpec",
     "Sampled",
     "SamplingRows",
+    "SchedulerOutput",
     "Scheme",
     "ShapePolicy",
     "SleepingArena",
     "State",
+    "StepOutput",
     "StepRules",
     "StepShape",
     "Tensor",

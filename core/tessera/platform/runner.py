@@ -215,22 +215,30 @@ class Feature(Protocol):
 class RowSampling(Protocol):
     """Sampling parameters by row, as host arrays."""
 
-    temperature: Array
-    top_k: Array
-    top_p: Array
-    min_p: Array
-    seed: Array
+    @property
+    def temperature(self) -> Array: ...
+    @property
+    def top_k(self) -> Array: ...
+    @property
+    def top_p(self) -> Array: ...
+    @property
+    def min_p(self) -> Array: ...
+    @property
+    def seed(self) -> Array: ...
 
 
 class InputBatch(Protocol):
-    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group
-    [rows, blocks] int32."""
+    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len + 1] int32; tables by
+    group [rows, blocks] int32."""
 
-    tokens: Array
-    tables: Sequence[Array]
-    sampling: RowSampling
-    columns: Mapping[str, Array]
-
+    @property
+    def tokens(self) -> Array: ...
+    @property
+    def tables(self) -> Sequence[Array]: ...
+    @property
+    def sampling(self) -> RowSampling: ...
+    @property
+    def columns(self) -> Mapping[str, Array]: ...
     def apply(self, step: SchedulerOutput) -> None: ...
 
 

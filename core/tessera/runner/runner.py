@@ -30,6 +30,7 @@ from tessera.platform.runner import (
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
+from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
@@ -37,7 +38,7 @@ from tessera.runner.memory import cache_bytes
 from tessera.runner.sampler import Sampler
 from tessera.runner.services import Services
 from tessera.runner.transfer import PendingStep, SampledRows
-from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats, TensorRef
+from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats
 
 
 class CoreRunner(ModelRunner):

@@ -19,6 +19,7 @@ from tessera.platform.collectives import Communicator
 from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with_extra
 from tessera.platform.platform import Capabilities, Device
 from tessera.platform.runner import CachePlan, Feature, Model
+from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
@@ -69,13 +70,17 @@ class Services:
     def features(self) -> Sequence[Feature]:
         return self._features
 
-    def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
-        host, columns = torch.as_tensor(logits), batch.sampling
-        values = [
-            torch.from_numpy(column[rows])
-            for column in (columns.temperature, columns.top_k, columns.top_p, columns.min_p, columns.seed)
-        ]
-        sampling = SamplingRows(*values, torch.from_numpy(positions.astype(np.int64)))
+    def sample(self, logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> Array:
+        host = torch.as_tensor(logits)
+        columns = batch.sampling
+        sampling = SamplingRows(
+            temperature=torch.from_numpy(columns.temperature[rows]),
+            top_k=torch.from_numpy(columns.top_k[rows]),
+            top_p=torch.from_numpy(columns.top_p[rows]),
+            min_p=torch.from_numpy(columns.min_p[rows]),
+            seed=torch.from_numpy(columns.seed[rows]),
+            position=torch.from_numpy(positions.astype(np.int64)),
+        )
         spec = SampleSpec(host.shape[-1], greedy=not columns.temperature[rows].any(), filters=True)
         tokens: Array = sample(spec, host, sampling).tokens.numpy()
         return tokens

@@ -29,9 +29,10 @@ class SampledRows:
         return cls(rows, samples, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
 
     def logprobs(self) -> list[RowLogprobs]:
-        _, ids, values, ranks = (None if part is None else part.result() for part in self.parts)
-        if ids is None:
+        copies = [part.result() for part in self.parts[1:] if part is not None]
+        if not copies:
             return []
+        ids, values, ranks = copies
         wanted = [(i, int(k)) for i, k in enumerate(self.asked) if self.samples[i] and k >= 0]
         return [
             RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])

@@ -74,7 +74,7 @@ class EngineClient(Protocol):
     ) -> AsyncGenerator[RequestOutput, None]:
         """Closing it aborts the request.
 
-        Raises RequestError before the first output, OverloadedError, EngineDeadError, EngineFailure.
+        Raises RequestError before the first output, OverloadedError, EngineDeadError, EngineStepError.
         """
         ...
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from tessera.errors import EngineFailure, RequestError
+from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput, RequestOutputKind, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
@@ -82,7 +82,7 @@ class Generation:
             async for index, output in merged_streams:
                 for answer in output.outputs:
                     if answer.finish_reason not in _REASONS:
-                        raise EngineFailure(f"The engine ended an answer with {answer.finish_reason!r}.")
+                        raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
                     self._generated += len(answer.token_ids)
                 self._cached[index] = output.num_cached_tokens
                 yield index * self.params.n, output
