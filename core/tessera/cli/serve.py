@@ -41,6 +41,7 @@ MAX_SHUTDOWN_SECONDS = 86_400.0
 @click.argument("model", required=False)
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the start alike; later they are the server's
     environment = read_environment()
     set_up_logging(flags["log_level"] or "info", requests=not flags["disable_log_requests"])
     host = flags["host"] or "127.0.0.1"
@@ -99,7 +100,7 @@ class _Served:
         self.routes = routes
 
     async def until_end(self) -> int:
-        """SIGTERM and Ctrl-C end the start at once; from then on they are the server's."""
+        """Starts the engine, reports, serves."""
         from tessera.server.app import create_app
         from tessera.server.serve import serve as serve_app
 
