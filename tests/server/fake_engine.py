@@ -91,7 +91,8 @@ class Call:
 
 @dataclass
 class Script:
-    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the token of that number."""
+    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the
+    token of number error_at. hang_at: the number of a token that never comes."""
 
     pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
     delay: float = 0.0
@@ -172,11 +173,9 @@ class FakeEngine:
             raise RequestError("A token id is out of the vocabulary.", param="prompt")
         wanted = len(prompt) + (params.max_tokens or 1)
         if wanted > self.info.max_model_len:
-            raise RequestError(
-                f"This model's maximum context length is {self.info.max_model_len} tokens. However, you requested {wanted} tokens.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+            most = self.info.max_model_len
+            text = f"This model's maximum context length is {most} tokens. However, you requested {wanted} tokens."
+            raise RequestError(text, param="prompt", code="context_length_exceeded")
 
     async def _wait(self, number: int) -> None:
         script = self.script

@@ -17,7 +17,7 @@ from tessera.server.engine_client import EngineClient
 from tessera.server.http import limited_protocol
 from tessera.server.settings import ServerSettings
 
-_LOG = logging.getLogger("tessera.server")
+_LOG = logging.getLogger(__name__)
 # Until streams have told their clients about an engine that died, or that the server ends.
 _LAST_WORDS_SECONDS = 2.0
 

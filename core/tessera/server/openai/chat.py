@@ -75,8 +75,8 @@ def _check_envelope(envelope: Envelope, limits: Limits) -> None:
 def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> SamplingParams:
     field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     most = getattr(request, field)
-    if most is not None and most < 1:
-        raise RequestError(f"{field} must be at least 1, got {most}.", param=field)
+    if most is not None and not 1 <= most < 2**31:
+        raise RequestError(f"{field} must be at least 1 and below 2**31, got {most}.", param=field)
     return sampling_params(
         request,
         context.settings.default_sampling,

@@ -187,9 +187,8 @@ def check_common(request: GenerationFields, limits: Limits) -> None:
 
 def _check_identifier(request_id: str, limits: Limits) -> None:
     if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
-        raise RequestError(
-            f"request_id has 1 to {limits.request_id_chars} letters, digits and . _ : -", param="request_id"
-        )
+        most = limits.request_id_chars
+        raise RequestError(f"request_id has 1 to {most} characters of A-Z a-z 0-9 . _ : and -.", param="request_id")
 
 
 def _priority(request: GenerationFields) -> int:
