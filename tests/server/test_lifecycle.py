@@ -187,18 +187,18 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
 # ---- signals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_sigterm_lets_requests_finish_and_exits_0():
-    engine = FakeEngine(script=Script(pieces=["x"] * 50, delay=0.01))
-    async with on_socket(engine, ServerSettings(drain_seconds=10)) as server, client(server) as http:
-        async with http.stream("POST", "/v1/chat/completions", json=STREAM) as response:
-            await first_line(response)
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.25)
-            with pytest.raises(httpx.ConnectError):
-                async with client(server) as late:
-                    await late.get("/health")
-            assert not server.task.done()
-        # The rest of the stream was not read above; a second request shows a whole one.
+async def test_sigterm_takes_no_new_connections_and_lets_requests_finish():
+    engine = FakeEngine(script=Script(hang_at=2))
+    async with on_socket(engine, ServerSettings(drain_seconds=1)) as server, client(server) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
+        await until(lambda: engine.running)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.25)
+        with pytest.raises(httpx.ConnectError):
+            async with client(server) as late:
+                await late.get("/health")
+        assert not server.task.done()
+        assert (await asking).status_code == 200
         assert await asyncio.wait_for(server.task, 5) == 0
     assert engine.health.alive is False
 
