@@ -1,7 +1,7 @@
 """What went wrong, for whom, in one line: user errors with their HTTP status and exit code, in one table.
 
-Every error a client, a file, a plugin or a user of the command line can cause is a TesseraError whose text is one clear line that says what to do.
-Anything else that is raised is a bug.
+Every error a client, a file, a plugin or a user of the command line can cause is a TesseraError whose text is one clear
+line that says what to do. Anything else that is raised is a bug.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import ClassVar
 
 
 class TesseraError(Exception):
-    """A user's error. `status` is the HTTP status, `kind` OpenAI's error type, `code` its error code, `exit_code` the command line's."""
+    """A user's error. `status` is the HTTP status, `kind` OpenAI's error type, `code` its error code, `exit_code` the
+    command line's."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal_error"

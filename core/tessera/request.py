@@ -1,4 +1,5 @@
-"""A request and its answer: how to choose tokens and when to stop, the prompt as the engine gets it, the outputs a user gets.
+"""A request and its answer: how to choose tokens and when to stop, the prompt as the engine gets it, the outputs a user
+gets.
 
 Names, defaults and checks of SamplingParams and RequestOutput are vLLM's where the same thing exists.
 """
@@ -35,9 +36,10 @@ class RequestOutputKind(IntEnum):
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the tokens of one request are chosen and when it ends.
 
-    n: answers for the prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 is off. seed: 64 bits; the same seed draws the same numbers whatever
-    runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do. logprobs: how many alternatives of each token, 0 gives the chosen
-    token's alone, None none. Raises RequestError for a value that does not hold.
+    n: answers for the prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 is off. seed: 64 bits; the same seed
+    draws the same numbers whatever runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do.
+    logprobs: how many alternatives of each token, 0 gives the chosen token's alone, None none. Raises RequestError for
+    a value that does not hold.
     """
 
     n: int = 1
@@ -89,7 +91,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(f"min_tokens must be at most max_tokens={self.max_tokens}, got {self.min_tokens}.", param="min_tokens")
+            raise RequestError(
+                f"min_tokens must be at most max_tokens={self.max_tokens}, got {self.min_tokens}.", param="min_tokens"
+            )
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         self._check_stops()
@@ -115,14 +119,21 @@ def _integer(name: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, got {_shown(value)}.", param=name)
     if not low <= value <= high:
-        raise RequestError(f"{name} must be at least {low}{'' if high >= 2**31 - 1 else f' and at most {high}'}, got {value}.", param=name)
+        raise RequestError(
+            f"{name} must be at least {low}{'' if high >= 2**31 - 1 else f' and at most {high}'}, got {value}.",
+            param=name,
+        )
 
 
 def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise RequestError(f"{name} must be a finite number, got {_shown(value)}.", param=name)
     if value < low or value > high or (open_low and value == low):
-        bounds = f"in ({low:g}, {high:g}]" if open_low else f"at least {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        bounds = (
+            f"in ({low:g}, {high:g}]"
+            if open_low
+            else f"at least {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        )
         raise RequestError(f"{name} must be {bounds}, got {value:g}.", param=name)
 
 
@@ -131,7 +142,8 @@ def _shown(value: Any) -> str:
 
 
 class TensorRef(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor that crosses a process: by its bytes, or by the name of shared memory that the front end owns until the request ends."""
+    """A tensor that crosses a process: by its bytes, or by the name of shared memory that the front end owns until the
+    request ends."""
 
     hash: bytes
     dtype: str
@@ -152,9 +164,10 @@ class EncoderItem(msgspec.Struct, frozen=True, array_like=True):
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """One prompt and one answer as the engine gets it; n > 1 is n Requests with one `leader`.
 
-    key: the front end's number of it, never used twice by one front end. prompt: int32 token ids. max_tokens: already bounded by the context.
-    salt: isolates its cached prefixes from other tenants. leader: key of the sibling whose prompt blocks it shares; -1 none.
-    columns: values of features' row columns. adapter, encoder: empty until their features come.
+    key: the front end's number of it, never used twice by one front end. prompt: int32 token ids. max_tokens: already
+    bounded by the context. salt: isolates its cached prefixes from other tenants. leader: key of the sibling whose
+    prompt blocks it shares; -1 none. columns: values of features' row columns. adapter, encoder: empty until their
+    features come.
     """
 
     key: int
@@ -183,7 +196,8 @@ class Logprob:
 
 @dataclass
 class CompletionOutput:
-    """One answer. finish_reason: None while it grows, "stop", "length" or "abort"; stop_reason: the stop string or token id that ended it."""
+    """One answer. finish_reason: None while it grows, "stop", "length" or "abort"; stop_reason: the stop string or
+    token id that ended it."""
 
     index: int
     text: str

@@ -1,7 +1,8 @@
 """The plain data between the scheduler and whoever executes: one step's decision, and what came of it.
 
-These structs cross processes as msgpack; VERSION changes when a field's meaning does, new fields come at the end with a default. Token and block ids
-are int32 arrays. All fields stand from the first version on, also those whose feature comes later.
+These structs cross processes as msgpack; VERSION changes when a field's meaning does, new fields come at the end with a
+default. Token and block ids are int32 arrays. All fields stand from the first version on, also those whose feature
+comes later.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ VERSION = 1
 
 
 class RowOpened(msgspec.Struct, array_like=True):
-    """A request takes a row of the runner's state. tokens: all it has, prompt and answer; num_prompt of them are the prompt; num_computed of them are in the
-    cache already (a prefix hit or a fork)."""
+    """A request takes a row of the runner's state. tokens: all it has, prompt and answer; num_prompt of them are the
+    prompt; num_computed of them are in the cache already (a prefix hit or a fork)."""
 
     row: int
     request_id: str
@@ -30,7 +31,8 @@ class RowOpened(msgspec.Struct, array_like=True):
 
 
 class BlockDelta(msgspec.Struct, array_like=True):
-    """Blocks appended to rows' tables in one cache group: rows[i] gets counts[i] of `blocks`, in order. Put in place of the block at index starts[i] and on."""
+    """Blocks appended to rows' tables in one cache group: rows[i] gets counts[i] of `blocks`, in order. Put in place of
+    the block at index starts[i] and on."""
 
     rows: Array
     starts: Array
@@ -82,9 +84,10 @@ class Drafts(msgspec.Struct, array_like=True):
 class SchedulerOutput(msgspec.Struct, array_like=True):
     """The decision for one step.
 
-    step: counts up from 0. after: the newest step whose sampled tokens this one feeds on; they may still be on the device; -1 none.
-    rows, starts, num_tokens: the grants: row r computes num_tokens tokens from position starts. samples: the rows among them that reach the end of their
-    tokens, so a next token is drawn. masked: rows whose logits wait for a mask. dummy: shapes only, nothing is kept (keeps collectives in step).
+    step: counts up from 0. after: the newest step whose sampled tokens this one feeds on; they may still be on the
+    device; -1 none. rows, starts, num_tokens: the grants: row r computes num_tokens tokens from position starts.
+    samples: the rows among them that reach the end of their tokens, so a next token is drawn. masked: rows whose logits
+    wait for a mask. dummy: shapes only, nothing is kept (keeps collectives in step).
     """
 
     step: int
@@ -112,7 +115,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
 
 
 class RowLogprobs(msgspec.Struct, array_like=True):
-    """For each token drawn in a row: [tokens, 1 + k] ids and log probabilities, the drawn token first; its rank (1 the most likely)."""
+    """For each token drawn in a row: [tokens, 1 + k] ids and log probabilities, the drawn token first; its rank (1 the
+    most likely)."""
 
     row: int
     ids: Array
@@ -128,7 +132,8 @@ class RowError(msgspec.Struct, array_like=True):
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds on the runner: forward launched, sampling launched, waiting for the device. Counts of reference fallbacks and of tokens drafted and accepted."""
+    """Seconds on the runner: forward launched, sampling launched, waiting for the device. Counts of reference fallbacks
+    and of tokens drafted and accepted."""
 
     forward: float = 0.0
     sample: float = 0.0
@@ -161,7 +166,8 @@ class Masks(msgspec.Struct, array_like=True):
     bits: Array
 
 
-# ---- control: a closed union ------------------------------------------------------------------------------------------------------------
+# ---- control: a closed union
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Sleep(msgspec.Struct, tag=True, array_like=True):

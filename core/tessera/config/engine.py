@@ -1,4 +1,5 @@
-"""The engine's configuration: frozen, validated once where it is made (config/build.py), plain data that crosses a process as JSON."""
+"""The engine's configuration: frozen, validated once where it is made (config/build.py), plain data that crosses a
+process as JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name. eos_token_ids end an answer. max_model_len: most
-    tokens of prompt and answer together. tokenizer: folder of the tokenizer, "" where none is loaded."""
+    """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name.
+    eos_token_ids end an answer. max_model_len: most tokens of prompt and answer together. tokenizer: folder of the
+    tokenizer, "" where none is loaded."""
 
     path: str
     served_name: str
@@ -25,8 +27,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """block_size: None lets the backends choose. memory_bytes: of the KV cache; None: what the device's memory allows. memory_utilization: share of a device's
-    memory the engine may use, where the memory is the device's own."""
+    """block_size: None lets the backends choose. memory_bytes: of the KV cache; None: what the device's memory allows.
+    memory_utilization: share of a device's memory the engine may use, where the memory is the device's own."""
 
     block_size: int | None = None
     memory_bytes: int | None = None
@@ -37,8 +39,8 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """max_num_seqs: rows that run at once. max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: steps in flight; None: what the
-    device allows. max_waiting: requests that may wait."""
+    """max_num_seqs: rows that run at once. max_num_batched_tokens: the token budget of a step, at least max_num_seqs.
+    depth: steps in flight; None: what the device allows. max_waiting: requests that may wait."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -50,9 +52,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
+    """threads: of each worker on the host; None lets the platform choose."""
+
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    threads: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -62,8 +67,10 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config) -> Feature. plugins: modules of
-    plugins to load in each process, by name. given: names of the values the user set himself, as dotted field paths; the others are defaults."""
+    """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config)
+    -> Feature. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
+    process, where nothing process-wide may be changed. given: names of the values the user set himself, as dotted field
+    paths; the others are defaults."""
 
     model: ModelConfig
     platform: str
@@ -72,6 +79,7 @@ class EngineConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     features: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    embedded: bool = False
     enforce_eager: bool = False
     no_fallback: bool = False
     seed: int = 0

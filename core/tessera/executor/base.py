@@ -17,8 +17,9 @@ Report = Callable[[Progress], None]
 
 
 class Executor(ABC):
-    """Runs one SchedulerOutput on all workers. The engine makes one by dotted path with (config) and calls, in this order, load, allocate, warm_up, then any
-    number of execute and sample in pairs, close. platform: opened in this process for its answers as data (rules, resources, checks)."""
+    """Runs one SchedulerOutput on all workers. The engine makes one by dotted path with (config) and calls, in this
+    order, load, allocate, warm_up, then any number of execute and sample in pairs, close. platform: opened in this
+    process for its answers as data (rules, resources, checks)."""
 
     platform: Platform
 
@@ -27,7 +28,8 @@ class Executor(ABC):
 
     @abstractmethod
     def load(self, report: Report) -> LoadedModel:
-        """The model on every worker; of the workers' figures the smallest. Raises ModelError, MemoryBudgetError, PlatformError."""
+        """The model on every worker; of the workers' figures the smallest. Raises ModelError, MemoryBudgetError,
+        PlatformError."""
 
     @abstractmethod
     def allocate(self, plan: CachePlan) -> None: ...
@@ -37,7 +39,8 @@ class Executor(ABC):
 
     @abstractmethod
     def execute(self, step: SchedulerOutput) -> Any:
-        """Launches the forward. Returns before it is done where the device is asynchronous; what it returns is given to sample()."""
+        """Launches the forward. Returns before it is done where the device is asynchronous; what it returns is given to
+        sample()."""
 
     @abstractmethod
     def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:

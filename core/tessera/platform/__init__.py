@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tessera.platform.hooks import hookimpl
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -10,6 +9,7 @@ from tessera.platform.attention import (
     Caches,
     CacheSpec,
     Cross,
+    HeadsLayer,
     KVLayout,
     Latent,
     LayerSpec,
@@ -23,6 +23,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import HostDevice, TorchDevice
 from tessera.platform.graph import Eager, GraphRunner
+from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import (
     Buffers,
     ExactShapes,
@@ -55,7 +56,9 @@ from tessera.platform.ops import (
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
+    Sampled,
     SampleSpec,
+    SamplingRows,
     TunedKernel,
     replace,
     with_extra,
@@ -132,6 +135,7 @@ __all__ = [
     "GateSpec",
     "GatedMLPSpec",
     "GraphRunner",
+    "HeadsLayer",
     "Hidden",
     "HostDevice",
     "InputBatch",
@@ -177,6 +181,8 @@ __all__ = [
     "RouteSpec",
     "RunnerServices",
     "SampleSpec",
+    "Sampled",
+    "SamplingRows",
     "Scheme",
     "ShapePolicy",
     "SleepingArena",

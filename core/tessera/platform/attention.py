@@ -1,4 +1,5 @@
-"""Attention over blocks and other state: what a layer keeps, what a backend needs, where the bytes are, and the bound layer."""
+"""Attention over blocks and other state: what a layer keeps, what a backend needs, where the bytes are, and the bound
+layer."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from tessera.arrays import Array
@@ -19,17 +21,18 @@ if TYPE_CHECKING:
     from tessera.platform.launch import Buffers, Launch
 
 Caches = MutableSequence[Sequence[Tensor]]
-"""By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place, or caches[i] = new where memory is donated."""
+"""By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place,
+or caches[i] = new where memory is donated."""
 
 Plan = Any
 """What a backend computed once for one cache group of one launch."""
 
 
-# ---- what a layer keeps -----------------------------------------------------------------------------------------------------------------
+# ---- what a layer keeps
+# -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Paged:
+class Paged(msgspec.Struct, frozen=True, tag=True):
     """Keys and values of every token."""
 
     num_kv_heads: int
@@ -38,15 +41,13 @@ class Paged:
     quant: QuantSpec | None = None
 
 
-@dataclass(frozen=True)
-class Window(Paged):
+class Window(Paged, frozen=True, tag=True):
     """Keys and values of the last `window` tokens."""
 
     window: int = 0
 
 
-@dataclass(frozen=True)
-class Latent:
+class Latent(msgspec.Struct, frozen=True, tag=True):
     """One compressed vector a token for all heads. Declared; no layer of core keeps it yet."""
 
     rank: int
@@ -54,16 +55,14 @@ class Latent:
     dtype: str
 
 
-@dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape a request, whatever its length: one slot each. shapes and dtypes by name."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     dtype: str
 
 
-@dataclass(frozen=True)
-class Cross:
+class Cross(msgspec.Struct, frozen=True, tag=True):
     """Keys and values of an encoder's output. Declared; no layer of core keeps it yet."""
 
     num_kv_heads: int
@@ -77,8 +76,8 @@ CacheSpec = Paged | Window | Latent | State | Cross
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options: constants of such a mixer.
-    q_norm, k_norm: RMS norm over each head before rotary."""
+    """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options:
+    constants of such a mixer. q_norm, k_norm: RMS norm over each head before rotary."""
 
     layer: int
     kind: str
@@ -98,8 +97,8 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class CacheConstraints:
-    """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred first; multiples of them too where
-    block_multiple. host_lengths: what it must know on the host."""
+    """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred
+    first; multiples of them too where block_multiple. host_lengths: what it must know on the host."""
 
     block_sizes: tuple[int, ...]
     block_multiple: bool = True
@@ -112,8 +111,9 @@ class CacheConstraints:
 
 @dataclass(frozen=True)
 class Plane:
-    """One tensor of a block. axes: (name, size) from the slowest to the fastest; a name that stands twice is split, its slower part first. The names are
-    "token", "head" and "dim" for keys and values; a state's planes may name theirs freely."""
+    """One tensor of a block. axes: (name, size) from the slowest to the fastest; a name that stands twice is split, its
+    slower part first. The names are "token", "head" and "dim" for keys and values; a state's planes may name theirs
+    freely."""
 
     name: str
     dtype: str
@@ -129,7 +129,7 @@ class Plane:
 
     def _order(self) -> list[int]:
         names = list(dict.fromkeys(name for name, _ in self.axes))
-        names.sort(key=lambda name: (_CANONICAL.index(name) if name in _CANONICAL else len(_CANONICAL)))
+        names.sort(key=lambda name: _CANONICAL.index(name) if name in _CANONICAL else len(_CANONICAL))
         return [i for name in names for i, (axis, _) in enumerate(self.axes) if axis == name]
 
     def to_canonical(self, data: Array) -> Array:
@@ -151,14 +151,15 @@ class Plane:
 
 _CANONICAL = ("token", "head", "dim")
 ITEMSIZE: Mapping[str, int] = {
-    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "int32": 4, "int64": 8,
+    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class KVLayout:
-    """Where the bytes of one layer's block are: its planes one after the other. Core lays the layers of a group side by side in a block, so that a block is one
-    span of bytes, and moves blocks by it without knowing the backend."""
+    """Where the bytes of one layer's block are: its planes one after the other. Core lays the layers of a group side by
+    side in a block, so that a block is one span of bytes, and moves blocks by it without knowing the backend."""
 
     planes: tuple[Plane, ...]
 
@@ -179,7 +180,8 @@ class KVLayout:
         return list(zip(self.planes, np.split(data, ends[:-1], axis=1), strict=True))
 
 
-# ---- backends ---------------------------------------------------------------------------------------------------------------------------
+# ---- backends --------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 class Mixer(ABC):
@@ -187,7 +189,8 @@ class Mixer(ABC):
 
     @abstractmethod
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        """The fused attention input and attention: x is what the layer's input projection made, for attention [T, (H + 2 Hk) D]; the result [T, H D]."""
+        """The fused attention input and attention: x is what the layer's input projection made, for attention [T, (H +
+        2 Hk) D]; the result [T, H D]."""
 
 
 class AttentionLayer(Mixer):
@@ -212,6 +215,28 @@ class AttentionLayer(Mixer):
         return self.attend(q, caches, plan).flatten(1)
 
 
+class HeadsLayer(AttentionLayer):
+    """An attention layer up to q, k and v, over the bound ops: split, QK norm, rotary. Left to do: write and attend."""
+
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        self.spec, self.weights = spec, weights
+        self.rotary = ops.bind("rotary", spec.rotary) if spec.rotary is not None else None
+        self.q_norm = ops.bind("rms_norm", spec.q_norm) if spec.q_norm is not None else None
+        self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
+
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        spec = self.spec
+        wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        q, k, v = wide.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        if self.q_norm is not None:
+            q = self.q_norm(q, self.weights["q_norm"])
+        if self.k_norm is not None:
+            k = self.k_norm(k, self.weights["k_norm"])
+        if self.rotary is not None:
+            self.rotary(q, k, positions, self.weights["cos_sin"])
+        return q, k, v
+
+
 class AttentionBackend(ABC):
     """One way of doing attention over blocks, or of another mixer over State."""
 
@@ -228,7 +253,8 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
-        """weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then sines), where the spec has them."""
+        """weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then sines), where
+        the spec has them."""
 
     @abstractmethod
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:

@@ -8,7 +8,8 @@ from tessera.platform.platform import Device, Future, MemoryFigures, Ready, Tens
 
 
 class TorchDevice(Device):
-    """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host wait for the device."""
+    """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host wait for the
+    device."""
 
     def __init__(self, torch: Any, kind: str, index: int) -> None:
         self.torch = torch

@@ -10,7 +10,8 @@ from tessera.platform.launch import Buffers, Launch, LaunchKey
 
 
 class GraphRunner(ABC):
-    """Captures the forward of a launch key and replays it. It pads nothing and receives the true counts with each launch."""
+    """Captures the forward of a launch key and replays it. It pads nothing and receives the true counts with each
+    launch."""
 
     @abstractmethod
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:

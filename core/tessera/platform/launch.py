@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepRules:
-    """What one step may hold on this device, as data for the scheduler. chunk_multiple: a prompt is cut only at multiples of it. fixed_rows: rows keep their
-    place. tokens_per_grant: most tokens of one row."""
+    """What one step may hold on this device, as data for the scheduler. chunk_multiple: a prompt is cut only at
+    multiples of it. fixed_rows: rows keep their place. tokens_per_grant: most tokens of one row."""
 
     mix_prefill_decode: bool = True
     max_prefill_rows: int | None = None
@@ -49,8 +49,8 @@ class RequestView(Protocol):
 class Resource(ABC):
     """Something a step has only so much of. schedule() composes them.
 
-    held "request": asked when a request starts, released when it leaves its row (finished, preempted, aborted). held "step": asked for every grant, given
-    back by begin_step().
+    held "request": asked when a request starts, released when it leaves its row (finished, preempted, aborted). held
+    "step": asked for every grant, given back by begin_step().
     """
 
     name: str
@@ -75,8 +75,8 @@ Kind = Literal["decode", "verify", "prefill", "mixed", "encode"]
 
 @dataclass(frozen=True)
 class LaunchKey:
-    """The shape of a launch, padding included. rows; width: tokens of the longest row; tokens: in all; blocks: columns of a block table in the group that
-    needs most. bits: features that change the program."""
+    """The shape of a launch, padding included. rows; width: tokens of the longest row; tokens: in all; blocks: columns
+    of a block table in the group that needs most. bits: features that change the program."""
 
     kind: Kind
     rows: int
@@ -88,7 +88,8 @@ class LaunchKey:
 
 @dataclass(frozen=True)
 class StepShape:
-    """A step's rows, ordered decode, verify, prefill: tokens to compute of each, tokens in the cache after, blocks each needs in the group that needs most."""
+    """A step's rows, ordered decode, verify, prefill: tokens to compute of each, tokens in the cache after, blocks each
+    needs in the group that needs most."""
 
     num_decode: int
     num_verify: int
@@ -124,7 +125,9 @@ class ExactShapes(ShapePolicy):
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         rows = len(step.q_len)
-        kind: Kind = "decode" if rows == step.num_decode else "prefill" if step.num_decode + step.num_verify == 0 else "mixed"
+        kind: Kind = (
+            "decode" if rows == step.num_decode else "prefill" if step.num_decode + step.num_verify == 0 else "mixed"
+        )
         key = LaunchKey(kind, rows, int(step.q_len.max()), int(step.blocks.max()), int(step.q_len.sum()), step.bits)
         return [LaunchShape(key, 0, rows)]
 
@@ -134,14 +137,15 @@ class ExactShapes(ShapePolicy):
 
 @dataclass
 class Launch:
-    """One forward. Rows are ordered decode, verify, prefill; padding may lie between requests and at the end. Block 0 of every group is null and takes padded
-    writes; row `num_rows` and on are padding, with q_len and kv_len 0.
+    """One forward. Rows are ordered decode, verify, prefill; padding may lie between requests and at the end. Block 0
+    of every group is null and takes padded writes; row `num_rows` and on are padding, with q_len and kv_len 0.
 
-    R = key.rows, T = key.tokens, S = rows that sample. rows [R]: places in the row state. tokens, positions [T] (positions [3, T] for some models).
-    q_start, q_len, kv_len [R]: first token of a row, its tokens, its tokens in the cache after this launch; on the device, always right.
-    kv_len_host [R] int32 on the host: exact or an upper bound, as host_lengths says. q_len_host likewise, always exact.
-    slots: by group [T], block * block size + offset. block_tables: by group [R, blocks]. A State group has [R, 1] tables and no slots.
-    sample_at [S]: tokens whose hidden state is sampled. plans: by layer, made by its backend.
+    R = key.rows, T = key.tokens, S = rows that sample. rows [R]: places in the row state. tokens, positions [T]
+    (positions [3, T] for some models). q_start, q_len, kv_len [R]: first token of a row, its tokens, its tokens in the
+    cache after this launch; on the device, always right. kv_len_host [R] int32 on the host: exact or an upper bound, as
+    host_lengths says. q_len_host likewise, always exact. slots: by group [T], block * block size + offset.
+    block_tables: by group [R, blocks]. A State group has [R, 1] tables and no slots. sample_at [S]: tokens whose hidden
+    state is sampled. plans: by layer, made by its backend.
     """
 
     key: LaunchKey

@@ -1,6 +1,8 @@
-"""Ops: named, each defined by a reference in plain torch, each replaceable by a vendor's kernel, bound once when the model is built.
+"""Ops: named, each defined by a reference in plain torch, each replaceable by a vendor's kernel, bound once when the
+model is built.
 
-A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. docs/decisions/ops.md is the table of all.
+A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors.
+docs/decisions/ops.md is the table of all.
 """
 
 from __future__ import annotations
@@ -27,25 +29,49 @@ Packed = Mapping[str, Tensor]
 
 
 class Quantized(NamedTuple):
-    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data * scale. Accepted wherever a tensor is
-    the input of a product."""
+    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
+    scale. Accepted wherever a tensor is the input of a product."""
 
     data: Tensor
     scale: Tensor
 
 
-# ---- specs ------------------------------------------------------------------------------------------------------------------------------
+class SamplingRows(NamedTuple):
+    """What sampling knows of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0: off),
+    seed int64, and position int64, the place in its request of the token to draw."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    position: Tensor
+
+
+class Sampled(NamedTuple):
+    """tokens [S] int32. With logprobs: ids [S, 1 + k] int32 and logprobs [S, 1 + k] float32, the drawn token first, and
+    its ranks [S] int32."""
+
+    tokens: Tensor
+    ids: Tensor | None = None
+    logprobs: Tensor | None = None
+    ranks: Tensor | None = None
+
+
+# ---- specs -----------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """Rows start..start+rows of a vocabulary are here; other tokens give zeros, to be summed over `reduce`."""
+    """weight[token]. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros, and the
+    sum over the group is right."""
 
     rows: int
     n: int
     dtype: str
     start: int = 0
-    scale: float = 1.0
+    sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,13 +88,17 @@ class LinearSpec:
 
 @dataclass(frozen=True)
 class NormSpec:
-    """RMS norm over the last dimension: x / sqrt(mean(x^2) + eps) * (weight + offset), in float32. emit: give the result quantised so."""
+    """RMS norm over the last dimension: x / sqrt(mean(x^2) + eps) * (weight + offset), in float32. emit: give the
+    result quantised so."""
 
     n: int
     dtype: str
     eps: float
     offset: float = 0.0
     emit: ActSpec | None = None
+
+    def emitting(self, emit: ActSpec) -> NormSpec:
+        return dataclasses.replace(self, emit=emit)
 
 
 @dataclass(frozen=True)
@@ -78,12 +108,8 @@ class AddNormSpec:
     norm: NormSpec
     reduce: str | None = None
 
-    @property
-    def emit(self) -> ActSpec | None:
-        return self.norm.emit
-
     def emitting(self, emit: ActSpec) -> AddNormSpec:
-        return dataclasses.replace(self, norm=dataclasses.replace(self.norm, emit=emit))
+        return dataclasses.replace(self, norm=self.norm.emitting(emit))
 
 
 @dataclass(frozen=True)
@@ -94,7 +120,8 @@ class NormLinearSpec:
 
 @dataclass(frozen=True)
 class RotarySpec:
-    """Rotary embedding of the first `dim` elements of each head. style "half" pairs i with i + dim/2, "pairs" 2i with 2i + 1."""
+    """Rotary embedding of the first `dim` elements of each head. style "half" pairs i with i + dim/2, "pairs" 2i with
+    2i + 1."""
 
     head_dim: int
     dim: int
@@ -132,7 +159,8 @@ class RouteSpec:
 
 @dataclass(frozen=True)
 class ExpertsSpec:
-    """Gated MLPs of `experts` experts here, numbers first..first+experts of all; a token's result is the weighted sum over its experts that are here."""
+    """Gated MLPs of `experts` experts here, numbers first..first+experts of all; a token's result is the weighted sum
+    over its experts that are here."""
 
     gate_up: LinearSpec
     gate: GateSpec
@@ -157,7 +185,8 @@ class QuantizeSpec:
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """greedy: every row takes its largest logit. filters: some row asks for top_k, top_p or min_p. logprobs: alternatives reported a row; -1 none."""
+    """greedy: every row takes its largest logit. filters: some row asks for top_k, top_p or min_p. logprobs:
+    alternatives reported a row; -1 none."""
 
     vocab: int
     greedy: bool = False
@@ -167,7 +196,8 @@ class SampleSpec:
 
 @dataclass(frozen=True)
 class LogitsSampleSpec:
-    """head: the rows of the vocabulary here; gather: the group that has the others; cap: soft cap of the logits; scale: multiplies them."""
+    """head: the rows of the vocabulary here; gather: the group that has the others; cap: soft cap of the logits; scale:
+    multiplies them."""
 
     head: LinearSpec
     sample: SampleSpec
@@ -176,16 +206,19 @@ class LogitsSampleSpec:
     scale: float = 1.0
 
 
-# ---- op, kernel, table ------------------------------------------------------------------------------------------------------------------
+# ---- op, kernel, table
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Op(Generic[S]):
     """A field of OpSet.
 
-    A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds them and returns the hot call. A
-    reference has static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture, a trace or a
-    static-shape device. Where the clear definition cannot be so (experts), `oracle` is the clear one. sample_specs: what conformance tries.
+    A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds
+    them and returns the hot call. A reference has static shapes, reads nothing back to the host and has no Python loop
+    over rows, so that it may run inside a capture, a trace or a static-shape device. Where the clear definition cannot
+    be so (experts), `oracle` is the clear one. emits_by: of a composite, the part that would emit a quantised result,
+    and its spec; takes_by: the part that takes its input. sample_specs: what conformance tries.
     """
 
     name: str
@@ -196,6 +229,8 @@ class Op(Generic[S]):
     mutates: tuple[str, ...] = ()
     kernel: Kernel[S] | None = None
     oracle: HotCall | None = None
+    emits_by: Callable[[S], tuple[str, Any]] | None = None
+    takes_by: Callable[[S], tuple[str, Any]] | None = None
     sample_specs: Callable[[], Iterator[S]] | None = None
 
 
@@ -211,7 +246,8 @@ class Kernel(ABC, Generic[S]):
         """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs."""
 
     def prepare(self, spec: S, raw: Packed, into: Packed | None = None) -> Packed:
-        """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it is."""
+        """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it
+        is."""
         if into is None:
             return raw
         for name, tensor in raw.items():
@@ -231,7 +267,8 @@ class Kernel(ABC, Generic[S]):
 
 
 class TunedKernel(Kernel[S]):
-    """An optional ability: a kernel that measures shapes at warm-up and keeps the result as data. Core does not use it yet."""
+    """An optional ability: a kernel that measures shapes at warm-up and keeps the result as data. Core does not use it
+    yet."""
 
     @abstractmethod
     def tune(self, spec: S, shapes: Sequence[int], store: Mapping[str, bytes]) -> None: ...
@@ -249,8 +286,9 @@ class FunctionKernel(Kernel[Any]):
 
 @dataclass(frozen=True)
 class OpSet:
-    """One field an op, by group. Hot calls name what they mutate, take a keyword `out` wherever they would allocate, and accept Quantized where a tensor is
-    the input of a product. `extra`: ops a model or a feature brings, each with its reference."""
+    """One field an op, by group. Hot calls name what they mutate, take a keyword `out` wherever they would allocate,
+    and accept Quantized where a tensor is the input of a product. `extra`: ops a model or a feature brings, each with
+    its reference."""
 
     # core
     embedding: Op[EmbeddingSpec]
@@ -308,7 +346,8 @@ def with_extra(base: OpSet, ops: Sequence[Op[Any]]) -> OpSet:
     return dataclasses.replace(base, extra={**base.extra, **{op.name: op for op in ops}})
 
 
-# ---- binding ----------------------------------------------------------------------------------------------------------------------------
+# ---- binding ---------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 @dataclass(frozen=True)
@@ -324,8 +363,8 @@ class Choice:
 class BoundOps:
     """Binds ops for one device: dispatch is paid here, once, and never in a step.
 
-    groups: communicators by name. wrappers: calls put around an op by a feature, name -> (spec, call) -> call; a composite one of whose parts is wrapped is
-    bound as its parts. no_fallback: the reference is an error.
+    groups: communicators by name. wrappers: calls put around an op by a feature, name -> (spec, call) -> call; a
+    composite one of whose parts is wrapped is bound as its parts. no_fallback: the reference is an error.
     """
 
     def __init__(
@@ -345,7 +384,8 @@ class BoundOps:
         self._calls: dict[tuple[str, Any], HotCall] = {}
 
     def bind(self, name: str, spec: Any) -> HotCall:
-        """The hot call of an op at a place. Raises PlatformError where it would be the reference and that is forbidden."""
+        """The hot call of an op at a place. Raises PlatformError where it would be the reference and that is
+        forbidden."""
         key = (name, spec)
         if key not in self._calls:
             call = self._bind(self.ops[name], spec)
@@ -353,20 +393,23 @@ class BoundOps:
         return self._calls[key]
 
     def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
-        """bind, with the result quantised as the consumer wants it where this op's kernel can; spec has emitting()."""
-        op = self.ops[name]
-        if emit is not None:
-            wanted = spec.emitting(emit)
-            if op.kernel is not None and op.kernel.supports(wanted) is None:
-                return self.bind(name, wanted)
+        """bind, with the result quantised as its consumer wants it, where a kernel can; spec has emitting()."""
+        if emit is not None and self._emits(name, spec.emitting(emit)):
+            return self.bind(name, spec.emitting(emit))
         return self.bind(name, spec)
 
+    def _emits(self, name: str, spec: Any) -> bool:
+        op = self.ops[name]
+        if op.kernel is not None:
+            return op.kernel.supports(spec) is None
+        return op.emits_by is not None and self._emits(*op.emits_by(spec))
+
     def wants(self, name: str, spec: Any) -> ActSpec | None:
-        """How the kernel of an op would have its input, if it is native here."""
-        kernel = self.ops[name].kernel
-        if kernel is None or name in self.wrappers or kernel.supports(spec) is not None:
-            return None
-        return kernel.wants(spec)
+        """How the kernel that takes an op's input would have it, if it is native here."""
+        op = self.ops[name]
+        if op.kernel is not None and name not in self.wrappers and op.kernel.supports(spec) is None:
+            return op.kernel.wants(spec)
+        return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
         """The weight as whoever is bound for this place keeps it."""
@@ -395,7 +438,9 @@ class BoundOps:
         how = "parts" if op.compose is not None else "reference"
         self.choices[op.name, spec] = Choice(op.name, spec, how, reason)
         if how == "reference" and self.no_fallback:
-            raise PlatformError(f"op '{op.name}' would run on the reference ({reason}: {spec}), which --no-fallback forbids.")
+            raise PlatformError(
+                f"op '{op.name}' would run on the reference ({reason}: {spec}), which --no-fallback forbids."
+            )
         return self._reference(op, spec)
 
     def _reference(self, op: Op[Any], spec: Any) -> HotCall:

@@ -1,6 +1,7 @@
 """A platform: who it is, what its devices can do, and which of core's defaults it replaces.
 
-Only an abstract method is required of a vendor. Everything else has the default stated beside it; None means core's own.
+Only an abstract method is required of a vendor. Everything else has the default stated beside it; None means core's
+own.
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ Reason = str  # "Reason | None": None means yes, a text says why not
 Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
 T_co = TypeVar("T_co", covariant=True)
 
-API_LEVELS: Mapping[str, int] = {
-    facet: 0
-    for facet in (
-        "platform attention quantization launch collectives graph runner "
-        "ops.core ops.quant ops.moe ops.state ops.sampling ops.kv ops.lora ops.spec"
-    ).split()
-}
-"""Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first tagged one."""
+_FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner")
+_OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
+
+API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], 0)
+"""Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first
+tagged one."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,8 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the hook `platforms` returns: data and dotted paths ("package.module:Name"); making it imports no torch and changes nothing."""
+    """What the hook `platforms` returns: data and dotted paths ("package.module:Name"); making it imports no torch and
+    changes nothing."""
 
     name: str
     probe: str  # dotted path of () -> Probe
@@ -57,8 +57,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Probe:
-    """Asked in a child process with a time limit. score: 0 cannot run here; 10 a general host; 50 a device through reference ops; 80 native ops;
-    100 a vendor for its own chip."""
+    """Asked in a child process with a time limit. score: 0 cannot run here; 10 a general host; 50 a device through
+    reference ops; 80 native ops; 100 a vendor for its own chip."""
 
     score: int
     reason: str
@@ -67,8 +67,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Facts about work. dtypes: that weights and activations may have, the preferred first. async_dispatch: the host may run ahead of the device.
-    stable_sleep: addresses survive sleep, so captured graphs do too."""
+    """Facts about work. dtypes: that weights and activations may have, the preferred first. async_dispatch: the host
+    may run ahead of the device. stable_sleep: addresses survive sleep, so captured graphs do too."""
 
     dtypes: tuple[str, ...]
     fp8: str | None = None  # "e4m3", "e4m3fnuz", ...
@@ -110,7 +110,8 @@ class Ready:
 
 
 class Arena:
-    """A context in which allocations of one purpose are made and counted: `with device.arena("kv") as arena: arena.hold(tensor)`."""
+    """A context in which allocations of one purpose are made and counted: `with device.arena("kv") as arena:
+    arena.hold(tensor)`."""
 
     def __init__(self, tag: Tag) -> None:
         self.tag = tag
@@ -124,7 +125,9 @@ class Arena:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
 
@@ -163,7 +166,8 @@ class Device(ABC):
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One process and its devices. shared: it is the process of a Python user (LLM), where nothing process-wide may be changed."""
+    """One process and its devices. shared: it is the process of a Python user (LLM), where nothing process-wide may be
+    changed."""
 
     rank: int
     world_size: int
@@ -218,7 +222,8 @@ class Platform(ABC):
         return ()
 
     def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
-        """The group of all workers. rendezvous: a URL all of them were given. Default: core's over torch.distributed."""
+        """The group of all workers. rendezvous: a URL all of them were given. Default: core's over
+        torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:

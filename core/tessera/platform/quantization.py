@@ -9,8 +9,8 @@ from math import lcm
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: what shares a scale. group: elements a scale
-    along the input dimension where granularity is "group"."""
+    """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: what shares
+    a scale. group: elements a scale along the input dimension where granularity is "group"."""
 
     dtype: str
     granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
@@ -32,7 +32,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A weight's format; activation and KV formats where they are quantised too. granules: smallest shard along (n, k)."""
+    """A weight's format; activation and KV formats where they are quantised too. granules: smallest shard along (n,
+    k)."""
 
     weight: QuantSpec
     activation: QuantSpec | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, Caches, CacheSpec, KVLayout
 from tessera.platform.launch import Launch
-from tessera.platform.ops import OpSet
+from tessera.platform.ops import LogitsSampleSpec, OpSet, Packed, SampleSpec
 from tessera.platform.platform import Device, Future, Tensor
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
@@ -32,8 +32,9 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere. prefix_cacheable: what it keeps of a prefix is
-    addressed by block. unsplittable: prompt spans of encoder items must be computed in one piece."""
+    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere.
+    prefix_cacheable: what it keeps of a prefix is addressed by block. unsplittable: prompt spans of encoder items must
+    be computed in one piece."""
 
     architecture: str
     vocab_size: int
@@ -52,17 +53,30 @@ class ModelFacts:
 
 @dataclass
 class Hidden:
-    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden states of chosen layers."""
+    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden
+    states of chosen layers."""
 
     last: Tensor
     residual: Tensor | None = None
     taps: tuple[Tensor, ...] = ()
 
 
+class SamplingHead(Protocol):
+    """The way from hidden states to logits, for sampling as one composite."""
+
+    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec: ...
+
+    @property
+    def weight(self) -> Packed: ...
+
+
 class Model(Protocol):
     """Between token ids and logits a model calls only ops, mixers and views."""
 
     facts: ModelFacts
+
+    @property
+    def head(self) -> SamplingHead: ...
 
     def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
         """[T] -> [T, hidden]."""
@@ -86,7 +100,8 @@ class MemoryBudget:
 
 @dataclass(frozen=True)
 class CacheNeeds:
-    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block size) is its KVLayout."""
+    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block
+    size) is its KVLayout."""
 
     layer: int
     spec: CacheSpec
@@ -110,7 +125,8 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0, one block a request."""
+    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0,
+    one block a request."""
 
     layers: tuple[int, ...]
     kind: str  # "paged", "window" or "state"
@@ -126,7 +142,8 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state; max_tokens of each."""
+    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state;
+    max_tokens of each."""
 
     groups: tuple[CacheGroup, ...]
     num_rows: int
@@ -148,7 +165,8 @@ class Progress:
 
 
 class ModelRunner(ABC):
-    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output was taken."""
+    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output
+    was taken."""
 
     @abstractmethod
     def load(self, budget: MemoryBudget) -> LoadedModel: ...
@@ -205,7 +223,8 @@ class RowSampling(Protocol):
 
 
 class InputBatch(Protocol):
-    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group [rows, blocks] int32."""
+    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len] int32; tables by group
+    [rows, blocks] int32."""
 
     tokens: Array
     tables: Sequence[Array]
@@ -232,4 +251,5 @@ class RunnerServices(Protocol):
     def input_batch(self, plan: CachePlan) -> InputBatch: ...
     def features(self) -> Sequence[Feature]: ...
     def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
-        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference sampler."""
+        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference
+        sampler."""

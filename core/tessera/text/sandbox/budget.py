@@ -35,7 +35,8 @@ class TemplateLimits:
 
 
 class Budget:
-    """The remaining time and memory of one rendering; every method raises LimitExceededError when there is none left."""
+    """The remaining time and memory of one rendering; every method raises LimitExceededError when there is none
+    left."""
 
     __slots__ = ("_deadline", "_limits", "_max_weight", "_memory_left")
 

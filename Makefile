@@ -1,0 +1,66 @@
+# Needs a Python >= 3.11 with venv, and make. pip takes its indexes from the user's own configuration.
+
+HOST ?= 127.0.0.1
+PORT ?= 8000
+MODEL ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml constraints.txt
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev serve check test nightly bench dist docs format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  make serve takes HOST=$(HOST) PORT=$(PORT) MODEL=folder-or-name ARGS='further flags'"
+
+install: $(VENV)/.runtime ## Tessera and its CPU platform in .venv
+install-dev: $(VENV)/.dev ## install, and what checks and tests need
+
+serve: $(VENV)/.runtime ## install and serve MODEL, or the bundled demo
+	@exec $(BIN)/tessera serve $(if $(MODEL),'$(MODEL)') --host '$(HOST)' --port '$(PORT)' $(ARGS)
+
+check: $(VENV)/.dev ## lint, types, import contracts, neutrality, torch-free unit tests
+	@$(BIN)/python -m tools.run_stages check
+
+test: $(VENV)/.dev ## what CI runs
+	@$(BIN)/python -m tools.run_stages test
+
+nightly: $(VENV)/.dev ## every test that is too long for make test
+	@$(BIN)/python -m tools.run_stages nightly
+
+bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
+	@$(BIN)/python benchmarks/compare.py $(ARGS)
+
+dist: $(VENV)/.dev ## the wheels of core and of the platform packages, in dist/
+	@$(BIN)/python -m tools.build_dist
+
+docs: $(VENV)/.dev ## check what the documentation claims, and print the path of a request
+	@$(BIN)/pytest tests/docs
+	@$(BIN)/python -m tools.trace_request
+
+format: $(VENV)/.dev ## format the code and sort the imports
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+clean: ## remove .venv and whatever was built or cached
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@sh tools/make_venv.sh $(VENV)
+
+# A stamp is newer than what it was made from, so that a second make has nothing to do.
+$(VENV)/.runtime: $(MANIFESTS) | $(BIN)/python
+	@echo "Installing Tessera and its CPU platform into $(VENV) (torch is the large part)"
+	@$(PIP) install --quiet -c constraints.txt hatchling
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e . -e platforms/cpu
+	@touch $@
+	@echo "Installed: $(BIN)/tessera"
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "Installing what checks and tests need into $(VENV)"
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@

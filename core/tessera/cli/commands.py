@@ -1,0 +1,58 @@
+"""Tessera's commands, each imported when it is needed, and those of plugins beside them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
+        "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
+        "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
+    }
+)
+"""Where a command lies, and its line in the list: the list is printed without importing it."""
+
+
+class CommandGroup(click.Group):
+    """Finds commands by name, core's own first. A plugin's command cannot take the name of one of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*BUILT_IN, *sorted(self._of_plugins())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in BUILT_IN:
+            module, _, name = BUILT_IN[cmd_name][0].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), name)
+            return command
+        return self._of_plugins().get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        plugins = self._of_plugins()
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in BUILT_IN.items()])
+        if plugins:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
+
+    def _of_plugins(self) -> dict[str, click.Command]:
+        """Problems are for `tessera doctor`, and noted here so that none goes unseen."""
+        from tessera.config.environment import read_environment
+        from tessera.plugins.extensions import plugin_commands
+        from tessera.plugins.modules import load_plugins
+
+        plugins = load_plugins(read_environment().load_plugins)
+        commands, problems = plugin_commands(plugins)
+        problems += [f"plugin {plugin}: {plugin.error}" for plugin in plugins if plugin.error is not None]
+        problems += [
+            f"command '{name}' of a plugin has the name of one of Tessera's own"
+            for name in commands
+            if name in BUILT_IN
+        ]
+        for problem in problems:
+            click.echo(f"warning: {problem} (tessera doctor says more)", err=True)
+        return {name: command for name, command in commands.items() if name not in BUILT_IN}

@@ -1,0 +1,150 @@
+"""`tessera doctor`: each thing that Tessera needs here, whether it is well, and what to do where it is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+import click
+
+from tessera._version import __version__
+from tessera.cli.commands import BUILT_IN
+from tessera.cli.notices import unknown_variable
+from tessera.cli.platforms import survey
+from tessera.cli.verbosity import verbose_option
+from tessera.config.environment import Environment, allowed_cores, read_environment
+from tessera.errors import PlatformError, TesseraError
+from tessera.plugins.extensions import fill_registry, plugin_commands
+from tessera.plugins.modules import CORE, Plugins, load_plugins
+
+
+@dataclass(frozen=True)
+class Check:
+    """A line of the list. advice: what to do about a problem."""
+
+    name: str
+    ok: bool
+    text: str
+    advice: str = ""
+
+
+CHOICE = "choice"
+
+
+def check_installation() -> Iterator[Check]:
+    """That `tessera` is this project's and whole, and that torch is there for the platforms (it is not imported)."""
+    yield Check("tessera", True, f"{__version__}, Python {sys.version.split()[0]}, {allowed_cores()} cores to use")
+    owners = sorted(set(packages_distributions().get("tessera", ())) - {CORE})
+    for owner in owners:
+        yield Check(
+            "tessera",
+            False,
+            f"the distribution '{owner}' {version(owner)} has a package called tessera too; one hides the other",
+            f"pip uninstall {owner}, then pip install --force-reinstall --no-deps {CORE}",
+        )
+    installed = _version_of(CORE)
+    if installed not in (None, __version__):
+        yield Check(
+            "tessera",
+            False,
+            f"{CORE} {installed} is installed, but the code that runs is {__version__}",
+            f"install one of them alone: pip uninstall {CORE}, then install it again",
+        )
+    torch = _version_of("torch")
+    if torch is None:
+        yield Check(
+            "torch",
+            False,
+            "it is not installed",
+            "install the build for this machine; a plain one is pip install torch",
+        )
+    else:
+        yield Check("torch", True, torch)
+
+
+def check_environment(environment: Environment) -> Iterator[Check]:
+    """The variables with Tessera's prefix."""
+    for name in environment.unknown:
+        yield Check("environment", False, unknown_variable(name), f"unset {name}")
+    if environment.load_plugins is not None:
+        names = ", ".join(sorted(environment.load_plugins)) or "none"
+        yield Check("environment", True, f"TESSERA_LOAD_PLUGINS lets these plugins in: {names}")
+
+
+def check_plugins(plugins: Plugins) -> Iterator[Check]:
+    """What entry points gave, and whether their names stand beside each other."""
+    for plugin in plugins:
+        if plugin.error is not None:
+            yield Check("plugin", False, f"{plugin.name} ({plugin}): {plugin.error}", _remedy(plugin.distribution))
+        elif plugin.distribution != CORE:
+            yield Check("plugin", True, f"{plugin.name} ({plugin})")
+    commands, problems = plugin_commands(plugins)
+    problems += [f"command '{name}' has the name of one of Tessera's own" for name in commands if name in BUILT_IN]
+    try:
+        fill_registry(plugins)
+    except TesseraError as error:
+        problems.append(error.message)
+    for problem in problems:
+        yield Check("plugin", False, problem, "uninstall or upgrade the plugin")
+
+
+def check_platforms() -> Iterator[Check]:
+    """Each platform, and the one that would run without --platform."""
+    candidates, chosen, problem = survey()
+    for one in candidates:
+        if one.found.manifest is None:
+            continue  # a plugin that could not be asked: check_plugins has it
+        if one.error is not None:
+            yield Check("platform", False, f"{one}: {one.error}", _remedy(one.found.distribution))
+        elif one.probe is not None:
+            able = f"score {one.score}" if one.score else "not for this machine"
+            yield Check("platform", True, f"{one}: {able}, {one.probe.reason}")
+    if chosen is not None:
+        yield Check(CHOICE, True, f"'{chosen.name}' runs where --platform names no other")
+    elif problem is not None:
+        yield Check(CHOICE, False, problem.message)
+
+
+def _remedy(distribution: str) -> str:
+    return f"pip install --upgrade {distribution}, or pip uninstall {distribution}"
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _lines(checks: list[Check]) -> Iterator[str]:
+    for check in checks:
+        yield f"{'ok' if check.ok else 'problem':<8} {check.name:<11} {check.text}"
+        if check.advice:
+            yield f"{'':<20} -> {check.advice}"
+    bad = sum(not check.ok for check in checks)
+    yield ""
+    yield "Everything is well." if bad == 0 else f"{bad} problem{'s' if bad > 1 else ''}."
+
+
+def _doctor(as_json: bool) -> int:
+    environment = read_environment()
+    checks = [
+        *check_installation(),
+        *check_environment(environment),
+        *check_plugins(load_plugins(environment.load_plugins)),
+        *check_platforms(),
+    ]
+    click.echo(json.dumps([asdict(check) for check in checks], indent=2) if as_json else "\n".join(_lines(checks)))
+    usable = any(check.ok and check.name == CHOICE for check in checks)
+    return 0 if usable else PlatformError.exit_code
+
+
+doctor = click.Command(
+    "doctor",
+    callback=_doctor,
+    help="Say what keeps Tessera from running here, and what to do. Exits with 5 where serve would find no platform.",
+    params=[verbose_option(), click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list.")],
+)

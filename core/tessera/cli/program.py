@@ -1,0 +1,73 @@
+"""The program: runs a command and turns what went wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from tessera.cli.commands import CommandGroup
+from tessera.cli.verbosity import Verbosity, verbose_option
+from tessera.errors import EXIT_CODES, TesseraError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the script. arguments: those after the program's name; None takes the process's."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command. Returns its exit code, one of tessera.errors.EXIT_CODES."""
+    verbosity = Verbosity()
+    try:
+        code = tessera.main(args=list(arguments), prog_name="tessera", standalone_mode=False, obj=verbosity)
+    except TesseraError as error:
+        return _failed(error.message, error.exit_code, verbosity)
+    except click.ClickException as error:
+        return _failed(error.format_message(), error.exit_code, verbosity)
+    except (KeyboardInterrupt, click.Abort):
+        return 0
+    except Exception as error:  # noqa: BLE001  # the last resort: a bug, shown whole
+        traceback.print_exception(error)
+        return _failed("That is a bug of Tessera; please report it with the lines above.", 1, Verbosity())
+    return code if isinstance(code, int) else 0
+
+
+def _failed(message: str, code: int, verbosity: Verbosity) -> int:
+    if verbosity.tracebacks:
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+    return code
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tessera._version import __version__
+
+        click.echo(f"tessera {__version__}")
+        context.exit()
+
+
+_EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+tessera = CommandGroup(
+    "tessera",
+    help="Serve large language models on any vendor's chip.",
+    epilog=_EXIT_CODES,
+    context_settings={"max_content_width": 100},
+    no_args_is_help=True,
+    params=[
+        verbose_option(),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Print the version.",
+        ),
+    ],
+)

@@ -1,0 +1,80 @@
+"""What `serve` prints once it serves: what runs where, how much room there is, how to ask it something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from tessera._version import __version__
+from tessera.config.sizes import show_bytes
+
+_LABEL = 11
+
+
+class Started(Protocol):
+    """What is needed of tessera.engine's EngineInfo."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def cache_bytes(self) -> int: ...
+    @property
+    def num_cache_tokens(self) -> int: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def phases(self) -> Mapping[str, float]: ...
+    @property
+    def fallback_ops(self) -> Sequence[str]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+def report(info: Started, *, model: str, url: str, chat: bool, guarded: bool) -> str:
+    """The whole report. chat: there is a chat template. guarded: an API key is asked for."""
+    lines = [f"Tessera {__version__} serves {model}", ""]
+    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, url)]
+    return "\n".join([*lines, "", "Try it:", f"  {curl(url, model, chat=chat, guarded=guarded)}", ""])
+
+
+def curl(url: str, model: str, *, chat: bool, guarded: bool) -> str:
+    """A line for a shell that gets a first answer."""
+    body: dict[str, Any] = {"model": model}
+    if chat:
+        route = "chat/completions"
+        body["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
+    else:
+        route = "completions"
+        body |= {"prompt": [1, 2, 3], "max_tokens": 16}
+    key = ' -H "Authorization: Bearer $TESSERA_API_KEY"' if guarded else ""
+    data = json.dumps(body).replace("'", "'\\''")
+    return f"curl {url}/v1/{route}{key} -H 'Content-Type: application/json' -d '{data}'"
+
+
+def _rows(info: Started, url: str) -> Iterator[tuple[str, str]]:
+    yield "device", f"{info.device} (platform {info.platform})"
+    yield "dtype", info.dtype
+    yield "weights", show_bytes(info.weight_bytes)
+    yield "KV room", _room(info)
+    yield "", f"in {show_bytes(info.cache_bytes)}; --kv-cache-memory-bytes changes it"
+    for name, seconds in info.phases.items():
+        yield name.replace("_", " "), f"{seconds:.2f} s"
+    yield "in all", f"{sum(info.phases.values()):.2f} s"
+    for note in info.notes:
+        yield "default", note
+    if info.fallback_ops:
+        yield "reference", f"{', '.join(info.fallback_ops)} (not the platform's own; --no-fallback refuses them)"
+    yield "URL", url
+
+
+def _room(info: Started) -> str:
+    requests = info.num_cache_tokens / info.max_model_len
+    count = f"{requests:,.0f}" if requests >= 10 else f"{requests:.1f}"
+    return f"{info.num_cache_tokens:,} tokens = {count} requests of {info.max_model_len:,} tokens"

@@ -1,0 +1,96 @@
+"""The one reader of the process's surroundings: TESSERA_ variables, and the cores the process may use."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "TESSERA_"
+VARIABLES: Mapping[str, str] = {
+    "TESSERA_API_KEY": "the key clients must send, as --api-key has it",
+    "TESSERA_LOAD_PLUGINS": "names of the entry points to load, with commas between; empty loads none (default: all)",
+}
+"""Every variable that is read, and what it says."""
+
+# A cluster names its services to every container by such variables; a service called tessera is no mistake.
+_SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """load_plugins: names of entry points, None for all. unknown: names with the prefix that mean nothing."""
+
+    api_key: str | None = None
+    load_plugins: frozenset[str] | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """What the variables say; by default the process's own."""
+    given = os.environ if variables is None else variables
+    chosen = given.get("TESSERA_LOAD_PLUGINS")
+    return Environment(
+        api_key=given.get("TESSERA_API_KEY") or None,
+        load_plugins=None if chosen is None else frozenset(name.strip() for name in chosen.split(",") if name.strip()),
+        unknown=tuple(sorted(name for name in given if _unknown(name))),
+    )
+
+
+def _unknown(name: str) -> bool:
+    return name.startswith(PREFIX) and name not in VARIABLES and _SERVICE.fullmatch(name) is None
+
+
+def allowed_cores(system: Path = Path("/")) -> int:
+    """Cores this process may use: the smaller of its affinity and its control groups' quota (versions 1 and 2), at
+    least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(system)
+    return max(1, affinity if quota is None else min(affinity, int(quota)))
+
+
+def default_threads(system: Path = Path("/")) -> int:
+    """Threads for computing on the host: what OMP_NUM_THREADS asks for, else the allowed cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else allowed_cores(system)
+
+
+def _quota(system: Path) -> float | None:
+    """Cores granted by the tightest control group above this process; None where no group has a quota."""
+    quotas = [quota for folder in _group_folders(system) if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _group_folders(system: Path) -> list[Path]:
+    """Folders of the control groups that bound this process's cores, ancestors included."""
+    folders = []
+    for line in _text(system / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            roots = [system / "sys/fs/cgroup", system / "sys/fs/cgroup/unified"]
+        elif "cpu" in controllers.split(","):
+            roots = [system / "sys/fs/cgroup" / name for name in {controllers, "cpu"}]
+        else:
+            continue
+        # In a container the path is often the host's; then only the root exists here, and it is the container's.
+        parts = Path(group.lstrip("/")).parts
+        folders += [root.joinpath(*parts[:depth]) for root in roots for depth in range(len(parts) + 1)]
+    return folders
+
+
+def _quota_of(folder: Path) -> float | None:
+    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -1,0 +1,48 @@
+"""Numbers as people write them: 32K tokens, 4GiB of memory."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from tessera.errors import ConfigError
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<suffix>[A-Za-z]*)")
+_POWERS = "kmgt"
+
+
+def parse_size(text: str, *, param: str | None = None) -> int:
+    """A whole number with an optional suffix, as vLLM reads it: k, m, g, t and KB, MB, ... count in thousands; K, M, G,
+    T and KiB, MiB, ... in 1024s.
+
+    Raises ConfigError for anything else, and for what is not whole.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _factor(match["suffix"]) if match else None
+    if match is None or factor is None:
+        raise ConfigError(f"'{text}' is not a number with an optional suffix, such as 4096, 32K or 4GiB.", param=param)
+    value = Decimal(match["number"]) * factor
+    if value != value.to_integral_value():
+        raise ConfigError(f"'{text}' is not a whole number.", param=param)
+    return int(value)
+
+
+def _factor(suffix: str) -> int | None:
+    if suffix in ("", "B"):
+        return 1
+    letter, unit = suffix[0], suffix[1:]
+    power = _POWERS.find(letter.lower()) + 1
+    if power == 0 or unit not in ("", "B", "iB"):
+        return None
+    binary = unit == "iB" or (unit == "" and letter.isupper())
+    return int((1024 if binary else 1000) ** power)
+
+
+def show_bytes(count: int) -> str:
+    """Bytes for people: 5.1 MiB."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"

@@ -1,0 +1,19 @@
+"""`python -m tessera.engine`: an engine in a process of its own, configured over standard input."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from tessera.engine.process import DIED, main
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.stdin.buffer)
+    except BaseException:
+        logging.getLogger("tessera.engine").critical("the engine died", exc_info=True)
+        # Threads and devices may hang now. Whoever waits for the answers must hear of it at once.
+        logging.shutdown()
+        os._exit(DIED)
+    sys.exit(code)

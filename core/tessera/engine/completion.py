@@ -1,0 +1,124 @@
+"""One answer as it grows: tokens in, text and log probabilities out, an end at a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tessera.request import CompletionOutput, Logprob, RequestMetrics, RequestOutputKind, SamplingParams
+from tessera.text import IncrementalDetokenizer, StopChecker
+
+if TYPE_CHECKING:
+    from tessera.step import RowLogprobs
+    from tessera.text import Tokenizer
+
+
+class TextOutput:
+    """The text of one answer's tokens, with its stop strings looked for."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt, params.skip_special_tokens)
+        self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
+        self._unarmed = params.min_tokens
+
+    def append(self, tokens: Sequence[int]) -> tuple[str, int, str | None]:
+        """The text that may be shown; how many of the tokens count; the stop string that ended it, if one did."""
+        if self._checker is None:
+            return self._detokenizer.append(tokens), len(tokens), None
+        shown = []
+        for count, token in enumerate(tokens, start=1):
+            armed = self._unarmed <= 0
+            self._unarmed -= 1
+            text, stopped = self._checker.feed(self._detokenizer.append((token,)), armed)
+            shown.append(text)
+            if stopped is not None:
+                return "".join(shown), count, stopped
+        return "".join(shown), len(tokens), None
+
+    def finish(self) -> tuple[str, str | None]:
+        """What was held back, and the stop string that stands in it, if one does."""
+        rest = self._detokenizer.finish()
+        if self._checker is None:
+            return rest, None
+        text, stopped = self._checker.feed(rest, self._unarmed <= 0)
+        if stopped is not None:
+            return text, stopped
+        held, stopped = self._checker.flush()
+        return text + held, stopped
+
+
+class Completion:
+    """State of one answer. `changed`: something was not taken yet."""
+
+    def __init__(
+        self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int], arrival: float
+    ) -> None:
+        self.index = index
+        self.times = RequestMetrics(arrival=arrival)
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.changed = False
+        self._params = params
+        self._tokenizer = tokenizer
+        self._text = TextOutput(tokenizer, prompt, params) if tokenizer is not None and params.detokenize else None
+        self._pieces: list[str] = []
+        self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
+        self._cumulative_logprob = 0.0
+        self._taken = 0
+
+    def extend(self, tokens: Sequence[int], logprobs: RowLogprobs | None, *, hide_last: bool) -> None:
+        """New tokens; hide_last: the last of them ended the answer and leaves no text. Ends the answer where a stop
+        string does."""
+        count = len(tokens)
+        if self._text is not None:
+            text, seen, stopped = self._text.append(tokens[:-1] if hide_last else tokens)
+            self._pieces.append(text)
+            if stopped is not None:
+                count, self.finish_reason, self.stop_reason = seen, "stop", stopped
+        self.token_ids.extend(tokens[:count])
+        if self._logprobs is not None and logprobs is not None:
+            self._add_logprobs(self._logprobs, logprobs, count)
+        self.changed = True
+
+    def finish(self, reason: str, stop_reason: int | str | None) -> None:
+        """The end, unless a stop string was it."""
+        self.changed = True
+        if self.finish_reason is not None:
+            return
+        self.finish_reason, self.stop_reason = reason, stop_reason
+        if self._text is not None:
+            text, stopped = self._text.finish()
+            self._pieces.append(text)
+            if stopped is not None:
+                self.finish_reason, self.stop_reason = "stop", stopped
+
+    def take(self) -> CompletionOutput:
+        """What a DELTA stream has not had yet, else all of it."""
+        start = self._taken if self._params.output_kind is RequestOutputKind.DELTA else 0
+        text = "".join(self._pieces)
+        self._pieces = [] if self._params.output_kind is RequestOutputKind.DELTA else [text]
+        self._taken = len(self.token_ids)
+        self.changed = False
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            token_ids=self.token_ids[start:],
+            cumulative_logprob=None if self._logprobs is None else self._cumulative_logprob,
+            logprobs=None if self._logprobs is None else self._logprobs[start:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
+        rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
+        for ids, values, rank in rows:
+            position = {ids[0]: Logprob(values[0], rank, self._decoded(ids[0]))}
+            for order, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
+                if token not in position:
+                    position[token] = Logprob(value, order, self._decoded(token))
+            positions.append(position)
+            self._cumulative_logprob += values[0]
+
+    def _decoded(self, token: int) -> str | None:
+        return None if self._tokenizer is None else self._tokenizer.token_text(token).text

@@ -1,0 +1,131 @@
+"""The engine: schedule, execute, update."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tessera.config import EngineConfig
+from tessera.engine.messages import EngineInfo, EngineStats
+from tessera.engine.startup import Started, start_up
+from tessera.executor.base import executor_path
+from tessera.platform.launch import StepRules
+from tessera.platform.runner import Progress
+from tessera.plugins import load_path, load_registry
+from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.scheduler import Scheduler
+from tessera.step import Control, ControlResult, StepOutput
+
+if TYPE_CHECKING:
+    from tessera.executor.base import Report
+    from tessera.platform.platform import Future
+    from tessera.request import Request
+    from tessera.scheduler.progress import Progressed
+
+
+def silent(progress: Progress) -> None:
+    """Reports to nobody."""
+
+
+class Engine:
+    """One model on its devices. What its executor raises goes through: after that the engine is of no more use but to
+    be closed."""
+
+    def __init__(self, config: EngineConfig, report: Report = silent, *, executor: str | None = None) -> None:
+        """Loads and warms up. executor: dotted path, in place of the one the configuration needs. Raises ConfigError,
+        ModelError, PlatformError, MemoryBudgetError."""
+        policy = make_policy(config)
+        started = start_up(config, executor or executor_path(config), report)
+        self.config = started.config
+        self._executor = started.executor
+        self._depth = depth(started)
+        self._scheduler = make_scheduler(started, policy, self._depth)
+        self._in_flight: deque[Future[StepOutput]] = deque()
+        self.info = describe(started)
+
+    def step(self) -> Progressed | None:
+        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to do."""
+        scheduled = self._scheduler.schedule()
+        if scheduled is not None:
+            self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
+            if len(self._in_flight) < self._depth:
+                return None
+        if not self._in_flight:
+            return None
+        return self._scheduler.update(self._in_flight.popleft().result())
+
+    def add(self, request: Request) -> None:
+        """Raises OverloadedError where too many wait."""
+        self._scheduler.add(request)
+
+    def abort(self, keys: Iterable[int]) -> None:
+        """At any moment; unknown keys are ignored."""
+        self._scheduler.abort(keys)
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def stats(self) -> EngineStats:
+        scheduler = self._scheduler
+        return EngineStats(scheduler.num_running, scheduler.num_waiting, scheduler.kv_usage, scheduler.counters)
+
+    def check_integrity(self) -> None:
+        """When idle: asserts that no block was lost or used twice."""
+        self._scheduler.check_integrity()
+
+    def control(self, verb: Control) -> ControlResult:
+        return self._executor.control(verb)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def depth(started: Started) -> int:
+    """Steps in flight: what the user said, else one more than pipeline stages where the host may run ahead, else 1."""
+    config, capabilities = started.config, started.executor.platform.capabilities
+    if config.scheduler.depth is not None:
+        return config.scheduler.depth
+    return config.parallel.pipeline_parallel_size + 1 if capabilities.async_dispatch else 1
+
+
+def make_policy(config: EngineConfig) -> SchedulingPolicy:
+    """Raises ConfigError for a name that no registry has."""
+    make = load_path(load_registry(config.plugins).policies.resolve(config.scheduler.policy))
+    policy: SchedulingPolicy = make()
+    return policy
+
+
+def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: int) -> Scheduler:
+    config, facts, platform = started.config, started.loaded.facts, started.executor.platform
+    return Scheduler(
+        config.scheduler,
+        started.plan,
+        policy=policy,
+        rules=platform.step_rules(facts) or StepRules(),
+        resources=platform.resources(facts),
+        eos_token_ids=config.model.eos_token_ids,
+        prefix_caching=config.cache.prefix_caching and facts.prefix_cacheable,
+        max_model_len=config.model.max_model_len,
+        depth=steps_in_flight,
+        chunkable=facts.chunkable,
+    )
+
+
+def describe(started: Started) -> EngineInfo:
+    config, loaded = started.config, started.loaded
+    return EngineInfo(
+        device=started.executor.platform.name,
+        dtype=loaded.facts.dtype,
+        platform=started.executor.platform.name,
+        weight_bytes=loaded.weight_bytes,
+        cache_bytes=sum(group.block_bytes * group.num_blocks for group in started.plan.groups),
+        num_cache_tokens=started.plan.num_tokens,
+        max_model_len=config.model.max_model_len,
+        phases=started.phases,
+        pid=os.getpid(),
+        notes=started.notes,
+    )

@@ -1,0 +1,257 @@
+"""The front end that LLM and AsyncEngine share: prompts in, the engine's tokens out as answers. It does no input or
+output of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tessera.engine.admission import Admission, Prompt
+from tessera.engine.completion import Completion
+from tessera.engine.metrics import EngineMetrics
+from tessera.errors import EngineFailure, OverloadedError, RequestError, TesseraError
+from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+    from tessera.scheduler.progress import Finished, Progressed, Started
+    from tessera.step import RowLogprobs
+    from tessera.text import Tokenizer
+
+
+class RequestState:
+    """A prompt and its answers as they grow. Whoever reads takes what is new when it can: a slow reader finds more at
+    once and holds nobody up."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_ids: list[int],
+        requests: list[Request],
+        completions: list[Completion],
+    ) -> None:
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_ids
+        self.requests = requests
+        self.completions = completions
+        self.num_cached_tokens = 0
+        self.error: TesseraError | None = None
+        self.params = requests[0].params
+
+    @property
+    def finished(self) -> bool:
+        return all(completion.finish_reason is not None for completion in self.completions)
+
+    def take(self) -> RequestOutput | None:
+        """What its output_kind has to say since it was last taken; None where there is nothing. Raises what ended the
+        request."""
+        if self.error is not None:
+            raise self.error
+        finished = self.finished
+        kind = self.params.output_kind
+        if not (
+            finished
+            if kind is RequestOutputKind.FINAL_ONLY
+            else any(completion.changed for completion in self.completions)
+        ):
+            return None
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[
+                completion.take()
+                for completion in self.completions
+                if completion.changed or kind is not RequestOutputKind.DELTA
+            ],
+            finished=finished,
+            num_cached_tokens=self.num_cached_tokens,
+            metrics=self._metrics(),
+        )
+
+    def _metrics(self) -> RequestMetrics:
+        times = [completion.times for completion in self.completions]
+        return RequestMetrics(
+            arrival=times[0].arrival,
+            first_scheduled=min((t.first_scheduled for t in times if t.first_scheduled), default=0.0),
+            first_token=min((t.first_token for t in times if t.first_token), default=0.0),
+            last_token=max(t.last_token for t in times),
+        )
+
+
+@dataclass
+class Update:
+    """What a step changed: the states that have something to take, and the keys whose requests the engine must end (a
+    stop string was found)."""
+
+    changed: list[RequestState] = field(default_factory=list)
+    abort: list[int] = field(default_factory=list)
+
+
+class FrontEnd:
+    """The requests of one engine. submit() makes them, update() takes in what a step brought, drop() forgets them."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, *, max_model_len: int) -> None:
+        self.tokenizer = tokenizer
+        self.metrics = EngineMetrics(max_model_len)
+        self._admission = Admission(config, tokenizer, max_model_len)
+        self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._live: dict[int, tuple[RequestState, Completion]] = {}
+        self._by_id: dict[str, RequestState] = {}
+
+    @property
+    def num_unfinished(self) -> int:
+        """Answers that still grow."""
+        return len(self._live)
+
+    def prepare(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> Prompt:
+        """The prompt as token ids, with every limit checked. Raises RequestError. Changes nothing, so it may run on
+        another thread."""
+        return self._admission.prepare(prompt, params, add_special_tokens=add_special_tokens)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        arrival: float,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> RequestState:
+        """A new state whose `requests` are for the engine. params: those the prompt was prepared with. arrival: seconds
+        of time.monotonic(). Raises RequestError, OverloadedError."""
+        if request_id in self._by_id:
+            raise RequestError(f"A request with the id {request_id!r} is running already.", param="request_id")
+        if len(self._live) + params.n > self._most:
+            raise OverloadedError(f"{len(self._live)} requests run or wait already; try again later.")
+        requests = self._admission.requests(
+            prompt, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
+        )
+        ids = prompt.ids.tolist()
+        completions = [Completion(index, params, self.tokenizer, ids, arrival) for index in range(params.n)]
+        state = RequestState(request_id, prompt.text, ids, requests, completions)
+        self._by_id[request_id] = state
+        for request, completion in zip(requests, completions, strict=True):
+            self._live[request.key] = (state, completion)
+        return state
+
+    def update(self, progressed: Progressed, now: float) -> Update:
+        """Takes in one step's tokens, seen at `now`. What belongs to answers that have ended is ignored: it was on its
+        way when they did."""
+        update = Update()
+        for started in progressed.started:
+            self._start(started)
+        finished = {end.key: end for end in progressed.finished}
+        logprobs = {row.key: row.logprobs for row in progressed.logprobs}
+        for key, tokens in _by_key(progressed):
+            self._advance(key, tokens, logprobs.get(key), finished.pop(key, None), now, update)
+        for key, end in finished.items():
+            self._advance(key, (), None, end, now, update)
+        return update
+
+    def fail(self, key: int, error: TesseraError, now: float) -> Update:
+        """The engine did not take a request, or could not go on with it: all its answers end."""
+        found = self._live.get(key)
+        if found is None:
+            return Update()
+        state = found[0]
+        state.error = error
+        return Update([state], [other for other in self._end(state, "error", now) if other != key])
+
+    def drop(self, state: RequestState, now: float) -> list[int]:
+        """It ends, with finish_reason "abort", unless it has ended: the keys that the engine must abort."""
+        return self._end(state, "abort", now)
+
+    def drop_all(self, now: float) -> list[int]:
+        """Everything that has not ended ends: the keys that the engine must abort."""
+        return [key for state in list(self._by_id.values()) for key in self.drop(state, now)]
+
+    def find(self, request_id: str) -> RequestState | None:
+        return self._by_id.get(request_id)
+
+    def fail_all(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
+        """The engine is gone: every request ends with an error of its own."""
+        states = list(self._by_id.values())
+        for state in states:
+            state.error = error()
+            self._end(state, "error", now)
+        return states
+
+    def _start(self, started: Started) -> None:
+        found = self._live.get(started.key)
+        if found is None or found[1].times.first_scheduled:
+            return
+        state, completion = found
+        if completion.index == 0:
+            state.num_cached_tokens = started.num_cached_tokens
+        completion.times.first_scheduled = started.scheduled_at
+        self.metrics.scheduled(completion.times)
+
+    def _advance(
+        self,
+        key: int,
+        tokens: Sequence[int],
+        logprobs: RowLogprobs | None,
+        end: Finished | None,
+        now: float,
+        update: Update,
+    ) -> None:
+        found = self._live.get(key)
+        if found is None:
+            return
+        state, completion = found
+        if end is not None and end.reason == "error":
+            failed = self.fail(key, EngineFailure(end.message or "The engine could not go on with this request."), now)
+            update.changed += failed.changed
+            update.abort += failed.abort
+            return
+        if tokens:
+            self._time(completion.times, len(tokens), now)
+            # A token that ended the answer is no part of its text, unless that was asked for.
+            stopped = end is not None and end.reason == "stop"
+            completion.extend(tokens, logprobs, hide_last=stopped and not state.params.include_stop_str_in_output)
+        if completion.finish_reason is not None and end is None:
+            update.abort.append(key)
+        if end is not None:
+            completion.finish(end.reason, end.stop_token)
+        if completion.finish_reason is not None:
+            self._forget(key, state, completion, now)
+        update.changed.append(state)
+
+    def _time(self, times: RequestMetrics, count: int, now: float) -> None:
+        self.metrics.tokens(times, count, now)
+        times.first_token = times.first_token or now
+        times.last_token = now
+
+    def _end(self, state: RequestState, reason: str, now: float) -> list[int]:
+        """Ends what has not ended yet of a state; the keys of that."""
+        ended = []
+        for request, completion in zip(state.requests, state.completions, strict=True):
+            if request.key in self._live:
+                completion.finish(reason, None)
+                self._forget(request.key, state, completion, now)
+                ended.append(request.key)
+        return ended
+
+    def _forget(self, key: int, state: RequestState, completion: Completion, now: float) -> None:
+        del self._live[key]
+        if state.finished:
+            del self._by_id[state.request_id]
+        num_prompt = state.requests[0].prompt.size
+        reason = completion.finish_reason
+        assert reason is not None
+        self.metrics.finished(reason, completion.times, num_prompt, len(completion.token_ids), now)
+
+
+def _by_key(progressed: Progressed) -> Iterator[tuple[int, Sequence[int]]]:
+    tokens: list[int] = progressed.tokens.tolist()
+    start = 0
+    for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+        yield key, tokens[start : start + count]
+        start += count

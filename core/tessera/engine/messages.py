@@ -1,0 +1,209 @@
+"""What crosses between the front end's process and the engine's, both ways: versioned plain data, a closed union each
+way.
+
+An answer carries the epoch of the engine that gave it; answers of another epoch are dropped. New fields come at the end
+with a default; VERSION changes when a field's meaning does."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from tessera import errors
+from tessera.arrays import decoder, encoder
+from tessera.config import EngineConfig
+from tessera.errors import EngineDeadError, TesseraError
+from tessera.request import Request
+from tessera.scheduler.progress import Progressed, SchedulerCounters
+from tessera.step import Control, ControlResult
+
+log = logging.getLogger(__name__)
+VERSION = 1
+
+
+# ---- to the engine ----------------------------------------------------------
+
+
+class StartUp(msgspec.Struct, frozen=True):
+    """The first message, as JSON on standard input: who the engine is and where it hears and answers. executor: dotted
+    path. log_level: of the standard library's logging."""
+
+    config: EngineConfig
+    executor: str
+    epoch: int
+    requests: str
+    answers: str
+    log_level: int = logging.INFO
+    version: int = VERSION
+
+
+class AddRequests(msgspec.Struct, tag=True, array_like=True):
+    requests: list[Request]
+
+
+class AbortRequests(msgspec.Struct, tag=True, array_like=True):
+    keys: list[int]
+
+
+class ControlRequest(msgspec.Struct, tag=True, array_like=True):
+    """A verb for the executor; `number` comes back with its result."""
+
+    number: int
+    verb: Control
+
+
+class Shutdown(msgspec.Struct, tag=True, array_like=True):
+    """End in order; what still runs is dropped."""
+
+
+class ToEngine(msgspec.Struct, array_like=True):
+    version: int
+    epoch: int
+    body: AddRequests | AbortRequests | ControlRequest | Shutdown
+
+
+# ---- from the engine --------------------------------------------------------
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What an engine runs on. num_cache_tokens: tokens that fit the KV cache beside each other. phases: seconds of each
+    phase of the start."""
+
+    device: str
+    dtype: str
+    platform: str
+    weight_bytes: int
+    cache_bytes: int
+    num_cache_tokens: int
+    max_model_len: int
+    phases: dict[str, float]
+    pid: int
+    fallback_ops: list[str] = []
+    notes: list[str] = []
+    """Configuration values the platform filled in, one line each."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True):
+    """Where the scheduler stands. kv_usage: share of the blocks in use, 0 to 1."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage: float = 0.0
+    counters: SchedulerCounters = msgspec.field(default_factory=SchedulerCounters)
+
+
+class Starting(msgspec.Struct, tag=True, array_like=True):
+    """The start is under way: done of total, in units of the phase."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, tag=True, array_like=True):
+    info: EngineInfo
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A user's error on its way to the user: the name of its class and its line."""
+
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+    @classmethod
+    def of(cls, error: TesseraError) -> Failure:
+        return cls(type(error).__name__, error.message, error.param, error.code)
+
+    def error(self) -> TesseraError:
+        """The error as it was raised; EngineDeadError where this process does not know its class."""
+        kind = getattr(errors, self.kind, None)
+        known = kind if isinstance(kind, type) and issubclass(kind, TesseraError) else EngineDeadError
+        return known(self.message, param=self.param, code=self.code)
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True):
+    """A request the engine did not take."""
+
+    key: int
+    failure: Failure
+
+
+class Report(msgspec.Struct, tag=True, array_like=True):
+    """What one step brought. Where nothing runs, one each second says that the engine lives."""
+
+    stats: EngineStats
+    progressed: Progressed | None = None
+    refused: list[Refused] = []
+
+
+class ControlAnswer(msgspec.Struct, tag=True, array_like=True):
+    number: int
+    result: ControlResult
+
+
+Answer = Starting | Ready | Failure | Report | ControlAnswer
+
+
+class FromEngine(msgspec.Struct, array_like=True):
+    version: int
+    epoch: int
+    body: Answer
+
+
+# ---- bytes ------------------------------------------------------------------
+
+M = TypeVar("M", ToEngine, FromEngine)
+
+
+class Codec:
+    """Packs messages of one epoch, and unpacks those of the same epoch and version."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._encoder = encoder()
+        self._to_engine = decoder(ToEngine)
+        self._from_engine = decoder(FromEngine)
+
+    def pack_request(self, body: AddRequests | AbortRequests | ControlRequest | Shutdown) -> bytes:
+        return self._encoder.encode(ToEngine(VERSION, self.epoch, body))
+
+    def pack_answer(self, body: Answer) -> bytes:
+        return self._encoder.encode(FromEngine(VERSION, self.epoch, body))
+
+    def unpack_request(self, data: bytes) -> AddRequests | AbortRequests | ControlRequest | Shutdown | None:
+        """None, with a line in the log, for what is not a message of this front end."""
+        message = self._unpack(self._to_engine, data)
+        if message is None:
+            return None
+        if isinstance(message.body, AddRequests) and not all(
+            _well_formed(request) for request in message.body.requests
+        ):
+            log.warning("dropped a message with a prompt that is not a row of int32 token ids")
+            return None
+        return message.body
+
+    def unpack_answer(self, data: bytes) -> Answer | None:
+        """None, with a line in the log, for what is not a message of this engine."""
+        message = self._unpack(self._from_engine, data)
+        return None if message is None else message.body
+
+    def _unpack(self, decode: msgspec.msgpack.Decoder[M], data: bytes) -> M | None:
+        try:
+            message = decode.decode(data)
+        except (msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            log.warning("dropped a malformed message of %d bytes (%s)", len(data), type(error).__name__)
+            return None
+        if (message.version, message.epoch) != (VERSION, self.epoch):
+            log.warning("dropped a message of version %d, epoch %d", message.version, message.epoch)
+            return None
+        return message
+
+
+def _well_formed(request: Request) -> bool:
+    prompt = request.prompt
+    return prompt.dtype == np.int32 and prompt.ndim == 1 and prompt.size > 0 and request.max_tokens > 0

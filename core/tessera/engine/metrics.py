@@ -1,0 +1,142 @@
+"""What the engine has done, as plain values: counters, gauges and histograms. Names are vLLM's without the prefix; the
+server writes them out.
+
+Collected in the front end from what the engine reports, so a step of the engine pays nothing for it. Seconds are those
+of time.monotonic()."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tessera.engine.messages import EngineStats
+from tessera.request import RequestMetrics
+
+FIRST_TOKEN_BOUNDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+BETWEEN_TOKENS_BOUNDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST_BOUNDS = (
+    0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
+    50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """counts[i]: values of at most bounds[i] and more than the bound before; the last: values above every bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric as it stands. label: name and value of the label that tells values of one name apart."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    documentation: str
+    value: float | Histogram
+    label: tuple[str, str] | None = None
+
+
+class EngineMetrics:
+    """Kept by a FrontEnd; read at any time."""
+
+    def __init__(self, max_model_len: int) -> None:
+        sizes = token_bounds(max_model_len)
+        self.stats = EngineStats()
+        self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
+        self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
+        self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
+        self.e2e_request_latency_seconds = Histogram(REQUEST_BOUNDS)
+        self.request_queue_time_seconds = Histogram(REQUEST_BOUNDS)
+        self.request_prefill_time_seconds = Histogram(REQUEST_BOUNDS)
+        self.request_decode_time_seconds = Histogram(REQUEST_BOUNDS)
+        self.request_prompt_tokens = Histogram(sizes)
+        self.request_generation_tokens = Histogram(sizes)
+
+    def scheduled(self, times: RequestMetrics) -> None:
+        self.request_queue_time_seconds.observe(max(0.0, times.first_scheduled - times.arrival))
+
+    def tokens(self, times: RequestMetrics, count: int, now: float) -> None:
+        """`count` tokens of one answer came at `now`; times are as they were before."""
+        if not times.first_token:
+            self.time_to_first_token_seconds.observe(now - times.arrival)
+            if times.first_scheduled:
+                self.request_prefill_time_seconds.observe(now - times.first_scheduled)
+            count -= 1
+        if count:
+            self.inter_token_latency_seconds.observe((now - (times.last_token or now)) / count, count)
+
+    def finished(self, reason: str, times: RequestMetrics, num_prompt: int, num_generated: int, now: float) -> None:
+        self.request_success[reason] += 1
+        self.e2e_request_latency_seconds.observe(now - times.arrival)
+        if times.first_token:
+            self.request_decode_time_seconds.observe(times.last_token - times.first_token)
+        self.request_prompt_tokens.observe(num_prompt)
+        self.request_generation_tokens.observe(num_generated)
+
+    def read(self) -> Iterator[Metric]:
+        """All of them, in a fixed order."""
+        stats, counters = self.stats, self.stats.counters
+        yield Metric("num_requests_running", "gauge", "Requests that run.", stats.num_running)
+        yield Metric("num_requests_waiting", "gauge", "Requests that wait.", stats.num_waiting)
+        yield Metric("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
+        yield Metric(
+            "prefix_cache_queries",
+            "counter",
+            "Prompt tokens looked up in the prefix cache.",
+            counters.prefix_queries_tokens,
+        )
+        yield Metric(
+            "prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache.", counters.cached_prompt_tokens
+        )
+        yield Metric("prompt_tokens", "counter", "Prompt tokens computed or found.", counters.prompt_tokens)
+        yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
+        yield Metric(
+            "num_preemptions", "counter", "Requests put back to wait because blocks ran out.", counters.preemptions
+        )
+        for reason, count in self.request_success.items():
+            yield Metric(
+                "request_success", "counter", "Answers that ended, by reason.", count, ("finished_reason", reason)
+            )
+        for name, documentation in _HISTOGRAMS.items():
+            yield Metric(name, "histogram", documentation, getattr(self, name))
+
+
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Between two tokens of an answer.",
+    "e2e_request_latency_seconds": "From a request's arrival to its end.",
+    "request_queue_time_seconds": "From a request's arrival to its first step.",
+    "request_prefill_time_seconds": "From a request's first step to its first token.",
+    "request_decode_time_seconds": "From a request's first token to its last.",
+    "request_prompt_tokens": "Prompt tokens of a request.",
+    "request_generation_tokens": "Tokens of an answer.",
+}
+
+
+def token_bounds(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, 50, ... up to `most`."""
+    bounds, power = [], 1
+    while power <= most:
+        bounds += [digit * power for digit in (1, 2, 5) if digit * power <= most]
+        power *= 10
+    return tuple(bounds)

@@ -1,0 +1,163 @@
+"""The engine in a Python user's own process: steps until a list of prompts is answered, and stays usable after
+Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tessera.engine.admission import Prompt
+from tessera.engine.engine import Engine
+from tessera.engine.frontend import FrontEnd, RequestState
+from tessera.errors import EngineDeadError, EngineFailure
+from tessera.request import RequestOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from tessera.scheduler.progress import Progressed
+    from tessera.text import Tokenizer
+
+Done = Callable[[RequestOutput], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt of a call, and its place in the result."""
+
+    index: int
+    prompt: Prompt
+    params: SamplingParams
+    priority: int
+
+
+class OfflineEngine:
+    """Steps an engine in this process until a list of jobs is done."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer | None) -> None:
+        self.config = engine.config
+        self.front = FrontEnd(engine.config, tokenizer, max_model_len=engine.info.max_model_len)
+        self._engine = engine
+        self._unusable: str | None = None
+        self._closed = False
+        self._one_call = threading.Lock()
+        self._numbers = 0
+
+    def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
+        """The answers in the order of the jobs; hears of each as it is done. Raises EngineFailure, EngineDeadError,
+        KeyboardInterrupt."""
+        with self._one_call:
+            if self._unusable is not None:
+                raise EngineDeadError(self._unusable)
+            with HeldInterrupt() as interrupt:
+                try:
+                    return self._run(jobs, interrupt, done)
+                finally:
+                    self._drain()
+
+    def close(self) -> None:
+        with self._one_call:
+            self._unusable = "This LLM is closed."
+            if not self._closed:
+                self._closed = True
+                self._engine.close()
+
+    def _run(self, jobs: Sequence[Job], interrupt: HeldInterrupt, done: Done) -> list[RequestOutput]:
+        waiting = deque(jobs)
+        places: dict[str, int] = {}
+        outputs: dict[int, RequestOutput] = {}
+        while len(outputs) < len(jobs):
+            self._feed(waiting, places)
+            for state in self._step():
+                output = state.take()
+                if output is not None:
+                    outputs[places[state.request_id]] = output
+                    done(output)
+            interrupt.check()
+        return [outputs[job.index] for job in jobs]
+
+    def _feed(self, waiting: deque[Job], places: dict[str, int]) -> None:
+        """As many as the next steps may start; the others would only take memory."""
+        scheduler = self.config.scheduler
+        room = min(scheduler.max_num_seqs, scheduler.max_waiting) - self._engine.stats.num_waiting
+        while waiting and room >= waiting[0].params.n:
+            job = waiting.popleft()
+            room -= job.params.n
+            self._add(job, places)
+        if waiting and not self._engine.has_work:
+            self._add(waiting.popleft(), places)
+
+    def _add(self, job: Job, places: dict[str, int]) -> None:
+        request_id = str(self._numbers)
+        self._numbers += 1
+        places[request_id] = job.index
+        state = self.front.submit(job.prompt, job.params, request_id, arrival=time.monotonic(), priority=job.priority)
+        for request in state.requests:
+            self._engine.add(request)
+
+    def _step(self) -> list[RequestState]:
+        progressed = self._engine_step()
+        self.front.metrics.stats = self._engine.stats
+        if progressed is None:
+            return []
+        update = self.front.update(progressed, time.monotonic())
+        self._engine.abort(update.abort)
+        return update.changed
+
+    def _drain(self) -> None:
+        """What an error or Ctrl-C left behind ends here, and what stop strings ended early, one step later."""
+        if self._unusable is None:
+            self._engine.abort(self.front.drop_all(time.monotonic()))
+            while self._engine.has_work:
+                self._engine_step()
+            self._engine.check_integrity()
+
+    def _engine_step(self) -> Progressed | None:
+        try:
+            return self._engine.step()
+        except Exception as error:
+            self._unusable = "This LLM failed in an earlier step; make a new one."
+            raise EngineFailure(
+                f"The engine could not do a step ({type(error).__name__}); what it said stands above."
+            ) from error
+        except BaseException:
+            self._unusable = "This LLM was interrupted within a step; make a new one."
+            raise
+
+
+class HeldInterrupt:
+    """Ctrl-C between two steps instead of within one, which would leave the engine between two states. The second one
+    is not held."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._installed = False
+
+    def __enter__(self) -> Self:
+        # Signals are the main thread's, and a handler of the user's own knows better what is to happen.
+        on_main = threading.current_thread() is threading.main_thread()
+        if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._hold)
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+        self._came = True

@@ -1,0 +1,213 @@
+"""The engine's own process: messages in, a step, one message out, until it is told to end or whoever started it is
+gone."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import shutil
+import signal
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import zmq
+
+from tessera.engine.engine import Engine
+from tessera.engine.messages import (
+    VERSION,
+    AbortRequests,
+    AddRequests,
+    Answer,
+    Codec,
+    ControlAnswer,
+    ControlRequest,
+    Failure,
+    Ready,
+    Refused,
+    Report,
+    Shutdown,
+    Starting,
+    StartUp,
+)
+from tessera.errors import TesseraError
+from tessera.platform.runner import Progress
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 1.0  # seconds between two messages, at most, while the engine lives
+LENGTH = struct.Struct(">Q")
+MAX_CONFIG_BYTES = 64 << 20
+DIED = 1
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Link:
+    """The engine's ends of the two sockets."""
+
+    def __init__(self, start: StartUp) -> None:
+        self._codec = Codec(start.epoch)
+        self._context = zmq.Context(io_threads=1)
+        self._requests = self._context.socket(zmq.PULL)
+        self._answers = self._context.socket(zmq.PUSH)
+        self._requests.set_hwm(0)
+        self._answers.set_hwm(0)
+        self._answers.linger = int(HEARTBEAT * 1000)
+        self._requests.connect(start.requests)
+        self._answers.connect(start.answers)
+
+    def send(self, answer: Answer) -> None:
+        self._answers.send(self._codec.pack_answer(answer))
+
+    def receive(self, seconds: float) -> list[AddRequests | AbortRequests | ControlRequest | Shutdown]:
+        """All messages that are there, waiting for the first so long."""
+        messages = []
+        if seconds == 0.0 or self._requests.poll(int(seconds * 1000)):
+            while (data := self._next()) is not None:
+                message = self._codec.unpack_request(data)
+                if message is not None:
+                    messages.append(message)
+        return messages
+
+    def close(self) -> None:
+        """Lets what was sent leave, for a second at most."""
+        self._requests.close(linger=0)
+        self._answers.close()
+        self._context.term()
+
+    def _next(self) -> bytes | None:
+        try:
+            return self._requests.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+
+
+class EngineProcess:
+    """The main loop around one engine."""
+
+    def __init__(self, engine: Engine, link: Link) -> None:
+        self._engine = engine
+        self._link = link
+        self._refused: list[Refused] = []
+        self._checked = True
+        self._ending = False
+        self._reported = time.monotonic()
+
+    def run(self) -> None:
+        """Until Shutdown. What the engine raises goes through."""
+        while not self._ending:
+            busy = self._engine.has_work
+            messages = self._link.receive(0.0 if busy else HEARTBEAT)
+            for message in messages:
+                self._handle(message)
+            if self._engine.has_work:
+                self._checked = False
+                self._step()
+            elif not messages and not self._checked:
+                self._engine.check_integrity()
+                self._checked = True
+            self._report_if_due()
+
+    def _step(self) -> None:
+        progressed = self._engine.step()
+        if progressed is not None:
+            self._report(Report(self._engine.stats, progressed, self._refused))
+
+    def _report_if_due(self) -> None:
+        if self._refused or time.monotonic() - self._reported >= HEARTBEAT:
+            self._report(Report(self._engine.stats, None, self._refused))
+
+    def _report(self, report: Report) -> None:
+        self._link.send(report)
+        self._refused = []
+        self._reported = time.monotonic()
+
+    def _handle(self, message: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
+        match message:
+            case AddRequests(requests):
+                for request in requests:
+                    try:
+                        self._engine.add(request)
+                    except TesseraError as error:
+                        self._refused.append(Refused(request.key, Failure.of(error)))
+            case AbortRequests(keys):
+                self._engine.abort(keys)
+            case ControlRequest(number, verb):
+                self._link.send(ControlAnswer(number, self._engine.control(verb)))
+            case Shutdown():
+                self._ending = True
+
+
+class ParentWatch(threading.Thread):
+    """Ends the process when the pipe from its parent closes: nobody is left to answer, and an orphan would keep the
+    devices."""
+
+    def __init__(self, pipe: BinaryIO, directory: Path) -> None:
+        super().__init__(name="parent-watch", daemon=True)
+        self._pipe = pipe
+        self._directory = directory
+
+    def run(self) -> None:
+        # Past the reader's buffer: its lock, held here, would keep the interpreter from ending.
+        while os.read(self._pipe.fileno(), 1):
+            pass
+        log.warning("the process that started this engine is gone; the engine ends")
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os._exit(0)
+
+
+def read_start(pipe: BinaryIO) -> StartUp:
+    """The length-prefixed JSON on standard input. Raises ValueError for anything else."""
+    head = pipe.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        raise ValueError("standard input ended before the configuration")
+    (length,) = LENGTH.unpack(head)
+    if length > MAX_CONFIG_BYTES:
+        raise ValueError(f"a configuration of {length} bytes is too long")
+    start = msgspec.json.decode(pipe.read(length), type=StartUp)
+    if start.version != VERSION:
+        raise ValueError(f"this engine speaks version {VERSION}, its parent {start.version}")
+    return start
+
+
+def pack_start(start: StartUp) -> bytes:
+    """What read_start reads."""
+    data = msgspec.json.encode(start)
+    return LENGTH.pack(len(data)) + data
+
+
+def main(pipe: BinaryIO) -> int:
+    """The process from start to end; its exit code."""
+    # Ctrl-C in a terminal reaches every process of the group; whoever started this one decides when it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start = read_start(pipe)
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
+    logging.getLogger("tessera").setLevel(start.log_level)
+    ParentWatch(pipe, Path(start.answers.removeprefix("ipc://")).parent).start()
+    link = Link(start)
+    try:
+        return _live(start, link)
+    finally:
+        link.close()
+
+
+def _live(start: StartUp, link: Link) -> int:
+    def report(progress: Progress) -> None:
+        link.send(Starting(progress.phase, progress.done, progress.total))
+
+    try:
+        engine = Engine(start.config, report, executor=start.executor)
+    except TesseraError as error:
+        link.send(Failure.of(error))
+        return error.exit_code
+    # What stands now stands to the end: the collector need not look at it again in the middle of a step.
+    gc.collect()
+    gc.freeze()
+    link.send(Ready(engine.info))
+    EngineProcess(engine, link).run()
+    engine.close()
+    return 0

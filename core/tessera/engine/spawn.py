@@ -1,0 +1,150 @@
+"""The parent's side of an engine process: starts it, talks to it, hears of its end, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import zmq
+
+from tessera.config import EngineConfig
+from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, ControlRequest, Shutdown, StartUp
+from tessera.engine.process import pack_start
+from tessera.errors import EngineDeadError
+
+log = logging.getLogger(__name__)
+
+STANDARD_ERROR = 2
+LONGEST_ADDRESS = 90  # characters: an ipc path has room for about a hundred
+
+
+class SpawnedEngine:
+    """A running `python -m tessera.engine` and the two sockets to it. Not to be shared between threads."""
+
+    def __init__(self, config: EngineConfig, executor: str, epoch: int) -> None:
+        self._codec = Codec(epoch)
+        with ExitStack() as undo:
+            directory = _private_directory()
+            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            context = undo.enter_context(zmq.Context(io_threads=1))
+            undo.callback(context.destroy, linger=0)
+            self._requests = context.socket(zmq.PUSH)
+            self._answers = context.socket(zmq.PULL)
+            start = StartUp(
+                config=config,
+                executor=executor,
+                epoch=epoch,
+                requests=_bind(self._requests, directory / "requests"),
+                answers=_bind(self._answers, directory / "answers"),
+                log_level=logging.getLogger("tessera").getEffectiveLevel(),
+            )
+            self._process = _spawn(start)
+            undo.callback(_end, self._process)
+            # Runs at the latest when this process ends: nothing stays behind.
+            self._cleanup = weakref.finalize(self, undo.pop_all().close)
+        log.info("engine process pid %d", self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when answers may be there; then read all of them, or it stays silent."""
+        return int(self._answers.getsockopt(zmq.FD))
+
+    def send(self, body: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
+        """Never waits. Raises EngineDeadError where nobody listens."""
+        try:
+            self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
+        except zmq.Again:
+            raise EngineDeadError("The engine's process does not listen.") from None
+
+    def receive(self) -> Iterator[Answer]:
+        """The answers that are there."""
+        while (data := self._next()) is not None:
+            answer = self._codec.unpack_answer(data)
+            if answer is not None:
+                yield answer
+
+    def on_exit(self, tell: Callable[[int], None]) -> None:
+        """Calls tell(exit code), on a thread of its own, as soon as the process has ended."""
+        wait = self._process.wait
+        threading.Thread(target=lambda: tell(wait()), name=f"engine-{self.pid}", daemon=True).start()
+
+    @property
+    def closed(self) -> bool:
+        return not self._cleanup.alive
+
+    def close(self) -> None:
+        """Kills it where it still runs, and removes sockets and directory."""
+        self._cleanup()
+
+    def _next(self) -> bytes | None:
+        try:
+            return self._answers.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+
+
+def cause_of(exit_code: int) -> str:
+    """For a user: how the process ended."""
+    if exit_code == -9:
+        return "was killed (signal 9), which is also what the system does when memory runs out"
+    if exit_code < 0:
+        return f"was ended by signal {-exit_code}"
+    return f"ended with exit code {exit_code}; the log above says why"
+
+
+def _private_directory() -> Path:
+    """Only this user may enter it: the sockets have no other lock."""
+    chosen = Path(tempfile.mkdtemp(prefix="tessera-"))
+    if len(str(chosen)) <= LONGEST_ADDRESS:
+        return chosen
+    chosen.rmdir()
+    return Path(tempfile.mkdtemp(prefix="tessera-", dir="/tmp"))
+
+
+def _bind(socket: zmq.Socket[bytes], path: Path) -> str:
+    address = f"ipc://{path}"
+    socket.set_hwm(0)
+    socket.linger = 0
+    socket.bind(address)
+    return address
+
+
+def _spawn(start: StartUp) -> subprocess.Popen[bytes]:
+    """What it prints goes to this process's standard error. Its group is its own: Ctrl-C is for the parent, which ends
+    it in order."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tessera.engine"],
+        stdin=subprocess.PIPE,
+        stdout=STANDARD_ERROR,
+        process_group=0,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    assert process.stdin is not None
+    # It may have ended already; whoever waits for it finds out why.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(pack_start(start))
+        process.stdin.flush()
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()

@@ -1,0 +1,44 @@
+"""One worker in the engine's own process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tessera.config import EngineConfig
+from tessera.executor.base import Executor, Report
+from tessera.platform.platform import Future
+from tessera.platform.runner import CachePlan, LoadedModel
+from tessera.plugins import load_path
+from tessera.runner.worker import Worker
+from tessera.step import Close, Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+
+class InProcessExecutor(Executor):
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.platform = load_path(config.platform)()
+        (spec,) = self.platform.placement(config.parallel)
+        self.worker = Worker(config, self.platform, replace(spec, shared=config.embedded))
+
+    def load(self, report: Report) -> LoadedModel:
+        return self.worker.load(report)
+
+    def allocate(self, plan: CachePlan) -> None:
+        self.worker.allocate(plan)
+
+    def warm_up(self, report: Report) -> None:
+        self.worker.warm_up(report)
+
+    def execute(self, step: SchedulerOutput) -> Any:
+        return self.worker.execute(step)
+
+    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+        return self.worker.sample(pending, masks)
+
+    def control(self, verb: Control) -> ControlResult:
+        return self.worker.control(verb)
+
+    def close(self) -> None:
+        self.worker.control(Close())
+        self.worker.close()

@@ -1,0 +1,144 @@
+"""What crosses between the workers' executor and its workers: length-prefixed msgpack over a socket pair."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.arrays import decoder, encoder
+from tessera.config import EngineConfig
+from tessera.platform.attention import CacheSpec, KVLayout
+from tessera.platform.platform import WorkerSpec
+from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, ModelFacts
+from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+MAX_FRAME = 1 << 30
+_LENGTH = struct.Struct("<Q")
+T = TypeVar("T")
+
+
+class Start(msgspec.Struct, tag=True):
+    config: EngineConfig
+    spec: WorkerSpec
+    rendezvous: str
+
+
+class DescribeLayout(msgspec.Struct, tag=True):
+    layer: int
+    block_size: int
+
+
+class Allocate(msgspec.Struct, tag=True):
+    plan: CachePlan
+
+
+class WarmUp(msgspec.Struct, tag=True):
+    pass
+
+
+class Execute(msgspec.Struct, tag=True):
+    step: SchedulerOutput
+
+
+class Sample(msgspec.Struct, tag=True):
+    masks: Masks | None
+
+
+class Do(msgspec.Struct, tag=True):
+    verb: Control
+
+
+Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Do
+
+
+class Needs(msgspec.Struct):
+    """CacheNeeds as data; its layouts are asked for by DescribeLayout."""
+
+    layer: int
+    spec: CacheSpec
+    block_sizes: tuple[int, ...]
+    block_multiple: bool
+    index_dtype: str
+    host_lengths: str
+    align_bytes: int
+
+    @classmethod
+    def of(cls, needs: CacheNeeds) -> Needs:
+        return cls(*(getattr(needs, name) for name in cls.__struct_fields__))
+
+
+class Loaded(msgspec.Struct, tag=True):
+    facts: ModelFacts
+    needs: list[Needs]
+    weight_bytes: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Loaded:
+        return cls(loaded.facts, [Needs.of(needs) for needs in loaded.needs], loaded.weight_bytes, loaded.cache_bytes)
+
+
+class Under(msgspec.Struct, tag=True):
+    """Progress of something long."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Layout(msgspec.Struct, tag=True):
+    layout: KVLayout
+
+
+class Done(msgspec.Struct, tag=True):
+    pass
+
+
+class Stepped(msgspec.Struct, tag=True):
+    output: StepOutput
+
+
+class Did(msgspec.Struct, tag=True):
+    result: ControlResult
+
+
+class Failed(msgspec.Struct, tag=True):
+    """kind: the name of a TesseraError, or "" where it is a bug, whose traceback is in the log."""
+
+    kind: str
+    message: str
+
+
+Answer = Loaded | Under | Layout | Done | Stepped | Did | Failed
+
+
+class Frames:
+    """Whole messages over a stream socket. Not for several threads."""
+
+    def __init__(self, stream: socket.socket, incoming: Any) -> None:
+        self.stream = stream
+        self._encode = encoder().encode
+        self._decode = decoder(incoming).decode
+
+    def send(self, message: Any) -> None:
+        data = self._encode(message)
+        self.stream.sendall(_LENGTH.pack(len(data)) + data)
+
+    def receive(self) -> Any:
+        """The next message. Raises EOFError where the other side is gone."""
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        assert length <= MAX_FRAME, length
+        return self._decode(self._exactly(length))
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            received = self.stream.recv_into(view)
+            if not received:
+                raise EOFError
+            view = view[received:]
+        return bytes(data)

@@ -1,0 +1,112 @@
+"""`python -m tessera.executor.worker_process FD`: a worker in a process of its own, answering its executor over an
+inherited socket."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from tessera.errors import TesseraError
+from tessera.executor.messages import (
+    Allocate,
+    DescribeLayout,
+    Did,
+    Do,
+    Done,
+    Execute,
+    Failed,
+    Frames,
+    Layout,
+    Loaded,
+    Order,
+    Sample,
+    Start,
+    Stepped,
+    Under,
+    WarmUp,
+)
+from tessera.platform.runner import LoadedModel, Progress
+from tessera.plugins import load_path
+from tessera.runner.worker import Worker
+from tessera.step import Close, ControlResult
+
+
+class WorkerProcess:
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.worker: Worker | None = None
+        self.loaded: LoadedModel
+        self.pending: Any = None
+
+    def serve(self) -> None:
+        """Orders in turn until Close, or until the executor is gone."""
+        while True:
+            match self.frames.receive():
+                case Do(Close()):
+                    self.frames.send(Did(ControlResult()))
+                    return
+                case Start() as start:
+                    self._start(start)
+                case order:
+                    assert self.worker is not None, order
+                    self._do(self.worker, order)
+
+    def _start(self, start: Start) -> None:
+        worker = self.worker = Worker(start.config, load_path(start.config.platform)(), start.spec, start.rendezvous)
+        self.loaded = worker.load(lambda progress: self._report(worker, progress))
+        self.frames.send(Loaded.of(self.loaded))
+
+    def _do(self, worker: Worker, order: Order) -> None:
+        send = self.frames.send
+        match order:
+            case DescribeLayout(layer, block_size):
+                (needs,) = (needs for needs in self.loaded.needs if needs.layer == layer)
+                send(Layout(needs.layout(block_size)))
+            case Allocate(plan):
+                worker.allocate(plan)
+                send(Done())
+            case WarmUp():
+                worker.warm_up(lambda progress: self._report(worker, progress))
+                send(Done())
+            case Execute(step):
+                self.pending = worker.execute(step)
+            case Sample(masks):
+                output = worker.sample(self.pending, masks)
+                if worker.spec.rank == 0:  # all ranks draw the same tokens
+                    send(Stepped(output.result()))
+            case Do(verb):
+                send(Did(worker.control(verb)))
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+    def _report(self, worker: Worker, progress: Progress) -> None:
+        if worker.spec.rank == 0:
+            self.frames.send(Under(progress.phase, progress.done, progress.total))
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal group; the executor decides
+    frames = Frames(socket.socket(fileno=int(sys.argv[1])), Order)
+    process = WorkerProcess(frames)
+    try:
+        process.serve()
+    except EOFError:
+        return 0
+    except TesseraError as error:
+        frames.send(Failed(type(error).__name__, error.message))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - printed, sent, and the process ends
+        traceback.print_exc()
+        frames.send(Failed("", f"{type(error).__name__}: {error}"))
+        return 1
+    process.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

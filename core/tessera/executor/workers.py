@@ -1,0 +1,199 @@
+"""One process a worker on this host, orders over a socket pair each."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tessera.errors
+from tessera.config import EngineConfig
+from tessera.errors import EngineFailure, TesseraError
+from tessera.executor.base import Executor, Report
+from tessera.executor.messages import (
+    Allocate,
+    Answer,
+    DescribeLayout,
+    Do,
+    Execute,
+    Failed,
+    Frames,
+    Loaded,
+    Needs,
+    Order,
+    Sample,
+    Start,
+    Under,
+    WarmUp,
+)
+from tessera.platform.attention import KVLayout
+from tessera.platform.platform import Future, WorkerSpec
+from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
+from tessera.plugins import load_path
+from tessera.step import Close, Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+CLOSE_SECONDS = 10.0
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+class WorkersExecutor(Executor):
+    """All workers get the same orders in the same order; the first answers for all where their answers are alike."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.platform = load_path(config.platform)()
+        self.folder = Path(tempfile.mkdtemp(prefix="tessera-"))
+        self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
+
+    def load(self, report: Report) -> LoadedModel:
+        rendezvous = (self.folder / "rendezvous").as_uri()
+        for worker in self.workers:
+            worker.frames.send(Start(self.config, worker.spec, rendezvous))
+        answers: list[Loaded] = self._all_answers(report)
+        first = answers[0]
+        return LoadedModel(
+            facts=first.facts,
+            needs=tuple(self._needs(needs) for needs in first.needs),
+            weight_bytes=max(answer.weight_bytes for answer in answers),
+            cache_bytes=min(answer.cache_bytes for answer in answers),
+        )
+
+    def _needs(self, needs: Needs) -> CacheNeeds:
+        def layout(block_size: int) -> KVLayout:
+            self.workers[0].frames.send(DescribeLayout(needs.layer, block_size))
+            described: KVLayout = self.answer(self.workers[0]).layout
+            return described
+
+        return CacheNeeds(**msgspec.structs.asdict(needs), layout=layout)
+
+    def allocate(self, plan: CachePlan) -> None:
+        self._broadcast(Allocate(plan))
+        self._all_answers()
+
+    def warm_up(self, report: Report) -> None:
+        self._broadcast(WarmUp())
+        self._all_answers(report)
+
+    def execute(self, step: SchedulerOutput) -> None:
+        self._broadcast(Execute(step))
+
+    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+        self._broadcast(Sample(masks))
+        return _Coming(self)
+
+    def control(self, verb: Control) -> ControlResult:
+        self._broadcast(Do(verb))
+        results = [answer.result for answer in self._all_answers()]
+        return next((result for result in results if result.error is not None), results[0])
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- orders and answers
+    # -------------------------------------------------------------------------------------------------------------
+
+    def _broadcast(self, order: Order) -> None:
+        for worker in self.workers:
+            try:
+                worker.frames.send(order)
+            except OSError:
+                raise self._gone(worker) from None
+
+    def _all_answers(self, report: Report | None = None) -> list[Any]:
+        return [self.answer(worker, report) for worker in self.workers]
+
+    def answer(self, worker: _WorkerHandle, report: Report | None = None) -> Any:
+        """The worker's next answer. Another worker's failure ends the wait, since this one may then wait for it for
+        ever."""
+        if worker.early:
+            return worker.early.pop(0)
+        while True:
+            for ready in self._readable(worker):
+                try:
+                    answer: Answer = ready.frames.receive()
+                except (EOFError, ConnectionError):
+                    raise self._gone(ready) from None
+                if isinstance(answer, Failed):
+                    raise self._failure(ready, answer)
+                if isinstance(answer, Under):
+                    if report is not None:
+                        report(Progress(answer.phase, answer.done, answer.total))
+                elif ready is worker:
+                    return answer
+                else:
+                    ready.early.append(answer)
+
+    def _readable(self, wanted: _WorkerHandle) -> list[_WorkerHandle]:
+        with selectors.DefaultSelector() as selector:
+            for worker in self.workers:
+                if worker is wanted or not worker.early:
+                    selector.register(worker.stream, selectors.EVENT_READ, worker)
+            ready = [key.data for key, _ in selector.select()]
+        return sorted(ready, key=lambda worker: worker is wanted)
+
+    def _gone(self, worker: _WorkerHandle) -> TesseraError:
+        code = worker.process.wait(CLOSE_SECONDS)
+        return EngineFailure(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
+
+    def _failure(self, worker: _WorkerHandle, failed: Failed) -> TesseraError:
+        kind = getattr(tessera.errors, failed.kind, None) if failed.kind else None
+        if isinstance(kind, type) and issubclass(kind, TesseraError):
+            return kind(failed.message)
+        return EngineFailure(f"worker {worker.spec.rank} failed: {failed.message}")
+
+
+class _WorkerHandle:
+    """A worker's process and the socket to it. early: answers that came before they were asked for."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.early: list[Answer] = []
+        self.stream, theirs = socket.socketpair()
+        threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
+            )
+        self.frames = Frames(self.stream, Answer)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it may be gone already
+            self.frames.send(Do(Close()))
+        try:
+            self.process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.stream.close()
+
+
+class _Coming:
+    """A step's output, on its way from the first worker. Outputs are taken in the order of their steps."""
+
+    def __init__(self, executor: WorkersExecutor) -> None:
+        self.executor = executor
+        self.value: StepOutput | None = None
+
+    def done(self) -> bool:
+        return self.value is not None
+
+    def result(self) -> StepOutput:
+        if self.value is None:
+            stepped = self.executor.answer(self.executor.workers[0])
+            self.value = stepped.output
+        assert self.value is not None
+        return self.value

@@ -1,0 +1,11 @@
+"""The paged KV cache: which blocks there are, which request holds them, which of them hold a known prefix."""
+
+from __future__ import annotations
+
+from tessera.kvcache.groups import solve
+from tessera.kvcache.manager import Demand, KVCacheManager
+from tessera.kvcache.pool import BlockPool
+from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
+from tessera.kvcache.tables import BlockTables
+
+__all__ = ["BlockPool", "BlockTables", "Demand", "HashChain", "KVCacheManager", "PrefixCache", "PrefixHit", "solve"]

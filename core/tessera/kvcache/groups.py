@@ -1,0 +1,119 @@
+"""From what each layer keeps and a number of bytes to cache groups: block sizes, layers side by side, blocks of each
+group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
+from tessera.platform.attention import Cross, Latent, State, Window
+from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedModel
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What layers of one group have in common."""
+
+    kind: str
+    block_size: int
+    window: int | None = None
+
+
+def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan:
+    """The plan of a loaded model's cache for num_rows rows.
+
+    States get a slot a row and one for null; the rest is dealt out so that all groups that grow have room for the same
+    number of tokens. Raises MemoryBudgetError where that is less than max_model_len, ConfigError for a block size that
+    a layer cannot have, PlatformError for a kind of cache that is not served.
+    """
+    layers: dict[_Key, list[CacheNeeds]] = {}
+    wanted = _block_size(loaded.needs, config.cache.block_size)
+    for needs in loaded.needs:
+        layers.setdefault(_key(needs, wanted), []).append(needs)
+    block_bytes = {key: _block_bytes(members, key.block_size) for key, members in layers.items()}
+    states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
+    growing = {key: nbytes for key, nbytes in block_bytes.items() if key.kind != "state"}
+    unit = lcm(*(key.block_size for key in growing))
+    left = loaded.cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
+    units = left // sum(unit // key.block_size * nbytes for key, nbytes in growing.items()) if growing else 0
+    _check_room(config, loaded.cache_bytes, left, max(units, 0) * unit if growing else None)
+    groups = []
+    for key, members in layers.items():
+        count = num_rows + 1 if key.kind == "state" else units * (unit // key.block_size) + 1
+        if key.kind != "state":
+            count = min(count, _most_blocks(members, key.block_size))
+        numbers = tuple(needs.layer for needs in members)
+        groups.append(CacheGroup(numbers, key.kind, key.block_size, block_bytes[key], count, key.window))
+    return CachePlan(tuple(groups), num_rows, config.model.max_model_len)
+
+
+def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
+    spec = needs.spec
+    if isinstance(spec, (Latent, Cross)):
+        raise PlatformError(f"Layer {needs.layer} keeps a {type(spec).__name__} cache, which is not served yet.")
+    if isinstance(spec, State):
+        return _Key("state", 0)
+    size = needs.block_sizes[0] if block_size is None else block_size
+    return _Key("window", size, spec.window) if isinstance(spec, Window) else _Key("paged", size)
+
+
+def _block_size(needs: Sequence[CacheNeeds], wanted: int | None) -> int | None:
+    """The block size of all layers that grow with tokens; None where they have none in common, so that each has the one
+    it prefers."""
+    growing = [layer for layer in needs if not isinstance(layer.spec, State)]
+    if wanted is not None:
+        for layer in growing:
+            if not _can(layer, wanted):
+                sizes = ", ".join(map(str, layer.block_sizes)) + (" or a multiple" if layer.block_multiple else "")
+                raise ConfigError(
+                    f"--block-size {wanted} does not suit layer {layer.layer}: it takes {sizes}.",
+                    param="cache.block_size",
+                )
+        return wanted
+    preferred = [size for layer in growing for size in layer.block_sizes]
+    candidates = [*preferred, lcm(*(layer.block_sizes[0] for layer in growing))]
+    return next((size for size in candidates if all(_can(layer, size) for layer in growing)), None)
+
+
+def _can(needs: CacheNeeds, size: int) -> bool:
+    if size in needs.block_sizes:
+        return True
+    return size > 0 and needs.block_multiple and any(size % own == 0 for own in needs.block_sizes)
+
+
+def _block_bytes(members: Sequence[CacheNeeds], block_size: int) -> int:
+    """Of one block with all its layers side by side, each at an address that suits it."""
+    align = lcm(*(needs.align_bytes for needs in members))
+    total = 0
+    for needs in members:
+        total = _up(total, needs.align_bytes) + needs.layout(block_size).nbytes
+    return _up(total, align)
+
+
+def _up(nbytes: int, align: int) -> int:
+    return -(-nbytes // align) * align
+
+
+def _most_blocks(members: Sequence[CacheNeeds], block_size: int) -> int:
+    """So many that the number of every slot fits the layers' index type."""
+    return min(int(np.iinfo(needs.index_dtype).max) // block_size for needs in members)
+
+
+def _check_room(config: EngineConfig, cache_bytes: int, left: int, num_tokens: int | None) -> None:
+    """left: bytes after states and null blocks; num_tokens: that fit, None where nothing grows with tokens."""
+    given = f"The KV cache of {cache_bytes / 2**20:,.1f} MiB"
+    if left < 0 or num_tokens == 0:
+        raise MemoryBudgetError(f"{given} has no room for a single block; raise --kv-cache-memory-bytes.")
+    if num_tokens is not None and num_tokens < config.model.max_model_len:
+        raise MemoryBudgetError(
+            f"{given} has room for {num_tokens:,} tokens, but one request may have {config.model.max_model_len:,}; "
+            f"lower --max-model-len to {num_tokens} or raise --kv-cache-memory-bytes."
+        )

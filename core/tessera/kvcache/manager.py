@@ -1,0 +1,306 @@
+"""Rows of requests and the blocks they hold: find, allocate, fork, free and remember, in all cache groups at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from tessera.arrays import Array, int32
+from tessera.kvcache.pool import BlockPool
+from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
+from tessera.kvcache.tables import BlockTables
+from tessera.platform.runner import CachePlan
+from tessera.step import BlockCopy, BlockDelta
+
+NO_LIMIT = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class SharedWrite:
+    """A row would write into block `index` of its table, which others hold too."""
+
+    group: int
+    row: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What rows need before they can write from starts on. blocks [groups] int64: new blocks of each group. growth: by
+    growing group, rows and how many blocks each gets. copies: blocks to be replaced by copies."""
+
+    blocks: Array
+    rows: Array
+    starts: Array
+    growth: tuple[tuple[Array, Array], ...]
+    copies: tuple[SharedWrite, ...]
+
+
+class KVCacheManager:
+    """The blocks of every row, in every group of a plan.
+
+    A row is open()ed or fork()ed, grows by allocate_slots(), and goes by leave() and, once no step in flight uses it,
+    free(). covered [num_rows] int32: tokens that its blocks have room for. Groups that keep a State give one slot to
+    each open row and never grow.
+    """
+
+    def __init__(self, plan: CachePlan, *, prefix_caching: bool, salt: bytes | None = None) -> None:
+        self._groups = plan.groups
+        self._growing = tuple(index for index, group in enumerate(plan.groups) if group.kind != "state")
+        self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
+        self.prefix_cache: PrefixCache | None = None
+        if prefix_caching and self._growing and not self._states:
+            self.prefix_cache = PrefixCache([group.block_size for group in plan.groups], salt)
+        self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
+        self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
+        self.covered = np.zeros(plan.num_rows, dtype=np.int32)
+        self._forked = np.zeros(plan.num_rows, dtype=bool)
+        self._copies: list[list[tuple[int, int]]] = [[] for _ in plan.groups]
+
+    def _forgetter(self, group: int) -> Callable[[int], None] | None:
+        return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
+
+    # ---- how much there is -------------------------------------------------------------------------------------------
+
+    def has(self, blocks: Array, beside: Array | int = 0) -> bool:
+        """Whether so many blocks of each group are free beside some others. Who needs none of a group does not mind
+        that it is full."""
+        free = np.array([pool.num_free for pool in self.pools])
+        return bool(((blocks == 0) | (blocks + beside <= free)).all())
+
+    @property
+    def num_returning(self) -> Array:
+        """[groups] int64: blocks that are free as soon as the steps in flight have retired."""
+        return np.array([pool.num_returning for pool in self.pools])
+
+    @property
+    def num_freed(self) -> int:
+        """Blocks given back since the start; it stands still as long as there is no more room than before."""
+        return sum(pool.num_freed for pool in self.pools)
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that are held, 0 to 1, in the group that grows with tokens and is fullest."""
+        pools = [self.pools[group] for group in self._growing]
+        return max((1.0 - pool.num_free / (pool.num_blocks - 1) for pool in pools), default=0.0)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest request that fits alone."""
+        tokens = [(self._groups[group].num_blocks - 1) * self._groups[group].block_size for group in self._growing]
+        return min(tokens, default=NO_LIMIT)
+
+    @property
+    def can_fork(self) -> bool:
+        """A State cannot be shared: it is what it is after the last token."""
+        return not self._states
+
+    # ---- a row begins ------------------------------------------------------------------------------------------------
+
+    def get_computed_blocks(self, chain: HashChain | None, tokens: Array, multiple: int = 1) -> PrefixHit:
+        """The longest cached prefix of tokens that leaves at least one to compute and is a multiple of `multiple`."""
+        if self.prefix_cache is None or chain is None:
+            return PrefixHit(0, tuple(int32() for _ in self._groups))
+        hit = self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit)
+        length = hit.num_tokens
+        while length % multiple:
+            length -= chain.unit
+        if length == hit.num_tokens:
+            return hit
+        sizes = [group.block_size for group in self._groups]
+        return PrefixHit(
+            length, tuple(blocks[: length // size] for blocks, size in zip(hit.blocks, sizes, strict=True))
+        )
+
+    def blocks_to_start(self, hit: PrefixHit, num_tokens: int) -> Array:
+        """[groups] int64: free blocks that a new row takes of each growing group until it has num_tokens tokens, where
+        those of hit are known."""
+        blocks = np.zeros(len(self._groups), dtype=np.int64)
+        for group in self._growing:
+            known = hit.blocks[group]
+            blocks[group] = (
+                self._groups[group].blocks_of(num_tokens) - len(known) + self.pools[group].count_unheld(known)
+            )
+        return blocks
+
+    def blocks_to_fork(self) -> Array:
+        """[groups] int64: at most, until a forked row has written its first token."""
+        blocks = np.zeros(len(self._groups), dtype=np.int64)
+        blocks[list(self._growing)] = 1
+        return blocks
+
+    def open(self, row: int, hit: PrefixHit) -> None:
+        """Gives an empty row the blocks of its prefix."""
+        for group in self._growing:
+            if len(hit.blocks[group]):
+                self.pools[group].touch(hit.blocks[group])
+                self._append(group, row, hit.blocks[group])
+        self._open(row)
+
+    def fork(self, source: int, row: int, num_tokens: int) -> None:
+        """Gives an empty row the blocks of another's first num_tokens tokens, the last of them perhaps only in part;
+        whoever writes into it first copies it."""
+        for group in self._growing:
+            shared = self.tables.of(group, source)[: self._groups[group].blocks_of(num_tokens)].copy()
+            if len(shared):
+                self.pools[group].touch(shared)
+                self._append(group, row, shared)
+        self._open(row)
+        self._forked[[source, row]] = True
+
+    def _append(self, group: int, row: int, blocks: Array) -> None:
+        self.tables.append(group, int32([row]), int32([len(blocks)]), blocks)
+
+    def _open(self, row: int) -> None:
+        for group in self._states:
+            self._append(group, row, self.pools[group].allocate(1))
+        self._cover(int32([row]))
+
+    def _cover(self, rows: Array) -> None:
+        covered: Array = np.full(len(rows), NO_LIMIT, dtype=np.int32)
+        for group in self._growing:
+            np.minimum(covered, self.tables.counts[group][rows] * self._groups[group].block_size, out=covered)
+        self.covered[rows] = covered
+
+    # ---- a row grows -------------------------------------------------------------------------------------------------
+
+    def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
+        """What rows need so that they can write tokens starts[i] to ends[i]; None where they have it all."""
+        forked = self._forked[rows]
+        needy = (ends > self.covered[rows]) | forked
+        if not needy.any():
+            return None
+        copies = self._shared_writes(rows[forked], starts[forked]) if forked.any() else ()
+        rows, starts, ends = rows[needy], starts[needy], ends[needy]
+        blocks = np.zeros(len(self._groups), dtype=np.int64)
+        growth = []
+        for group in self._growing:
+            size = self._groups[group].block_size
+            more = (ends + (size - 1)) // size - self.tables.counts[group][rows]
+            grows = more > 0
+            growth.append((rows[grows], more[grows]))
+            blocks[group] = more[grows].sum()
+        for copy in copies:
+            blocks[copy.group] += 1
+        return Demand(blocks, rows, starts, tuple(growth), copies)
+
+    def _shared_writes(self, rows: Array, starts: Array) -> tuple[SharedWrite, ...]:
+        """All that sharers have in common ends before what each of them writes next, so only the block of the next
+        token can be shared. The last of its holders to write into it may keep it."""
+        copies = []
+        for group in self._growing:
+            pool, size = self.pools[group], self._groups[group].block_size
+            holders: dict[int, int] = {}
+            for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
+                blocks, index = self.tables.of(group, row), start // size
+                if index < len(blocks):
+                    block = int(blocks[index])
+                    left = holders.setdefault(block, pool.num_staying(block))
+                    if left > 1:
+                        copies.append(SharedWrite(group, row, index))
+                        holders[block] = left - 1
+        return tuple(copies)
+
+    def allocate_slots(self, demand: Demand) -> None:
+        """Gives the blocks; there must be as many free."""
+        for copy in demand.copies:
+            self._copy(copy)
+        for row, start in zip(demand.rows.tolist(), demand.starts.tolist(), strict=True):
+            if self._forked[row]:
+                self._settle(row, start)
+        for group, (rows, counts) in zip(self._growing, demand.growth, strict=True):
+            if len(rows):
+                self.tables.append(group, rows, counts, self.pools[group].allocate(int(counts.sum())))
+        self._cover(demand.rows)
+
+    def _copy(self, copy: SharedWrite) -> None:
+        """The row's own copy in the place of a shared block, whose content is needed until the step that copies it has
+        retired."""
+        pool = self.pools[copy.group]
+        source = self.tables.of(copy.group, copy.row)[copy.index : copy.index + 1].copy()
+        target = pool.allocate(1)
+        pool.leave(source)
+        self.tables.replace(copy.group, copy.row, copy.index, int(target[0]))
+        self._copies[copy.group].append((int(source[0]), int(target[0])))
+
+    def _settle(self, row: int, start: int) -> None:
+        """What the row writes into is its own from now on; a block that was shared until now stops being what it was
+        known for."""
+        self._forked[row] = False
+        for group in self._growing:
+            index = start // self._groups[group].block_size
+            blocks = self.tables.of(group, row)
+            if self.prefix_cache is not None and index < len(blocks):
+                self.prefix_cache.forget(group, int(blocks[index]))
+
+    def take_changes(self) -> tuple[list[BlockDelta], list[BlockCopy]]:
+        """What changed in the tables since the last call, and copies to make before anything is written. free_copied()
+        must follow for the copies."""
+        copies = []
+        for group, pairs in enumerate(self._copies):
+            if pairs:
+                sources, targets = zip(*pairs, strict=True)
+                copies.append(BlockCopy(group, int32(sources), int32(targets)))
+                pairs.clear()
+        return self.tables.take_changes(), copies
+
+    def free_copied(self, copies: Sequence[BlockCopy]) -> None:
+        """The step that made these copies has retired."""
+        for copy in copies:
+            for place in range(len(copy.sources)):
+                self.pools[copy.group].free(copy.sources[place : place + 1])
+
+    # ---- a row goes --------------------------------------------------------------------------------------------------
+
+    def leave(self, row: int) -> None:
+        """The row's blocks will be freed once the steps in flight have retired."""
+        for group, pool in enumerate(self.pools):
+            pool.leave(self.tables.of(group, row))
+
+    def free(self, row: int) -> None:
+        """Gives back the blocks of a row that left, the last first, so that beginnings live longer."""
+        for group, pool in enumerate(self.pools):
+            pool.free(self.tables.of(group, row)[::-1].copy())
+        self.tables.clear(row)
+        self.covered[row] = 0
+        self._forked[row] = False
+
+    # ---- what blocks are known for -----------------------------------------------------------------------------------
+
+    def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
+        """Units first to last (exclusive) of a row's tokens have been computed and will not be written again."""
+        assert self.prefix_cache is not None
+        for unit in range(first, last):
+            blocks = []
+            for group in self._growing:
+                per_unit = chain.unit // self._groups[group].block_size
+                blocks.append(self.tables.of(group, row)[unit * per_unit : (unit + 1) * per_unit].tolist())
+            self.prefix_cache.register(chain.link(unit, tokens), blocks)
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self, rows: Sequence[int], leaving_rows: Sequence[int], copied: Sequence[BlockCopy]) -> None:
+        """Asserts that blocks are held by these rows, by leaving_rows among them and by the sources of copies in
+        flight, and by nothing else."""
+        unused = np.ones(len(self.covered), dtype=bool)
+        unused[list(rows)] = False
+        assert not self.covered[unused].any(), "a row that is not in use has room"
+        assert not self._forked[unused].any(), "a row that is not in use shares blocks"
+        for group, pool in enumerate(self.pools):
+            blocks, counts = self.tables.blocks[group], self.tables.counts[group]
+            assert not counts[unused].any(), "a row that is not in use holds blocks"
+            held = np.arange(blocks.shape[1]) < counts[:, None]
+            assert not blocks[~held].any(), "a table goes on after its end"
+            assert blocks[held].all(), "a table holds the null block"
+            sources = [copy.sources for copy in copied if copy.group == group]
+            leaving = [self.tables.of(group, row) for row in leaving_rows] + sources
+            pool.check(_counted([blocks[held], *sources], pool.num_blocks), _counted(leaving, pool.num_blocks))
+        if self.prefix_cache is not None:
+            self.prefix_cache.check()
+
+
+def _counted(blocks: Sequence[Array], num_blocks: int) -> Array:
+    return np.bincount(np.concatenate([int32(), *blocks]), minlength=num_blocks)

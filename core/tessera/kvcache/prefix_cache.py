@@ -1,0 +1,116 @@
+"""Blocks found by what they hold: one SHA-256 chain over the token ids of a request, and the blocks that carry each
+link's unit."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from tessera.arrays import Array, int32
+
+SALT_BYTES = 32
+
+
+class HashChain:
+    """The links of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i). Hashed only as far
+    as asked."""
+
+    __slots__ = ("_root", "hashes", "unit")
+
+    def __init__(self, root: bytes, unit: int, hashes: Sequence[bytes] = ()) -> None:
+        self._root = root
+        self.unit = unit
+        self.hashes = list(hashes)
+
+    def link(self, index: int, tokens: Array) -> bytes:
+        """tokens: int32, contiguous, at least as long as units 0 to index."""
+        hashes = self.hashes
+        if index >= len(hashes):
+            unit = self.unit
+            last = hashes[-1] if hashes else self._root
+            data = tokens[len(hashes) * unit : (index + 1) * unit].tobytes()
+            for start in range(0, len(data), unit * 4):
+                last = hashlib.sha256(last + data[start : start + unit * 4]).digest()
+                hashes.append(last)
+        return hashes[index]
+
+    def fork(self, num_tokens: int) -> HashChain:
+        """The chain of another request with the same first num_tokens tokens."""
+        return HashChain(self._root, self.unit, self.hashes[: num_tokens // self.unit])
+
+
+@dataclass(frozen=True)
+class PrefixHit:
+    """The first num_tokens tokens of a request are in blocks[group], in order."""
+
+    num_tokens: int
+    blocks: tuple[Array, ...]
+
+
+class PrefixCache:
+    """Full blocks by content, of all groups of a cache that grow with tokens.
+
+    A unit is as many tokens as the least common multiple of the groups' block sizes, so that a hit is equally long in
+    all groups. A block is known by its unit's link and its place within the unit. The chains start from salt (random
+    for each cache, so that nobody outside can foresee a hash), the tenant's salt and the adapter.
+    """
+
+    def __init__(self, block_sizes: Sequence[int], salt: bytes | None = None) -> None:
+        self.unit = lcm(*block_sizes)
+        self._salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+        self._per_unit = [self.unit // size for size in block_sizes]
+        self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
+        self._known: list[dict[int, tuple[bytes, int]]] = [{} for _ in block_sizes]
+
+    def chain(self, salt: str, adapter: str) -> HashChain:
+        """The start of a request's chain: equal only for an equal tenant and an equal adapter."""
+        root = hashlib.sha256(self._salt)
+        for text in (salt, adapter):
+            data = text.encode()
+            root.update(len(data).to_bytes(8, "little") + data)
+        return HashChain(root.digest(), self.unit)
+
+    def find(self, chain: HashChain, tokens: Array, num_units: int) -> PrefixHit:
+        """The longest known prefix of at most num_units units."""
+        found: list[list[int]] = [[] for _ in self._per_unit]
+        length = 0
+        while length < num_units:
+            link = chain.link(length, tokens)
+            unit = [[blocks.get(link, 0) for blocks in group] for group in self._blocks]
+            if not all(all(blocks) for blocks in unit):
+                break
+            for blocks, more in zip(found, unit, strict=True):
+                blocks.extend(more)
+            length += 1
+        return PrefixHit(length * self.unit, tuple(int32(blocks) for blocks in found))
+
+    def register(self, link: bytes, unit: Sequence[Sequence[int]]) -> None:
+        """The blocks by group that hold a link's unit. Where the link has a block already, that one stays and this one
+        remains unknown."""
+        for blocks, known, held in zip(self._blocks, self._known, unit, strict=True):
+            for place, block in enumerate(held):
+                if block not in known and blocks[place].setdefault(link, block) == block:
+                    known[block] = (link, place)
+
+    def forget(self, group: int, block: int) -> None:
+        """The block's contents go; nothing where they were not known."""
+        entry = self._known[group].pop(block, None)
+        if entry is not None:
+            link, place = entry
+            del self._blocks[group][place][link]
+
+    def clear(self) -> None:
+        """Forgets everything, as after a change of weights."""
+        for group, known in enumerate(self._known):
+            for block in list(known):
+                self.forget(group, block)
+
+    def check(self) -> None:
+        """Asserts that links and blocks name each other."""
+        for blocks, known in zip(self._blocks, self._known, strict=True):
+            assert sum(map(len, blocks)) == len(known), "a block is known by two contents, or a content has no block"
+            for block, (link, place) in known.items():
+                assert blocks[place][link] == block, "a content names another block than the one that names it"

@@ -1,0 +1,74 @@
+"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind: slots,
+attention layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tessera.errors import ModelError, PlatformError
+from tessera.layers.weights import Slot
+from tessera.platform.attention import AttentionBackend, LayerSpec, Mixer
+from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.ops import BoundOps
+from tessera.platform.platform import Device
+
+TENSOR_GROUP = "tensor"
+
+
+@dataclass(frozen=True)
+class BoundMixer:
+    """An attention layer as bound: by whom, for what."""
+
+    spec: LayerSpec
+    backend: AttentionBackend
+    mixer: Mixer
+
+
+class Build:
+    """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
+    they are bound."""
+
+    def __init__(
+        self,
+        ops: BoundOps,
+        device: Device,
+        dtype: str,
+        backends: Sequence[AttentionBackend],
+        group: Communicator | None = None,
+    ) -> None:
+        self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
+        self.group = group or Alone()
+        self.slots: list[Slot] = []
+        self.mixers: list[BoundMixer] = []
+
+    @property
+    def reduce(self) -> str | None:
+        """The group over which partial sums become whole; None where there is but one rank."""
+        return TENSOR_GROUP if self.group.size > 1 else None
+
+    def slot(self, slot: Slot) -> Slot:
+        self.slots.append(slot)
+        return slot
+
+    def shard(self, size: int, what: str) -> tuple[int, int]:
+        """This rank's part of `size` things that divide evenly. Raises ModelError where they do not."""
+        ranks = self.group.size
+        if size % ranks:
+            raise ModelError(f"{what} ({size}) does not divide by --tensor-parallel-size {ranks}.")
+        each = size // ranks
+        return self.group.rank * each, (self.group.rank + 1) * each
+
+    def mixer(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> Mixer:
+        """The first backend that can do the layer, bound to it. weights may be filled until the model is loaded."""
+        reasons = []
+        for backend in self.backends:
+            reason = backend.supports(spec)
+            if reason is None:
+                mixer = backend.bind(spec, weights, self.ops, self.device)
+                self.mixers.append(BoundMixer(spec, backend, mixer))
+                return mixer
+            reasons.append(f"{backend.name}: {reason}")
+        raise PlatformError(f"no attention backend can do layer {spec.layer} ({'; '.join(reasons)}).")

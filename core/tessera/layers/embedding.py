@@ -1,0 +1,61 @@
+"""The vocabulary's two ends: token ids to vectors, vectors to logits; both sharded by vocabulary rows."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tessera.layers.build import TENSOR_GROUP, Build
+from tessera.layers.weights import Part, Slot
+from tessera.platform.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, Packed, SampleSpec
+from tessera.reference.sampling import finish_logits
+
+
+def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
+    """This rank's rows of a [vocab, n] weight and the first of them; every rank has as many, the last ones' padded with
+    zeros."""
+    if build.group.size == 1:
+        return Part(f"{name}.weight", (vocab, n)), 0
+    each = -(-vocab // build.group.size)
+    start = build.group.rank * each
+    return Part(f"{name}.weight", (each, n), (min(start, vocab), min(start + each, vocab))), start
+
+
+class Embedding:
+    """[T] -> [T, n]; with several ranks a partial sum, which the first norm completes."""
+
+    def __init__(self, build: Build, name: str, vocab: int, n: int) -> None:
+        part, start = vocabulary_part(build, name, vocab, n)
+        spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1)
+        self.slot = build.slot(
+            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        )
+        self.call = build.ops.bind("embedding", spec)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        result: Tensor = self.call(tokens, self.slot.tensor)
+        return result
+
+
+class Head:
+    """[S, k] -> logits [S, vocab]. sampling_spec: the same as one composite with sampling."""
+
+    def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
+        self.build, self.vocab, self.cap, self.scale = build, vocab, cap, scale
+        part, _ = vocabulary_part(build, name, vocab, k)
+        self.spec = LinearSpec(part.shape[0], k, build.dtype)
+        self.slot = build.slot(
+            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into))
+        )
+        self.linear = build.ops.bind("linear", self.spec)
+
+    @property
+    def weight(self) -> Packed:
+        return self.slot.packed
+
+    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
+        gather = TENSOR_GROUP if self.build.group.size > 1 else None
+        return LogitsSampleSpec(self.spec, sample, gather, self.cap, self.scale)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        spec = self.sampling_spec(SampleSpec(self.vocab))
+        return finish_logits(spec, self.build.group.all_gather(self.linear(rows, self.weight), -1))

@@ -1,0 +1,65 @@
+"""What a layer asks of the loader: parts of checkpoint tensors, how they are joined, and who prepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tessera.platform.ops import Packed
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all. shape: of the shard; where rows
+    has fewer, zeros follow. fill: what a dummy load puts there (None: random)."""
+
+    name: str
+    shape: tuple[int, ...]
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+    fill: float | None = None
+
+
+Join = Sequence[Part]
+"""Parts that follow each other along the first dimension."""
+
+
+class Slot:
+    """A place for a weight. parts: by name ("weight", "bias"), the parts to join; `stacked`: a list of joins, stacked.
+    value is None until fill()."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Join | Sequence[Join]],
+        prepare: Callable[[Packed, Packed | None], Packed],
+        *,
+        stacked: bool = False,
+    ) -> None:
+        self.parts, self.stacked = parts, stacked
+        self._prepare = prepare
+        self.value: Packed | None = None
+
+    def joins(self, name: str) -> Sequence[Join]:
+        joins: Any = self.parts[name]
+        return joins if self.stacked else (joins,)
+
+    def fill(self, raw: Packed) -> None:
+        """Prepares the joined tensors; a second fill writes into what stands."""
+        self.value = self._prepare(raw, self.value)
+
+    @property
+    def packed(self) -> Packed:
+        assert self.value is not None, "weights are not loaded"
+        return self.value
+
+    @property
+    def tensor(self) -> Tensor:
+        weight: Tensor = self.packed["weight"]
+        return weight
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(tensor.nbytes) for tensor in self.packed.values())

@@ -1,0 +1,67 @@
+"""Fills the slots of a model, one at a time: read, shard, convert, fuse, prepare, drop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tessera.layers.weights import Join, Part, Slot
+from tessera.loader.checkpoint import Source
+from tessera.platform.platform import Arena, Device
+from tessera.platform.runner import Progress
+from tessera.reference.dtypes import torch_dtype
+
+
+def fill_slots(
+    slots: Sequence[Slot], source: Source, dtype: str, device: Device, arena: Arena, report: Callable[[Progress], None]
+) -> None:
+    """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
+    shared. arena counts the bytes."""
+    loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
+    counted: set[int] = set()
+    for number, slot in enumerate(slots):
+        slot.fill({name: loader.joined(slot, name) for name in slot.parts})
+        for tensor in slot.packed.values():
+            if tensor.data_ptr() not in counted:
+                counted.add(tensor.data_ptr())
+                arena.hold(tensor)
+        report(Progress("weights", number + 1, len(slots)))
+
+
+class _Loader:
+    def __init__(self, source: Source, dtype: torch.dtype, device: Device, shared: frozenset[Part]) -> None:
+        self.source, self.dtype, self.device, self.shared = source, dtype, device, shared
+        self.kept: dict[Part, Tensor] = {}
+
+    def joined(self, slot: Slot, name: str) -> Tensor:
+        joins = slot.joins(name)
+        if not slot.stacked and len(joins[0]) == 1:
+            return self._part(joins[0][0])
+        rows = [self._join(join) for join in joins]
+        return torch.stack(rows) if slot.stacked else rows[0]
+
+    def _join(self, join: Join) -> Tensor:
+        return torch.cat([self._part(part) for part in join])
+
+    def _part(self, part: Part) -> Tensor:
+        if part in self.kept:
+            return self.kept[part]
+        tensor = self.source.read(part).to(dtype=self.dtype)
+        missing = part.shape[0] - tensor.shape[0]
+        if missing:
+            tensor = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
+        tensor = tensor.to(self.device.target).contiguous()
+        if part in self.shared:
+            self.kept[part] = tensor
+        return tensor
+
+
+def _taken_twice(slots: Sequence[Slot]) -> frozenset[Part]:
+    alone: Counter[Part] = Counter()
+    for slot in slots:
+        if not slot.stacked:
+            alone.update(parts[0] for parts in slot.parts.values() if len(parts) == 1 and isinstance(parts[0], Part))
+    return frozenset(part for part, times in alone.items() if times > 1)

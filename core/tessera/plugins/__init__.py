@@ -1,0 +1,26 @@
+"""Plugins: found through entry points, loaded one at a time, checked against core's levels, probed and chosen."""
+
+from __future__ import annotations
+
+from tessera.plugins.discovery import Discovered, discover
+from tessera.plugins.extensions import load_registry
+from tessera.plugins.modules import Plugin, Plugins, load_plugins
+from tessera.plugins.paths import load_path
+from tessera.plugins.probe import probe
+from tessera.plugins.registry import Registry, Table
+from tessera.plugins.selection import Selected, select
+
+__all__ = [
+    "Discovered",
+    "Plugin",
+    "Plugins",
+    "Registry",
+    "Selected",
+    "Table",
+    "discover",
+    "load_path",
+    "load_plugins",
+    "load_registry",
+    "probe",
+    "select",
+]

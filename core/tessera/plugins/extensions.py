@@ -1,0 +1,89 @@
+"""What the hooks extensions, commands and routes bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tessera.config.environment import read_environment
+from tessera.errors import ConfigError, PlatformError
+from tessera.plugins.modules import CORE, Plugin, Plugins, load_plugins
+from tessera.plugins.paths import path_problem
+from tessera.plugins.registry import Entry, Registry
+
+if TYPE_CHECKING:
+    import click
+
+
+def load_registry(modules: Iterable[str] = ()) -> Registry:
+    """The registry of this process: core's names and the plugins'. modules: of further plugins (EngineConfig.plugins).
+
+    Raises PlatformError where a plugin's hook fails or two plugins claim a name. A plugin that could not be loaded is
+    named when a name is not found.
+    """
+    return fill_registry(load_plugins(read_environment().load_plugins, modules))
+
+
+def fill_registry(plugins: Plugins) -> Registry:
+    """The registry of loaded plugins; each plugin fills one of its own, which is taken whole."""
+    registry = Registry(CORE, absent=[f"{plugin}: {plugin.error}" for plugin in plugins if plugin.error is not None])
+    for plugin in plugins.having("extensions"):
+        own = Registry(plugin.distribution)
+        _ask(plugins, plugin, "extensions", registry=own)
+        registry.take_all(own)
+    return registry
+
+
+def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[str]]:
+    """The plugins' commands by name, and in words what kept others away: an error, or a name that is taken."""
+    commands: dict[str, click.Command] = {}
+    owners: dict[str, Plugin] = {}
+    problems: list[str] = []
+    for plugin in plugins.having("commands"):
+        own: list[click.Command] = []
+        answer = plugins.ask(plugin, "commands", register=own.append)
+        if answer.error is not None:
+            problems.append(f"{plugin}: {answer.error}")
+            continue
+        for command in own:
+            name = str(command.name)
+            if name in commands:
+                problems.append(f"command '{name}' comes from {owners[name]} and from {plugin}; uninstall one of them")
+            else:
+                commands[name], owners[name] = command, plugin
+    return commands, problems
+
+
+def named_routes(plugins: Plugins, names: Sequence[str]) -> list[str]:
+    """Dotted paths of the routers that --routes names. Raises ConfigError for a name that no plugin has, PlatformError
+    where two have it."""
+    offered: dict[str, Entry] = {}
+    for plugin in plugins.having("routes"):
+        own: list[Entry] = []
+        _ask(plugins, plugin, "routes", register=_collector(own, str(plugin)))
+        for entry in own:
+            if entry.name in offered:
+                owners = f"{offered[entry.name].owner} and {entry.owner}"
+                raise PlatformError(f"routes '{entry.name}' come from {owners}; uninstall one of them.")
+            offered[entry.name] = entry
+    for name in names:
+        if name not in offered:
+            there = f"there is {', '.join(sorted(offered))}" if offered else "no installed plugin has any"
+            raise ConfigError(f"There are no routes '{name}'; {there}.", param="routes")
+    return [offered[name].path for name in dict.fromkeys(names)]
+
+
+def _collector(into: list[Entry], owner: str) -> Any:
+    def register(name: str, path: str) -> None:
+        problem = path_problem(path)
+        if problem is not None:
+            raise PlatformError(f"routes '{name}': {problem}.")
+        into.append(Entry(name, path, owner))
+
+    return register
+
+
+def _ask(plugins: Plugins, plugin: Plugin, hook: str, **arguments: Any) -> None:
+    answer = plugins.ask(plugin, hook, **arguments)
+    if answer.error is not None:
+        raise PlatformError(f"Plugin {plugin} cannot be used: {answer.error}.")

@@ -1,0 +1,169 @@
+"""Loading the modules that entry points name: one at a time, each in its own try, without torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from tessera._version import __version__
+from tessera.errors import TesseraError
+from tessera.hookspecs import PROJECT, REMOVED_HOOKS, Hooks
+from tessera.plugins import builtin
+from tessera.plugins.torch_guard import without_torch
+
+CORE = "tessera-llm"
+"""The distribution of core, which owns the built-in plugin."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An entry point, or a module named in a configuration, and what came of loading it. error: why it gives
+    nothing."""
+
+    name: str
+    distribution: str
+    version: str
+    module: ModuleType | None = None
+    error: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one plugin's hook returned, or why it did not."""
+
+    plugin: Plugin
+    value: Any = None
+    error: str | None = None
+
+
+class Plugins:
+    """The plugins of one process. Core's own come first, then the others in the order they were loaded."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(Hooks)
+        self._plugins: list[Plugin] = []
+        self.add(Plugin("builtin", CORE, __version__, module=builtin))
+
+    def __iter__(self) -> Iterator[Plugin]:
+        return iter(self._plugins)
+
+    def add(self, plugin: Plugin) -> None:
+        """Registers a plugin; one that does not keep to the hooks is kept with its error."""
+        if plugin.module is not None:
+            problem = self._register(plugin.module)
+            if problem is not None:
+                plugin = Plugin(plugin.name, plugin.distribution, plugin.version, error=problem)
+        self._plugins.append(plugin)
+
+    def having(self, hook: str) -> list[Plugin]:
+        """The plugins that implement a hook."""
+        return [plugin for plugin in self._plugins if plugin.module is not None and self._has(plugin.module, hook)]
+
+    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
+        """Calls the hook of one plugin alone, so that its error stops no other."""
+        others = [other for other in self._manager.get_plugins() if other is not plugin.module]
+        try:
+            with without_torch() as attempts:
+                values = self._manager.subset_hook_caller(hook, others)(**arguments)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # kept with the plugin's name; it ends nothing else
+            return Answer(plugin, error=f"its hook {hook} failed: {describe(error)}")
+        if attempts:
+            return Answer(plugin, error=_torch_problem(f"its hook {hook}", attempts))
+        return Answer(plugin, value=values[0] if values else None)
+
+    def _has(self, module: ModuleType, hook: str) -> bool:
+        return any(caller.name == hook for caller in self._manager.get_hookcallers(module) or ())
+
+    def _register(self, module: ModuleType) -> str | None:
+        """Why its hooks cannot be used, or None."""
+        try:
+            self._manager.register(module)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            if self._manager.is_registered(module) and isinstance(error, ValueError):
+                return f"{module.__name__} is registered already, by another entry point"
+            self._manager.unregister(module)
+            return _one_line(error)
+        callers = self._manager.get_hookcallers(module) or []
+        unknown = next((caller.name for caller in callers if not caller.has_spec()), None)
+        if unknown is None and callers:
+            return None
+        self._manager.unregister(module)
+        return no_such_hook(unknown) if unknown is not None else _NO_HOOKS.format(name=module.__name__)
+
+
+_NO_HOOKS = "{name} has no hooks; mark its functions with tessera.platform.hookimpl"
+
+
+def load_plugins(names: frozenset[str] | None = None, modules: Iterable[str] = ()) -> Plugins:
+    """Core's own plugin, the entry points in the order of their names, then modules by their dotted names.
+
+    names: of the entry points to load; None for all.
+    """
+    plugins = Plugins()
+    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: (entry.name, _distribution(entry))):
+        if names is None or entry.name in names:
+            plugins.add(_load(entry))
+    for name in modules:
+        plugins.add(_import(Plugin(name, name, ""), name))
+    return plugins
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = _one_line(error)
+    if isinstance(error, TesseraError):
+        return text.removesuffix(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def no_such_hook(name: str) -> str:
+    if name in REMOVED_HOOKS:
+        return f"its hook '{name}' no longer exists; {REMOVED_HOOKS[name]} replaced it"
+    hooks = [hook for hook in vars(Hooks) if not hook.startswith("_")]
+    near = get_close_matches(name, hooks, n=1)
+    hint = f"did it mean {near[0]}?" if near else f"there is {', '.join(hooks)}"
+    return f"it implements a hook '{name}', which core does not have; {hint}"
+
+
+def _load(entry: EntryPoint) -> Plugin:
+    plugin = Plugin(entry.name, _distribution(entry), entry.dist.version if entry.dist is not None else "")
+    if entry.attr:
+        problem = f"its entry point must name a module, not {entry.value}"
+        return Plugin(plugin.name, plugin.distribution, plugin.version, error=problem)
+    return _import(plugin, entry.module)
+
+
+def _import(plugin: Plugin, name: str) -> Plugin:
+    error: str | None = None
+    module: ModuleType | None = None
+    try:
+        with without_torch() as attempts:
+            module = importlib.import_module(name)
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  # kept for `doctor`; it ends nothing else
+        error = f"{name} cannot be imported: {describe(raised)}"
+    if attempts:
+        error, module = _torch_problem(name, attempts), None
+    return Plugin(plugin.name, plugin.distribution, plugin.version, module, error)
+
+
+def _torch_problem(who: str, attempts: list[str]) -> str:
+    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

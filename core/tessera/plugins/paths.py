@@ -1,0 +1,39 @@
+"""Dotted paths, "package.module:Name": how plugins name what is imported later, in the process that needs it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from tessera.errors import PlatformError
+
+_NAME = r"[^\W\d]\w*"
+_PATH = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*")
+
+
+def path_problem(path: object) -> str | None:
+    """Why something is no dotted path, or None."""
+    if isinstance(path, str) and _PATH.fullmatch(path):
+        return None
+    return f"{path!r:.80} is not a dotted path such as package.module:Name"
+
+
+def load_path(path: str) -> Any:
+    """The object at a dotted path. Raises PlatformError where the path or the name in it is wrong; errors of the module
+    itself go through."""
+    problem = path_problem(path)
+    if problem is not None:
+        raise PlatformError(f"{problem}.")
+    module_name, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise PlatformError(f"{path}: there is no module {error.name}.") from error
+        raise
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise PlatformError(f"{path}: {module_name} has no {name}.")
+        found = getattr(found, part)
+    return found

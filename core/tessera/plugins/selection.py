@@ -1,0 +1,110 @@
+"""Which platform runs: the one the user names, else the one with the highest score; never a stand-in for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tessera.errors import PlatformError
+from tessera.platform import Manifest, Probe
+from tessera.plugins.discovery import Discovered, discover
+from tessera.plugins.probe import PROBE_SECONDS, probe
+
+MAX_PROBES = 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A discovered platform and its probe's answer. error: why there is none; a score of 0 is an answer."""
+
+    found: Discovered
+    probe: Probe | None = None
+    error: str | None = None
+
+    @property
+    def score(self) -> int:
+        return 0 if self.probe is None else self.probe.score
+
+    def __str__(self) -> str:
+        return str(self.found)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The chosen platform. platform: dotted path of its class. reason: the probe's."""
+
+    name: str
+    platform: str
+    distribution: str
+    version: str
+    probe: Probe
+
+
+def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
+    """The platform of that name, else the best. Only what the choice needs is probed. Raises PlatformError."""
+    found = discover()
+    return choose(ask(found, timeout)) if name is None else _named(name, found, timeout)
+
+
+def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
+    """Probes all of them, side by side. timeout: seconds for each."""
+    with ThreadPoolExecutor(max_workers=MAX_PROBES) as threads:
+        return list(threads.map(lambda one: _ask(one, timeout), found))
+
+
+def choose(candidates: Sequence[Candidate]) -> Selected:
+    """The candidate with the highest score. Raises PlatformError where there is none, where several share it, and where
+    one could not be asked: to go on without that one would be to choose another in its place."""
+    if not candidates:
+        raise PlatformError(
+            "No platform is installed; install the one for this machine, such as pip install tessera-cpu."
+        )
+    failed = next((one for one in candidates if one.error is not None), None)
+    usable = sorted((one for one in candidates if one.score > 0), key=lambda one: -one.score)
+    if failed is not None:
+        others = " or ".join(f"--platform {one.found.name}" for one in usable)
+        escape = f", or choose with {others}" if others else ""
+        raise PlatformError(f"Platform {failed} cannot be used: {failed.error}. Repair or uninstall it{escape}.")
+    if not usable:
+        reasons = "; ".join(f"{one}: {one.probe.reason}" for one in candidates if one.probe is not None)
+        raise PlatformError(f"No installed platform can run here. {reasons}.")
+    tied = [one for one in usable if one.score == usable[0].score]
+    if len(tied) > 1:
+        names = ", ".join(str(one) for one in tied)
+        raise PlatformError(f"Platforms {names} share the score {usable[0].score}; choose one with --platform NAME.")
+    return selected(usable[0])
+
+
+def selected(candidate: Candidate) -> Selected:
+    found, answer = candidate.found, candidate.probe
+    assert found.manifest is not None
+    assert answer is not None
+    return Selected(found.name, found.manifest.platform, found.distribution, found.version, answer)
+
+
+def _named(name: str, found: Sequence[Discovered], timeout: float) -> Selected:
+    same = [one for one in found if one.name == name]
+    if not same:
+        near = get_close_matches(name, [one.name for one in found], n=1) or [one.name for one in found]
+        there = f"there is {', '.join(near)}" if near else "none is installed; try pip install tessera-cpu"
+        raise PlatformError(f"There is no platform '{name}'; {there}.")
+    candidate = _ask(next((one for one in same if one.error is None), same[0]), timeout)
+    if candidate.error is not None:
+        raise PlatformError(f"Platform {candidate} cannot be used: {candidate.error}.")
+    if candidate.score == 0:
+        assert candidate.probe is not None
+        raise PlatformError(f"Platform {candidate} cannot run here: {candidate.probe.reason}.")
+    return selected(candidate)
+
+
+def _ask(found: Discovered, timeout: float) -> Candidate:
+    if found.error is not None:
+        return Candidate(found, error=found.error)
+    manifest: Manifest | None = found.manifest
+    assert manifest is not None
+    try:
+        return Candidate(found, probe=probe(manifest, timeout))
+    except PlatformError as error:
+        return Candidate(found, error=error.message)

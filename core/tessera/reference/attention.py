@@ -1,0 +1,131 @@
+"""Attention over blocks, in plain torch: the definition of what a backend computes.
+
+Static shapes and no loop over rows: queries are laid out [rows, widest], keys and values gathered [rows, blocks x block
+size]. Whatever lies outside a row's own tokens is masked out of the arithmetic, so that unused memory may hold
+anything, NaN included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform.attention import (
+    AttentionBackend,
+    CacheConstraints,
+    Caches,
+    CacheSpec,
+    HeadsLayer,
+    KVLayout,
+    LayerSpec,
+    Paged,
+    Plane,
+)
+from tessera.platform.launch import Buffers, Launch
+from tessera.platform.ops import BoundOps
+from tessera.platform.platform import Device, Reason
+
+
+@dataclass(frozen=True)
+class RowGrid:
+    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place of a row, valid [R, W] whether there
+    is one; row, place [T]: back."""
+
+    token: Tensor
+    valid: Tensor
+    row: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, launch: Launch) -> RowGrid:
+        at = launch.q_start.device
+        place = torch.arange(launch.key.width, device=at)[None, :]
+        valid = place < launch.q_len[:, None]
+        token = torch.where(valid, launch.q_start[:, None] + place, 0).long()
+        tokens = torch.arange(launch.key.tokens, device=at)[:, None]
+        inside = (tokens >= launch.q_start[None, :]) & (tokens < (launch.q_start + launch.q_len)[None, :])
+        row = inside.to(torch.int32).argmax(-1)
+        offset = (tokens[:, 0] - launch.q_start[row]).clamp(0, launch.key.width - 1)
+        return cls(token, valid, row, offset.long())
+
+
+@dataclass(frozen=True)
+class PagedPlan:
+    """grid; block and offset [T] of each token's slot; tables [R, B]; query [R, W, 1] and key [1, 1, B x block size]
+    positions; filled: keys that are there."""
+
+    grid: RowGrid
+    block: Tensor
+    offset: Tensor
+    tables: Tensor
+    query: Tensor
+    key: Tensor
+    filled: Tensor
+
+
+class ReferenceAttention(AttentionBackend):
+    """Any head size, any block size, grouped queries, windows, soft caps."""
+
+    name = "reference"
+
+    def supports(self, spec: LayerSpec) -> Reason | None:
+        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
+
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        return CacheConstraints(block_sizes=(16, 1), host_lengths="none", capture="any")
+
+    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
+        assert isinstance(spec, Paged)
+        axes = (("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim))
+        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
+
+    def bind(
+        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
+    ) -> ReferenceAttentionLayer:
+        return ReferenceAttentionLayer(spec, weights, ops)
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+        size = launch.block_sizes[group]
+        slots, tables = launch.slots[group], launch.block_tables[group]
+        at = tables.device
+        first = (launch.kv_len - launch.q_len)[:, None, None]
+        query = first + torch.arange(launch.key.width, device=at)[None, :, None]
+        key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
+        return PagedPlan(
+            RowGrid.of(launch), slots // size, slots % size, tables, query, key, key < launch.kv_len[:, None, None]
+        )
+
+
+class ReferenceAttentionLayer(HeadsLayer):
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
+        for cache, values in zip(caches[self.spec.layer], (k, v), strict=True):
+            cache.index_put_((plan.block, plan.offset), values)
+
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+        spec = self.spec
+        keys, values = (cache[plan.tables].flatten(1, 2) for cache in caches[spec.layer])  # [R, K, Hk, D]
+        seen = plan.filled & (plan.key <= plan.query)  # [R, W, K]
+        if spec.window is not None:
+            seen = seen & (plan.key > plan.query - spec.window)
+        there = plan.filled[:, 0, :, None, None]
+        keys, values = (torch.where(there, x.float(), 0.0) for x in (keys, values))
+        grouped = q[plan.grid.token].float().unflatten(2, (spec.num_kv_heads, -1))  # [R, W, Hk, G, D]
+        scores = torch.einsum("rwhgd,rkhd->rhgwk", grouped, keys) * spec.scale
+        if spec.softcap is not None:
+            scores = torch.tanh(scores / spec.softcap) * spec.softcap
+        scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+        peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that see nothing
+        weights = torch.exp(scores - peak)
+        total = weights.sum(-1, keepdim=True)
+        mixed = torch.einsum("rhgwk,rkhd->rwhgd", weights / total.clamp(min=1e-30), values).flatten(2, 3)
+        result = mixed[plan.grid.row, plan.grid.place].to(q.dtype)
+        if out is not None:
+            result = out.copy_(result)
+        if not lse:
+            return result
+        sums = (peak + torch.log(total)).squeeze(-1).permute(0, 3, 1, 2).flatten(2)
+        return result, sums[plan.grid.row, plan.grid.place]

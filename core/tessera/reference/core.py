@@ -1,0 +1,154 @@
+"""Group core: embedding, products, norms, rotary, gates, and the composites made of them.
+
+Shapes: T tokens, n outputs, k inputs, H heads of D. Norms, rotary and activations compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform.ops import (
+    AddNormSpec,
+    BoundOps,
+    EmbeddingSpec,
+    GatedMLPSpec,
+    GateSpec,
+    HotCall,
+    LinearSpec,
+    NormLinearSpec,
+    NormSpec,
+    Packed,
+    Quantized,
+    QuantizeSpec,
+    RotarySpec,
+)
+from tessera.reference.dtypes import torch_dtype
+
+Activation = Tensor | Quantized
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+def into(result: Tensor, out: Tensor | None) -> Tensor:
+    """The result, in `out` where the caller brought one."""
+    return result if out is None else out.copy_(result)
+
+
+def plain(x: Activation, dtype: torch.dtype) -> Tensor:
+    """An activation as a tensor, its scales multiplied in."""
+    return (x.data.float() * x.scale).to(dtype) if isinstance(x, Quantized) else x
+
+
+def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """tokens [T], weight [rows, n] -> [T, n]."""
+    if not spec.sharded:
+        return into(F.embedding(tokens, weight), out)
+    here = tokens - spec.start
+    inside = (here >= 0) & (here < spec.rows)
+    rows = F.embedding(torch.where(inside, here, 0), weight)
+    return into(torch.where(inside[:, None], rows, 0), out)
+
+
+def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    """x [T, k], weight {"weight": [n, k], "bias": [n]} -> [T, n]."""
+    return into(F.linear(plain(x, weight["weight"].dtype), weight["weight"], weight.get("bias")), out)
+
+
+def rms_norm(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Activation:
+    """x [..., n], weight [n] -> [..., n]; Quantized where spec.emit. Root mean square layer normalization,
+    arXiv:1910.07467."""
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + spec.eps) * (weight.float() + spec.offset)
+    if spec.emit is not None:
+        return quantize(QuantizeSpec(spec.n, spec.dtype, spec.emit), normed)
+    return into(normed.to(x.dtype), out)
+
+
+def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim] float32, cosines then sines.
+    RoFormer, arXiv:2104.09864."""
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    for heads in (q, k):
+        turned = heads[..., : spec.dim].float()
+        if spec.style == "half":
+            a, b = turned.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        else:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        heads[..., : spec.dim] = turned.to(heads.dtype)
+
+
+def gate(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Activation:
+    """x [T, 2n] -> act(x[:, :n]) * x[:, n:], [T, n]; Quantized where spec.emit."""
+    left, right = x.chunk(2, dim=-1)
+    result = _ACTIVATIONS[spec.activation](left.float()) * right.float()
+    if spec.emit is not None:
+        return quantize(QuantizeSpec(spec.n, spec.dtype, spec.emit), result)
+    return into(result.to(x.dtype), out)
+
+
+def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
+    """x [T, n] -> data in the emitted dtype and float32 scale [T, 1] (granularity "token") or [1] ("tensor"),
+    symmetric."""
+    dtype = torch_dtype(spec.emit.dtype)
+    limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
+    wide = x.float()
+    peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
+    scale = peak.clamp(min=1e-12) / limit
+    data = wide / scale
+    return Quantized((data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype), scale)
+
+
+# ---- composites ------------------------------------------------------------------------------------------------------
+# -------------------
+
+
+def add_norm(spec: AddNormSpec, ops: BoundOps) -> HotCall:
+    """(x [T, n], residual [T, n] or None, weight [n]) -> (normed, x + residual)."""
+    norm = ops.bind("rms_norm", spec.norm)
+    group = ops.groups[spec.reduce] if spec.reduce is not None else None
+
+    def call(
+        x: Tensor, residual: Tensor | None, weight: Tensor, *, out: Tensor | None = None
+    ) -> tuple[Activation, Tensor]:
+        whole = x if group is None else group.all_reduce(x)
+        residual = whole if residual is None else whole + residual
+        return norm(residual, weight, out=out), residual
+
+    return call
+
+
+def norm_linear(spec: NormLinearSpec, ops: BoundOps) -> HotCall:
+    """(x, residual or None, norm weight [n], weight) -> (y, x + residual): add_norm, then linear."""
+    norm = ops.bind_emitting("add_norm", spec.norm, ops.wants("linear", spec.linear))
+    product = ops.bind("linear", spec.linear)
+
+    def call(
+        x: Tensor, residual: Tensor | None, norm_weight: Tensor, weight: Packed, *, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        normed, residual = norm(x, residual, norm_weight)
+        return product(normed, weight, out=out), residual
+
+    return call
+
+
+def gated_mlp(spec: GatedMLPSpec, ops: BoundOps) -> HotCall:
+    """(x [T, k], gate_up, down) -> [T, n]: linear, gate, linear."""
+    gate_up = ops.bind("linear", spec.gate_up)
+    act = ops.bind_emitting("gate", spec.gate, ops.wants("linear", spec.down))
+    down = ops.bind("linear", spec.down)
+
+    def call(x: Activation, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+        return down(act(gate_up(x, gate_up_weight)), down_weight, out=out)
+
+    return call

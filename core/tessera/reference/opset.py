@@ -1,0 +1,120 @@
+"""REFERENCE: every op with its definition, and the shapes conformance tries it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessera.platform.ops import (
+    AddNormSpec,
+    EmbeddingSpec,
+    ExpertsSpec,
+    GatedMLPSpec,
+    GateSpec,
+    LinearSpec,
+    LogitsSampleSpec,
+    MoESpec,
+    NormLinearSpec,
+    NormSpec,
+    Op,
+    OpSet,
+    QuantizeSpec,
+    RotarySpec,
+    RouteSpec,
+    SampleSpec,
+)
+from tessera.platform.quantization import QuantSpec
+from tessera.reference import core, moe, sampling
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_SIZES = ((8, 8), (72, 40), (130, 56))
+_INT8 = QuantSpec("int8", granularity="token")
+
+
+def _embeddings() -> Iterator[EmbeddingSpec]:
+    for dtype in _DTYPES:
+        yield EmbeddingSpec(97, 40, dtype)
+        yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
+
+
+def _linears() -> Iterator[LinearSpec]:
+    for dtype in _DTYPES:
+        for n, k in _SIZES:
+            yield LinearSpec(n, k, dtype)
+            yield LinearSpec(n, k, dtype, bias=True)
+
+
+def _norms() -> Iterator[NormSpec]:
+    for dtype in _DTYPES:
+        yield NormSpec(40, dtype, 1e-6)
+        yield NormSpec(129, dtype, 1e-5, offset=1.0)
+
+
+def _rotaries() -> Iterator[RotarySpec]:
+    for style in ("half", "pairs"):
+        yield RotarySpec(24, 24, style)
+        yield RotarySpec(40, 16, style)
+
+
+def _gates() -> Iterator[GateSpec]:
+    for dtype in _DTYPES:
+        for activation in ("silu", "gelu", "gelu_tanh"):
+            yield GateSpec(44, dtype, activation)
+
+
+def _mlps() -> Iterator[GatedMLPSpec]:
+    for dtype in _DTYPES:
+        yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
+
+
+def _routes() -> Iterator[RouteSpec]:
+    yield RouteSpec(8, 2)
+    yield RouteSpec(5, 3, renormalise=False)
+
+
+def _experts() -> Iterator[ExpertsSpec]:
+    for dtype in _DTYPES:
+        yield ExpertsSpec(
+            LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), top_k=2
+        )
+
+
+def _moes() -> Iterator[MoESpec]:
+    for spec in _experts():
+        yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), RouteSpec(5, 2), spec)
+
+
+def _samples() -> Iterator[SampleSpec]:
+    yield SampleSpec(97, greedy=True)
+    for filters in (False, True):
+        for logprobs in (-1, 0, 3):
+            yield SampleSpec(97, filters=filters, logprobs=logprobs)
+
+
+REFERENCE = OpSet(
+    embedding=Op("embedding", "core", core.embedding, sample_specs=_embeddings),
+    linear=Op("linear", "core", core.linear, sample_specs=_linears),
+    rms_norm=Op("rms_norm", "core", core.rms_norm, sample_specs=_norms),
+    rotary=Op("rotary", "core", core.rotary, mutates=("q", "k"), sample_specs=_rotaries),
+    gate=Op("gate", "core", core.gate, sample_specs=_gates),
+    add_norm=Op(
+        "add_norm", "core", compose=core.add_norm, parts=("rms_norm",), emits_by=lambda spec: ("rms_norm", spec.norm),
+        sample_specs=lambda: (AddNormSpec(norm) for norm in _norms()),
+    ),
+    norm_linear=Op(
+        "norm_linear", "core", compose=core.norm_linear, parts=("add_norm", "linear"),
+        sample_specs=lambda: (NormLinearSpec(AddNormSpec(NormSpec(s.k, s.dtype, 1e-6)), s) for s in _linears()),
+    ),
+    gated_mlp=Op(
+        "gated_mlp", "core", compose=core.gated_mlp, parts=("linear", "gate"),
+        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_mlps,
+    ),
+    quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
+    route=Op("route", "moe", moe.route, sample_specs=_routes),
+    experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),
+    moe=Op("moe", "moe", compose=moe.moe, parts=("linear", "route", "experts"), sample_specs=_moes),
+    sample=Op("sample", "sampling", sampling.sample, sample_specs=_samples),
+    logits_sample=Op(
+        "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "sample"),
+        sample_specs=lambda: (LogitsSampleSpec(LinearSpec(97, 40, "float32"), s) for s in _samples()),
+    ),
+)  # fmt: skip

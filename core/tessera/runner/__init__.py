@@ -1,0 +1,1 @@
+"""On one device: a step's decision to token ids."""

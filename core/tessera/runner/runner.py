@@ -1,0 +1,219 @@
+"""Core's model runner: composes batch, launches, model and sampler over a platform's ops (op depth)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.errors import PlatformError
+from tessera.layers.build import Build
+from tessera.loader.load import fill_slots
+from tessera.platform.attention import AttentionBackend, KVLayout, Plan
+from tessera.platform.graph import Eager, GraphRunner
+from tessera.platform.launch import ExactShapes, Launch, LaunchKey, ShapePolicy
+from tessera.platform.platform import Platform
+from tessera.platform.runner import (
+    Artifacts,
+    CacheNeeds,
+    CachePlan,
+    LoadedModel,
+    MemoryBudget,
+    Model,
+    ModelRunner,
+    Progress,
+)
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.reference.state import ReferenceLinearAttention
+from tessera.runner.buffers import DeviceBuffers
+from tessera.runner.cache import CacheMemory
+from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
+from tessera.runner.memory import cache_bytes
+from tessera.runner.sampler import Sampler
+from tessera.runner.services import Services
+from tessera.runner.transfer import PendingStep, SampledRows
+from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats, TensorRef
+
+
+class CoreRunner(ModelRunner):
+    """Order of life: load (build, weights, bind), allocate (caches, buffers), warm_up (captures), then steps."""
+
+    def __init__(self, services: Services, platform: Platform, report: Callable[[Progress], None]) -> None:
+        self.services, self.platform, self.report = services, platform, report
+        self.device = services.device
+        self.features = services.features()
+        self.bits = frozenset[str]().union(*(feature.keys() for feature in self.features))
+        self.model: Model
+        self.build: Build
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+    # -------------------
+
+    def load(self, budget: MemoryBudget) -> LoadedModel:
+        services, platform = self.services, self.platform
+        backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
+        self.model = services.build_model(platform.ops(REFERENCE), backends)
+        assert services.build is not None
+        self.build = services.build
+        with self.device.arena("weights") as arena:
+            fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
+        self.graphs: GraphRunner = platform.graph_runner(self.device) or Eager()
+        self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
+        graphs = self.graphs.estimate(self.shapes.keys())
+        left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, self.model.facts, graphs)
+        return LoadedModel(self.model.facts, tuple(self._needs()), arena.nbytes, left)
+
+    def _needs(self) -> list[CacheNeeds]:
+        needs = []
+        for bound in self.build.mixers:
+            asked, backend, spec = bound.backend.constraints(bound.spec), bound.backend, bound.spec.cache
+
+            def layout(block_size: int, backend: AttentionBackend = backend, spec: Any = spec) -> KVLayout:
+                return backend.kv_cache_layout(spec, block_size)
+
+            needs.append(
+                CacheNeeds(
+                    bound.spec.layer,
+                    spec,
+                    asked.block_sizes,
+                    asked.block_multiple,
+                    asked.index_dtype,
+                    asked.host_lengths,
+                    asked.align_bytes,
+                    layout,
+                )
+            )
+        return needs
+
+    def allocate(self, plan: CachePlan) -> None:
+        self.plan = plan
+        needs = {need.layer: need for need in self._needs()}
+        self.memory = CacheMemory(plan, lambda layer, block_size: needs[layer].layout(block_size), self.device)
+        self.caches = list(self.memory.planes)
+        self.batch = self.services.input_batch(plan)
+        self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
+        scheduler = self.services.config.scheduler
+        rows, tokens = widest(self.shapes, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan))
+        self.builder = LaunchBuilder(
+            plan,
+            self.batch,
+            self.device_tokens,
+            self.shapes,
+            self.buffers,
+            index_dtype=self.platform.capabilities.index_dtype,
+            bits=self.bits,
+        )
+        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features)
+        self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
+
+    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
+        self.executables: dict[LaunchKey, Any] = {}
+        keys = self.shapes.keys()
+        with torch.inference_mode():
+            for number, key in enumerate(keys):
+                launch = self._planned(self.builder.empty(key))
+                self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
+                self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
+                report(Progress("warm-up", number + 1, len(keys)))
+        self.device.synchronize()
+
+    # ---- a step ------------------------------------------------------------------------------------------------------
+    # -------------------
+
+    @torch.inference_mode()
+    def execute(self, step: SchedulerOutput) -> _Executed:
+        began = perf_counter()
+        self.batch.apply(step)
+        for opened in step.opened:
+            known = len(opened.tokens)
+            self.device_tokens[opened.row, :known].copy_(torch.from_numpy(self.batch.tokens[opened.row, :known]))
+        self.memory.copy(step.copies)
+        results = []
+        for prepared in self.builder.build(step):
+            launch = self._planned(prepared.launch)
+            for feature in self.features:
+                feature.before(launch)
+            hidden = self._replay(launch)
+            whole = len(prepared.rows) == len(step.rows)
+            results.append(
+                (prepared, hidden if whole else hidden.clone())
+            )  # the next replay may write into what this one returned
+        return _Executed(step, results, perf_counter() - began)
+
+    @torch.inference_mode()
+    def sample(self, pending: _Executed, masks: Masks | None) -> PendingStep:
+        if masks is not None:
+            raise PlatformError("masked rows are not served yet.")
+        began = perf_counter()
+        drawn = []
+        for prepared, hidden in pending.results:
+            if not prepared.samples.any():
+                continue
+            launch = self.builder.rows_again(prepared)
+            sampled = self.sampler(hidden, launch, prepared.rows, prepared.next_position)
+            self._feed(prepared, launch, sampled.tokens)
+            asked = self.batch.sampling.logprobs[prepared.rows]
+            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
+        fallbacks = self.build.ops.fallbacks.total()
+        stats = StepStats(forward=pending.seconds, sample=perf_counter() - began, fallbacks=fallbacks)
+        return PendingStep(pending.step.step, pending.step.epoch, drawn, stats)
+
+    def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
+        """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
+        spare column."""
+        target = np.full(launch.key.rows, self.batch.spare, np.int32)
+        target[: len(prepared.rows)] = np.where(prepared.samples, prepared.next_position, self.batch.spare)
+        self.device_tokens[launch.rows, self.buffers.put("feed", target, "int32")] = tokens
+
+    def _forward(self, launch: Launch) -> Tensor:
+        """Hidden states of the rows, normed: [R, hidden]."""
+        hidden = self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches)
+        return self.model.select(hidden, launch.sample_at)
+
+    def _replay(self, launch: Launch) -> Tensor:
+        executable = self.executables.get(launch.key)
+        if executable is None:
+            return self._forward(launch)
+        result: Tensor = self.graphs.replay(executable, launch)
+        self.graphs.after_launch(executable, launch)
+        return result
+
+    def _planned(self, launch: Launch) -> Launch:
+        """The launch with its plans: one a group and backend, listed by layer."""
+        made: dict[tuple[int, str], Plan] = {}
+        plans = []
+        for bound in self.build.mixers:
+            key = (self.group_of[bound.spec.layer], bound.backend.name)
+            if key not in made:
+                made[key] = bound.backend.plan(launch, key[0], self.buffers if self.executables else None)
+            plans.append(made[key])
+        launch.plans = plans
+        return launch
+
+    # ---- control -----------------------------------------------------------------------------------------------------
+    # -------------------
+
+    def control(self, verb: Control) -> ControlResult:
+        match verb:
+            case Close():
+                return ControlResult()
+            case ExportBlocks(group, blocks):
+                data = self.memory.export(self.plan.groups[group], group, torch.from_numpy(blocks.astype(np.int64)))
+                return ControlResult(
+                    tensors={"blocks": TensorRef(b"", "uint8", tuple(data.shape), data.numpy().tobytes())}
+                )
+            case _:
+                return ControlResult(error=f"{type(verb).__name__} is not supported yet.")
+
+
+class _Executed:
+    """A step whose forward was launched: each launch and its rows' hidden states."""
+
+    def __init__(self, step: SchedulerOutput, results: Sequence[tuple[Prepared, Tensor]], seconds: float) -> None:
+        self.step, self.results, self.seconds = step, results, seconds

@@ -1,0 +1,94 @@
+"""What core hands to a model runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.arrays import Array
+from tessera.config import EngineConfig
+from tessera.errors import PlatformError
+from tessera.layers.build import TENSOR_GROUP, Build
+from tessera.loader.checkpoint import Dummy, Safetensors
+from tessera.platform.attention import AttentionBackend
+from tessera.platform.collectives import Communicator
+from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with_extra
+from tessera.platform.platform import Capabilities, Device
+from tessera.platform.runner import CachePlan, Feature, Model
+from tessera.plugins import load_path, load_registry
+from tessera.reference.sampling import sample
+from tessera.runner.batch import InputBatch
+
+
+class Services:
+    """RunnerServices of one worker. bound: the ops and the build of the model that build_model made."""
+
+    def __init__(
+        self, config: EngineConfig, device: Device, groups: Mapping[str, Communicator], capabilities: Capabilities
+    ) -> None:
+        self.config, self.device, self.groups = config, device, groups
+        self.registry = load_registry(config.plugins)
+        self.source = Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
+        self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
+        self._features = [cast(Callable[[EngineConfig], Feature], load_path(path))(config) for path in config.features]
+        self.build: Build | None = None
+
+    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
+        extra = [load_path(entry.path) for entry in self.registry.ops]
+        bound = BoundOps(with_extra(ops, extra), self.device, self.groups, no_fallback=self.config.no_fallback)
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
+        factory = load_path(self.registry.models.resolve(self.architecture))
+        model: Model = factory(self.build, self.checkpoint(), self.config.model.max_model_len)
+        for feature in self._features:
+            if feature.cache_specs():
+                raise PlatformError("a feature with caches of its own is not served yet.")
+            model = feature.wrap(model)
+        return model
+
+    @property
+    def architecture(self) -> str:
+        names = self.config.model.checkpoint.get("architectures") or ["?"]
+        return str(names[0])
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        return self.config.model.checkpoint
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        if not isinstance(self.source, Safetensors):
+            raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
+        for name in self.source.names():
+            yield name, self.source.whole(name)
+
+    def input_batch(self, plan: CachePlan) -> InputBatch:
+        return InputBatch(plan, [column for feature in self._features for column in feature.columns()])
+
+    def features(self) -> Sequence[Feature]:
+        return self._features
+
+    def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
+        host, columns = torch.as_tensor(logits), batch.sampling
+        values = [
+            torch.from_numpy(column[rows])
+            for column in (columns.temperature, columns.top_k, columns.top_p, columns.min_p, columns.seed)
+        ]
+        sampling = SamplingRows(*values, torch.from_numpy(positions.astype(np.int64)))
+        spec = SampleSpec(host.shape[-1], greedy=not columns.temperature[rows].any(), filters=True)
+        tokens: Array = sample(spec, host, sampling).tokens.numpy()
+        return tokens
+
+
+def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:
+    """The dtype weights and activations have: what the user asked for, else the checkpoint's where the platform has it,
+    else the platform's first. A float32 checkpoint is served in the platform's first choice, as bfloat16 usually is
+    enough. Raises PlatformError for one the platform does not have."""
+    if asked != "auto":
+        if asked not in capabilities.dtypes:
+            raise PlatformError(
+                f"dtype {asked} is not available on this platform; --dtype takes {', '.join(capabilities.dtypes)}."
+            )
+        return asked
+    return checkpoint if checkpoint in capabilities.dtypes and checkpoint != "float32" else capabilities.dtypes[0]

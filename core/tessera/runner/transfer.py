@@ -1,0 +1,69 @@
+"""Results on their way from the device to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.platform.ops import Sampled
+from tessera.platform.platform import Device, Future
+from tessera.step import RowLogprobs, StepOutput, StepStats
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """What one launch drew, its copies to the host under way. logprobs: alternatives each row asked for, -1 none."""
+
+    rows: Array
+    samples: Array
+    asked: Array
+    parts: tuple[Future[Any] | None, ...]
+
+    @classmethod
+    def copying(cls, device: Device, rows: Array, samples: Array, asked: Array, sampled: Sampled) -> SampledRows:
+        return cls(rows, samples, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
+
+    def logprobs(self) -> list[RowLogprobs]:
+        _, ids, values, ranks = (None if part is None else part.result() for part in self.parts)
+        if ids is None:
+            return []
+        wanted = [(i, int(k)) for i, k in enumerate(self.asked) if self.samples[i] and k >= 0]
+        return [
+            RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])
+            for i, k in wanted
+        ]
+
+
+class PendingStep:
+    """A step's output: waits for its copies when asked."""
+
+    def __init__(self, step: int, epoch: int, parts: Sequence[SampledRows], stats: StepStats) -> None:
+        self.step, self.epoch, self.parts, self.stats = step, epoch, parts, stats
+
+    def done(self) -> bool:
+        return all(copy is None or copy.done() for part in self.parts for copy in part.parts)
+
+    def result(self) -> StepOutput:
+        began = perf_counter()
+        rows, tokens = [], []
+        for part in self.parts:
+            drawn = part.parts[0]
+            assert drawn is not None
+            values = drawn.result()[: len(part.rows)]
+            rows.append(part.rows[part.samples])
+            tokens.append(values[part.samples])
+        all_rows = np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, np.int32)
+        return StepOutput(
+            step=self.step,
+            rows=all_rows,
+            counts=np.ones(len(all_rows), np.int32),
+            tokens=np.concatenate(tokens).astype(np.int32) if tokens else np.zeros(0, np.int32),
+            logprobs=[row for part in self.parts for row in part.logprobs()],
+            stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
+            epoch=self.epoch,
+        )

@@ -1,0 +1,64 @@
+"""A worker: one process, its device, its model runner; the order in which they come to life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tessera.config import EngineConfig
+from tessera.layers.build import TENSOR_GROUP
+from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.platform import Future, Platform, WorkerSpec
+from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
+from tessera.runner.collectives import TorchCommunicator
+from tessera.runner.memory import budget
+from tessera.runner.runner import CoreRunner
+from tessera.runner.services import Services
+from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+
+Report = Callable[[Progress], None]
+
+
+class Worker:
+    """spec: its place among the workers. rendezvous: a URL where they meet; unused where there is one."""
+
+    def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
+        self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
+        self.groups: Mapping[str, Communicator] = {}
+        self.runner: ModelRunner
+
+    def load(self, report: Report) -> LoadedModel:
+        platform, config = self.platform, self.config
+        platform.enter_process(self.spec)
+        device = platform.open(self.spec.devices[0])
+        device.seed(config.seed)
+        granted = budget(config, device.memory())
+        self.groups = {TENSOR_GROUP: self._group(device.target)}
+        services = Services(config, device, self.groups, platform.capabilities)
+        self.runner = platform.runner(services) or CoreRunner(services, platform, report)
+        return self.runner.load(granted)
+
+    def _group(self, target: Any) -> Communicator:
+        if self.spec.world_size == 1:
+            return Alone()
+        own = self.platform.communicator(self.spec, self.rendezvous)
+        return own or TorchCommunicator.join(self.rendezvous, self.spec.rank, self.spec.world_size, target)
+
+    def allocate(self, plan: CachePlan) -> None:
+        self.runner.allocate(plan)
+
+    def warm_up(self, report: Report) -> None:
+        self.runner.warm_up({}, report)
+
+    def execute(self, step: SchedulerOutput) -> Any:
+        return self.runner.execute(step)
+
+    def sample(self, pending: Any, masks: Masks | None) -> Future[StepOutput]:
+        return self.runner.sample(pending, masks)
+
+    def control(self, verb: Control) -> ControlResult:
+        return self.runner.control(verb)
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            group.close()

@@ -1,0 +1,196 @@
+"""Waiting requests start: when there is room, and from how many tokens that are in the cache already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.arrays import int32
+from tessera.kvcache.manager import KVCacheManager
+from tessera.kvcache.prefix_cache import PrefixHit
+from tessera.scheduler.draft import StepDraft
+from tessera.scheduler.occupancy import Occupancy
+from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.progress import SchedulerCounters, Started
+from tessera.scheduler.resources import ResourceList
+from tessera.scheduler.rows import Rows, Status
+from tessera.scheduler.shares import TokenShares
+from tessera.scheduler.tracked import NO_ROW, TrackedRequest
+from tessera.scheduler.waiting import WaitingQueue
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a request starts from: a prefix in the cache, or a sibling's prompt up to its last token."""
+
+    num_tokens: int
+    hit: PrefixHit | None = None
+    leader: TrackedRequest | None = None
+
+
+class Admission:
+    """The waiting requests, and the followers: those that have a row and wait until a sibling has computed the prompt
+    they share.
+
+    A follower has its row from when it is its turn, so nobody overtakes it; it holds no blocks until it runs, and then
+    it is a running request like any other.
+    """
+
+    def __init__(
+        self,
+        requests: Mapping[int, TrackedRequest],
+        rows: Rows,
+        cache: KVCacheManager,
+        occupancy: Occupancy,
+        resources: ResourceList,
+        shares: TokenShares,
+        policy: SchedulingPolicy,
+        counters: SchedulerCounters,
+        max_placed: int,
+    ) -> None:
+        self.waiting = WaitingQueue()
+        self._requests = requests
+        self._rows = rows
+        self._cache = cache
+        self._occupancy = occupancy
+        self._resources = resources
+        self._shares = shares
+        self._policy = policy
+        self._counters = counters
+        self._max_placed = max_placed
+        self._followers: list[TrackedRequest] = []
+        self._started: list[Started] = []
+
+    def take_started(self) -> list[Started]:
+        """Requests that started for the first time since the last call."""
+        started, self._started = self._started, []
+        return started
+
+    def forget_follower(self, request: TrackedRequest) -> None:
+        self._followers.remove(request)
+
+    # ---- followers ---------------------------------------------------------------------------------------------------
+
+    def wake_followers(self) -> None:
+        """Followers whose prompt is there, or whose sibling is gone, run from now on."""
+        still = []
+        for request in self._followers:
+            origin = self._origin(request)
+            if origin is None:
+                still.append(request)
+            else:
+                self._run(request, origin)
+        self._followers = still
+
+    def _leader(self, request: TrackedRequest) -> TrackedRequest | None:
+        """The running sibling that a request which never ran shares its prompt with."""
+        leader = self._requests.get(request.request.leader)
+        if leader is None or leader.row == NO_ROW or request.started or not self._cache.can_fork:
+            return None
+        return leader if self._rows.status[leader.row] == Status.RUNNING else None
+
+    def _origin(self, request: TrackedRequest) -> _Origin | None:
+        """None where a sibling is still computing the prompt: all of it but the last token must be in the cache for
+        sure."""
+        leader = self._leader(request)
+        if leader is None:
+            hit = self._cache.get_computed_blocks(request.chain, request.tokens, self._shares.chunk_multiple)
+            return _Origin(hit.num_tokens, hit=hit)
+        shared = request.num_prompt - 1
+        return _Origin(shared, leader=leader) if self._rows.num_retired[leader.row] >= shared else None
+
+    # ---- waiting requests --------------------------------------------------------------------------------------------
+
+    def start_waiting(self, draft: StepDraft) -> None:
+        """As many as there is room for, in the policy's order."""
+        while len(self.waiting):
+            request = self._requests[self._policy.next(self.waiting.requests).key]
+            if not self._may_ask(request) or not self._start(draft, request):
+                return
+
+    def _may_ask(self, request: TrackedRequest) -> bool:
+        """What can be said without looking for its prefix."""
+        if request.row != NO_ROW or request.refused_at == self._standing:
+            return False
+        if self._occupancy.num_placed >= self._max_placed or not self._rows.num_free:
+            return False
+        return self._policy.may_start(request, self._occupancy.num_placed)
+
+    @property
+    def _standing(self) -> tuple[int, int]:
+        """As long as this stays the same there is not more room for blocks than before."""
+        return self._cache.num_freed, len(self._rows.running)
+
+    def _start(self, draft: StepDraft, request: TrackedRequest) -> bool:
+        """False where it must wait, and all behind it."""
+        origin = self._origin(request)
+        if origin is None:
+            if not self._resources.room_to_start(request, 1):
+                return False
+            self._place(request, 1)
+            self._followers.append(request)
+            return True
+        if not self._has_blocks(request, origin):
+            request.refused_at = self._standing
+            return False
+        left = request.num_tokens - origin.num_tokens
+        later = draft.kind == "prefill" and left == 1
+        count = 1 if later else self._grant(draft, origin.num_tokens, left)
+        room = self._resources.room_to_start(request, count) if count else 0
+        if room < count:
+            count = self._shares.chunk(origin.num_tokens, left, room)
+        if not count:
+            return False
+        self._place(request, count)
+        self._run(request, origin)
+        if not later:
+            self._give(draft, request, origin.num_tokens, count, left)
+        return True
+
+    def _has_blocks(self, request: TrackedRequest, origin: _Origin) -> bool:
+        """Room for all its tokens, and for a block more of each request that runs, so that it is not preempted at
+        once."""
+        if origin.hit is None:
+            needed = self._cache.blocks_to_fork()
+        else:
+            needed = self._cache.blocks_to_start(origin.hit, request.num_tokens)
+        return self._cache.has(needed, beside=len(self._rows.running))
+
+    def _grant(self, draft: StepDraft, start: int, left: int) -> int:
+        """Tokens that the step has for it."""
+        if left > 1 and (draft.kind == "decode" or draft.num_prefills >= self._shares.max_prefill_rows):
+            return 0
+        return self._shares.chunk(start, left, draft.room)
+
+    def _place(self, request: TrackedRequest, count: int) -> None:
+        self.waiting.remove(request)
+        self._occupancy.place(request, count)
+
+    def _run(self, request: TrackedRequest, origin: _Origin) -> None:
+        if origin.hit is not None:
+            self._occupancy.open(request, origin.hit)
+        elif origin.leader is not None:
+            self._occupancy.fork(request, origin.leader)
+        if not request.started:
+            request.started = True
+            self._started.append(Started(request.key, origin.num_tokens, time.monotonic()))
+            self._count(request, origin)
+
+    def _count(self, request: TrackedRequest, origin: _Origin) -> None:
+        counters = self._counters
+        counters.requests += 1
+        counters.prompt_tokens += request.num_prompt
+        if origin.leader is not None:
+            counters.forked_tokens += origin.num_tokens
+        elif request.chain is not None:
+            counters.prefix_queries_tokens += request.num_prompt
+            counters.cached_prompt_tokens += origin.num_tokens
+
+    def _give(self, draft: StepDraft, request: TrackedRequest, start: int, count: int, left: int) -> None:
+        rows, starts, tokens = int32([request.row]), int32([start]), int32([count])
+        demand = self._cache.demand(rows, starts, starts + tokens)
+        if demand is not None:
+            self._cache.allocate_slots(demand)
+        self._resources.take(request, count)
+        draft.grant(rows, starts, tokens, int(left > 1))

@@ -1,0 +1,166 @@
+"""The state of all requests that have a row, in arrays, so that a step over many rows touches no object of any of
+them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.scheduler.tracked import NO_ROW, TrackedRequest
+
+NO_STEP = -1
+
+
+class Status(IntEnum):
+    """Of a row. RESERVED: its request waits for a sibling's prompt. PREEMPTED and ENDED: it is used by steps in flight
+    and closes after them."""
+
+    FREE = 0
+    RESERVED = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    ENDED = 4
+
+
+class Rows:
+    """Arrays over rows; a row is the same in the runner's state.
+
+    int32: num_prompt; num_tokens, known here, prompt and answer; num_computed, in the cache once the steps in flight
+    are done; num_retired, in the cache already; pending, sampled in steps in flight; min_total and max_total, tokens
+    before which no stop token counts and after which it ends; num_cached, known to the prefix cache.
+    int64: key, order (of arrival); last_step that it took part in, sampled_step that drew its newest token.
+    tokens [rows, max_model_len] int32: what is known; memory is touched only as far as rows get.
+    """
+
+    def __init__(self, num_rows: int, max_model_len: int) -> None:
+        self.num_rows = num_rows
+        self.tokens = np.zeros((num_rows, max_model_len), dtype=np.int32)
+        self.status = np.zeros(num_rows, dtype=np.int8)
+        self.num_prompt, self.num_tokens, self.num_computed, self.num_retired = np.zeros((4, num_rows), dtype=np.int32)
+        self.pending, self.min_total, self.max_total, self.num_cached = np.zeros((4, num_rows), dtype=np.int32)
+        self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
+        self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
+        self.last_step, self.sampled_step = np.full((2, num_rows), NO_STEP, dtype=np.int64)
+        self.requests: list[TrackedRequest | None] = [None] * num_rows
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._running: Array | None = None
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def used(self) -> list[int]:
+        return [row for row, request in enumerate(self.requests) if request is not None]
+
+    def request(self, row: int) -> TrackedRequest:
+        request = self.requests[row]
+        assert request is not None
+        return request
+
+    def take(self, request: TrackedRequest) -> int:
+        """A free row for a request, reserved."""
+        row = self._free.pop()
+        request.row = row
+        self.requests[row] = request
+        self.set_status(row, Status.RESERVED)
+        self.key[row], self.order[row] = request.key, request.order
+        self.num_prompt[row], self.num_tokens[row] = request.num_prompt, len(request.tokens)
+        return row
+
+    def open(self, row: int, num_computed: int, max_total: int) -> None:
+        """Its request runs from now on, num_computed of its tokens being in the cache."""
+        request = self.request(row)
+        params = request.request.params
+        self.tokens[row, : len(request.tokens)] = request.tokens
+        self.num_computed[row] = self.num_retired[row] = num_computed
+        self.min_total[row], self.max_total[row] = request.num_prompt + params.min_tokens, max_total
+        self.ignores_eos[row], self.has_stop_ids[row] = params.ignore_eos, bool(params.stop_token_ids)
+        self.set_status(row, Status.RUNNING)
+
+    def set_status(self, row: int, status: Status) -> None:
+        self.status[row] = status
+        self._running = None
+
+    def close(self, row: int) -> None:
+        """Its request, where it goes on, takes what it has with it."""
+        request = self.request(row)
+        if self.status[row] == Status.PREEMPTED:
+            request.tokens = self.tokens[row, : self.num_tokens[row]].copy()
+        request.row = NO_ROW
+        self.requests[row] = None
+        for counts in (
+            self.num_prompt,
+            self.num_tokens,
+            self.num_computed,
+            self.num_retired,
+            self.pending,
+            self.num_cached,
+        ):
+            counts[row] = 0
+        self.last_step[row] = self.sampled_step[row] = NO_STEP
+        self.set_status(row, Status.FREE)
+        self._free.append(row)
+
+    # ---- many rows at once -------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Array:
+        """Rows that run, the first to arrive first."""
+        if self._running is None:
+            rows = np.flatnonzero(self.status == Status.RUNNING).astype(np.int32)
+            self._running = rows[np.argsort(self.order[rows])]
+        return self._running
+
+    def work(self) -> tuple[Array, Array, Array]:
+        """Running rows that have something to compute, in order of arrival; where each goes on; how many tokens each
+        has left, the one in flight included. A row whose steps in flight draw its last token has none."""
+        rows = self.running
+        known = self.num_tokens[rows] + self.pending[rows]
+        starts = self.num_computed[rows]
+        left = known - starts
+        has = (left > 0) & (known < self.max_total[rows])
+        if has.all():
+            return rows, starts, left
+        return rows[has], starts[has], left[has]
+
+    def advance(self, rows: Array, ends: Array, step: int) -> Array:
+        """Rows take part in a step that computes their tokens up to ends. Returns which of them sample, as a mask."""
+        self.num_computed[rows] = ends
+        self.last_step[rows] = step
+        samples: Array = ends == self.num_tokens[rows] + self.pending[rows]
+        sampling = rows[samples]
+        self.pending[sampling] += 1
+        self.sampled_step[sampling] = step
+        return samples
+
+    def going_on(self, rows: Array) -> Array:
+        """Which of rows have a request that has not ended, as a mask."""
+        status = self.status[rows]
+        going: Array = (status == Status.RUNNING) | (status == Status.PREEMPTED)
+        return going
+
+    def append(self, rows: Array, tokens: Array) -> None:
+        """One more known token for each of rows."""
+        at = self.num_tokens[rows]
+        self.tokens[rows, at] = tokens
+        self.num_tokens[rows] = at + 1
+
+    def check_idle(self) -> None:
+        """Asserts that nobody has left anything."""
+        assert not self.used, "a row is in use"
+        assert sorted(self._free) == list(range(self.num_rows)), "a row is lost, or free twice"
+        assert not self.status.any(), "a free row has a status"
+        for counts in (
+            self.num_prompt,
+            self.num_tokens,
+            self.num_computed,
+            self.num_retired,
+            self.pending,
+            self.num_cached,
+        ):
+            assert not counts.any(), "a free row has tokens"
+        assert (self.last_step == NO_STEP).all(), "a free row remembers a step"
+        assert (self.sampled_step == NO_STEP).all(), "a free row remembers a step"

@@ -1,0 +1,67 @@
+"""Counts implicit reads of device memory by the host: what would stall an asynchronous device, or be wrong in a
+captured step."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any, Self
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_READING_OPS = (
+    "aten._local_scalar_dense",
+    "aten.is_nonzero",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten._unique2",
+    "aten.unique_dim",
+    "aten.unique_consecutive",
+    "aten.equal",
+    "aten.repeat_interleave.Tensor",
+)
+_READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__")
+
+
+class HostReads(TorchDispatchMode):
+    """`with HostReads() as reads: ...; assert not reads.found`. found: where each read was made. Explicit ones go
+    through Device.to_host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._patches = [patch.object(torch.Tensor, name, self._reading(name)) for name in _READING_METHODS]
+
+    def __enter__(self) -> Self:
+        for method in self._patches:
+            method.start()
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for method in self._patches:
+            method.stop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).replace(".default", "")
+        if name.partition(".")[2] and name in _READING_OPS:
+            self._note(name)
+        return func(*args, **(kwargs or {}))
+
+    def _reading(self, name: str) -> Any:
+        original = getattr(torch.Tensor, name)
+
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._note(name)
+            return original(tensor, *args, **kwargs)
+
+        return method
+
+    def _note(self, what: str) -> None:
+        frames = [frame for frame in traceback.extract_stack()[:-2] if "/torch/" not in frame.filename]
+        self.found.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}")

@@ -1,0 +1,27 @@
+"""The reference platform: a bare torch device, nothing overridden."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from tessera.platform.device import HostDevice, TorchDevice
+from tessera.platform.platform import Capabilities, Device, MemoryFigures, Platform
+
+
+class ReferencePlatform(Platform):
+    """kind: torch's name of the device; subclass with another to run a new device on core's reference."""
+
+    name = "reference"
+    kind = "cpu"
+    capabilities = Capabilities(dtypes=("bfloat16", "float32", "float16"), async_dispatch=False)
+
+    def open(self, index: int) -> Device:
+        return host_device() if self.kind == "cpu" else TorchDevice(torch, self.kind, index)
+
+
+def host_device() -> HostDevice:
+    """The host, half of its memory called free."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return HostDevice(torch, MemoryFigures(total=total, free=total // 2, host=True))

@@ -1,0 +1,337 @@
+"""The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on
+what the host forgives.
+
+Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory likewise,
+prefill and decode in separate launches, two steps in flight, results that reach the host late, captured launches whose
+tensors must keep their addresses; a product that writes where it is told, a norm that emits scaled activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform.attention import AttentionBackend, CacheConstraints, LayerSpec
+from tessera.platform.device import HostDevice
+from tessera.platform.graph import GraphRunner
+from tessera.platform.launch import (
+    Buffers,
+    Kind,
+    Launch,
+    LaunchKey,
+    LaunchShape,
+    ShapePolicy,
+    StepRules,
+    StepShape,
+)
+from tessera.platform.ops import (
+    BoundOps,
+    EmbeddingSpec,
+    GatedMLPSpec,
+    HotCall,
+    Kernel,
+    LinearSpec,
+    NormSpec,
+    OpSet,
+    Packed,
+    Quantized,
+    replace,
+)
+from tessera.platform.platform import Arena, Capabilities, Device, Future, MemoryFigures, Platform, Tag
+from tessera.platform.quantization import ActSpec
+from tessera.platform.runner import ModelFacts
+from tessera.reference.attention import PagedPlan, ReferenceAttention
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+BLOCK_SIZE = 24
+SCALED = ActSpec("float32", granularity="token")
+DECODE_ROWS = (2, 8)
+PREFILL_WIDTHS = (16, 64)
+PREFILL_ROWS = 2
+
+
+@dataclass
+class Current:
+    """The launch under way, for the kernels that poison its padding."""
+
+    launch: Launch | None = None
+
+
+class StrictPlatform(Platform):
+    name = "strict"
+    capabilities = Capabilities(
+        dtypes=("float32", "bfloat16"), index_dtype="int32", async_dispatch=True, static_shapes=True, capture=True
+    )
+
+    def __init__(self) -> None:
+        self.current = Current()
+
+    def open(self, index: int) -> Device:
+        return StrictDevice()
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return replace(
+            reference,
+            embedding=PoisonedEmbedding(self.current),
+            linear=BufferedLinear(),
+            rms_norm=ScalingNorm(),
+            gated_mlp=BufferedMLP(),
+        )
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (StrictAttention(),)
+
+    def graph_runner(self, device: Device) -> GraphRunner:
+        return RecordingGraphs(self.current)
+
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
+        return Buckets(-(-config.model.max_model_len // BLOCK_SIZE))
+
+    def step_rules(self, model: ModelFacts) -> StepRules:
+        return StepRules(max_prefill_rows=3, chunk_multiple=8, tokens_per_grant=max(PREFILL_WIDTHS))
+
+
+class SeparateStrictPlatform(StrictPlatform):
+    """The variant in which a step holds either prefill or decode."""
+
+    def step_rules(self, model: ModelFacts) -> StepRules:
+        return StepRules(
+            mix_prefill_decode=False,
+            max_prefill_rows=PREFILL_ROWS,
+            chunk_multiple=8,
+            tokens_per_grant=max(PREFILL_WIDTHS),
+        )
+
+
+# ---- device ----------------------------------------------------------------------------------------------------------
+# -------------------
+
+
+class StrictDevice(HostDevice):
+    def __init__(self) -> None:
+        super().__init__(torch, MemoryFigures(total=1 << 30, free=1 << 30, host=True))
+
+    def to_host(self, tensor: Tensor) -> Future[Any]:
+        return _Late(tensor)
+
+    def arena(self, tag: Tag) -> Arena:
+        return PoisonedArena(tag) if tag == "kv" else Arena(tag)
+
+
+class PoisonedArena(Arena):
+    """All bits set: NaN in every float format."""
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        super().hold(tensor)
+        return tensor.fill_(255)
+
+
+class _Late:
+    """Is not there until it is waited for, and then a copy."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.value: Any = None
+
+    def done(self) -> bool:
+        return self.value is not None
+
+    def result(self) -> Any:
+        if self.value is None:
+            self.value = _numpy(self.tensor).copy()
+        return self.value
+
+
+_numpy = torch.Tensor.numpy  # as it is while HostReads counts the others
+
+
+# ---- shapes and captures
+# ----------------------------------------------------------------------------------------------------------------
+
+
+class Buckets(ShapePolicy):
+    """Decode in 2 or 8 rows; prefill in 2 rows of 16 or 64 tokens, each row at a multiple of the width, so that padding
+    lies between requests."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        shapes = []
+        for first in range(0, step.num_decode, max(DECODE_ROWS)):
+            last = min(first + max(DECODE_ROWS), step.num_decode)
+            rows = next(rows for rows in DECODE_ROWS if rows >= last - first)
+            shapes.append(LaunchShape(self._key("decode", rows, 1, step.bits), first, last, 1))
+        for first in range(step.num_decode, len(step.q_len), PREFILL_ROWS):
+            last = min(first + PREFILL_ROWS, len(step.q_len))
+            longest = int(step.q_len[first:last].max())
+            width = next(width for width in PREFILL_WIDTHS if width >= longest)
+            shapes.append(LaunchShape(self._key("prefill", PREFILL_ROWS, width, step.bits), first, last, width))
+        return shapes
+
+    def keys(self) -> Sequence[LaunchKey]:
+        decode = [self._key("decode", rows, 1) for rows in DECODE_ROWS]
+        return decode + [self._key("prefill", PREFILL_ROWS, width) for width in PREFILL_WIDTHS]
+
+    def _key(self, kind: Kind, rows: int, width: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
+        return LaunchKey(kind, rows, width, self.blocks, rows * width, bits)
+
+
+class RecordingGraphs(GraphRunner):
+    """Remembers where every tensor of a captured launch lies, and fails where a replay brings one that lies elsewhere
+    or has another shape."""
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+        self.replays = 0
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        self._run(forward, launch)
+        return forward, _addresses(launch)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        forward, addresses = executable
+        assert _addresses(launch) == addresses, "a captured launch was replayed with other buffers"
+        self.replays += 1
+        return self._run(forward, launch)
+
+    def _run(self, forward: Callable[[Launch], Any], launch: Launch) -> Any:
+        self.current.launch = launch
+        return forward(launch)
+
+
+def _addresses(launch: Launch) -> dict[str, tuple[int, tuple[int, ...]]]:
+    found = {}
+    for field in fields(launch):
+        value = getattr(launch, field.name)
+        named = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [("", value)]
+        )
+        for name, tensor in named:
+            if isinstance(tensor, Tensor):
+                found[f"{field.name}{name}"] = (tensor.data_ptr(), tuple(tensor.shape))
+    return found
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+# -------------------
+
+
+class PoisonedEmbedding(Kernel[EmbeddingSpec]):
+    """The reference, and NaN for every token that is padding."""
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
+    def bind(self, spec: EmbeddingSpec, ops: BoundOps, device: Device) -> HotCall:
+        look_up = ops.reference("embedding", spec)
+
+        def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            launch = self.current.launch
+            assert launch is not None
+            at = torch.arange(len(tokens))[:, None]
+            real = ((at >= launch.q_start) & (at < launch.q_start + launch.q_len)).any(-1, keepdim=True)
+            poisoned = torch.where(real, look_up(tokens, weight), torch.nan)
+            return poisoned if out is None else out.copy_(poisoned)
+
+        return embedding
+
+
+class BufferedLinear(Kernel[LinearSpec]):
+    """A product that writes into the buffer it was given, and would have its float32 input scaled by powers of two
+    (which loses nothing)."""
+
+    def supports(self, spec: LinearSpec) -> str | None:
+        return "experts are the reference's" if spec.experts else None
+
+    def wants(self, spec: LinearSpec) -> ActSpec | None:
+        return SCALED if spec.dtype == "float32" else None
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
+        def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            data = x.data if isinstance(x, Quantized) else x
+            if out is None:
+                out = data.new_empty(len(data), spec.n)
+            torch.mm(data, weight["weight"].T, out=out)
+            if isinstance(x, Quantized):
+                out.mul_(x.scale)
+            if spec.bias:
+                out.add_(weight["bias"])
+            return out
+
+        return linear
+
+
+class ScalingNorm(Kernel[NormSpec]):
+    """The reference, or, for who wants it so, each row divided by the power of two above its largest element."""
+
+    def supports(self, spec: NormSpec) -> str | None:
+        return None if spec.emit in (None, SCALED) else f"does not emit {spec.emit}"
+
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> HotCall:
+        plain = ops.reference("rms_norm", NormSpec(spec.n, spec.dtype, spec.eps, spec.offset))
+
+        def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor | Quantized:
+            normed: Tensor = plain(x, weight, out=out)
+            if spec.emit is None:
+                return normed
+            scale = torch.exp2(torch.ceil(torch.log2(normed.abs().amax(-1, keepdim=True).clamp(min=1e-20))))
+            return Quantized(normed / scale, scale)
+
+        return rms_norm
+
+
+class BufferedMLP(Kernel[GatedMLPSpec]):
+    """A composite of a vendor's own: keeps one buffer for the wide activation and has the bound product write into
+    it."""
+
+    def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
+        return SCALED if spec.gate_up.dtype == "float32" else None
+
+    def workspace(self, spec: GatedMLPSpec, max_tokens: int) -> int:
+        return max_tokens * spec.gate_up.n * 4
+
+    def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> HotCall:
+        gate_up, down = ops.bind("linear", spec.gate_up), ops.bind("linear", spec.down)
+        buffers: dict[int, Tensor] = {}
+
+        def gated_mlp(
+            x: Tensor | Quantized, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None
+        ) -> Any:
+            data = x.data if isinstance(x, Quantized) else x
+            wide = buffers.setdefault(len(data), data.new_empty(len(data), spec.gate_up.n))
+            assert gate_up(x, gate_up_weight, out=wide) is wide
+            left, right = wide.chunk(2, dim=-1)
+            act = (
+                F.silu(left)
+                if spec.gate.activation == "silu"
+                else F.gelu(left, approximate=_gelu(spec.gate.activation))
+            )
+            return down(act * right, down_weight, out=out)
+
+        return gated_mlp
+
+
+def _gelu(activation: str) -> str:
+    return "tanh" if activation == "gelu_tanh" else "none"
+
+
+class StrictAttention(ReferenceAttention):
+    """The reference in blocks of 24, over int32 indices alone."""
+
+    name = "strict"
+
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        return CacheConstraints(block_sizes=(BLOCK_SIZE,), block_multiple=False, host_lengths="none", capture="any")
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+        for tensor in (*launch.slots, *launch.block_tables):
+            assert tensor.dtype == torch.int32, tensor.dtype
+        return super().plan(launch, group, buffers)

@@ -1,0 +1,17 @@
+"""Tessera on general-purpose processors, on torch's kernels."""
+
+from __future__ import annotations
+
+from tessera.platform import API_LEVELS, Manifest, hookimpl
+
+
+@hookimpl
+def platforms() -> list[Manifest]:
+    return [
+        Manifest(
+            "cpu",
+            probe="tessera_cpu.probe:probe",
+            platform="tessera_cpu.platform:CpuPlatform",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+    ]

@@ -1,0 +1,152 @@
+"""Ops on torch's kernels: where a fused or cheaper torch function exists, it replaces the reference's definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform import (
+    BoundOps,
+    Device,
+    EmbeddingSpec,
+    ExpertsSpec,
+    GateSpec,
+    Kernel,
+    LinearSpec,
+    NormSpec,
+    OpSet,
+    Packed,
+    RotarySpec,
+    RouteSpec,
+    Sampled,
+    SampleSpec,
+    SamplingRows,
+    replace,
+)
+
+_ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+
+def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    if not spec.sharded:
+        return _into(F.embedding(tokens, weight), out)
+    here = tokens - spec.start
+    inside = (here >= 0) & (here < spec.rows)
+    rows = F.embedding(here.clamp(0, spec.rows - 1), weight)
+    return _into(rows.mul_(inside[:, None]), out)
+
+
+class Linear(Kernel[LinearSpec]):
+    """torch's product (oneDNN or BLAS)."""
+
+    def supports(self, spec: LinearSpec) -> str | None:
+        return None if spec.scheme is None else "no quantized weights"
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
+        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            return _into(F.linear(x, weight["weight"], weight.get("bias")), out)
+
+        return linear
+
+
+class RmsNorm(Kernel[NormSpec]):
+    def supports(self, spec: NormSpec) -> str | None:
+        return "emits no quantised activations" if spec.emit is not None else None
+
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
+        def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            return _into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
+
+        return rms_norm
+
+
+def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    cos, sin = cos_sin[positions].to(q.dtype).unsqueeze(1).chunk(2, dim=-1)
+    for heads in (q, k):
+        turned = heads[..., : spec.dim]
+        if spec.style == "half":
+            a, b = turned.chunk(2, dim=-1)
+        else:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+        first, second = a * cos - b * sin, b * cos + a * sin
+        a.copy_(first)
+        b.copy_(second)
+
+
+class Gate(Kernel[GateSpec]):
+    def supports(self, spec: GateSpec) -> str | None:
+        return "emits no quantised activations" if spec.emit is not None else None
+
+    def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
+        activation = _ACTIVATIONS[spec.activation]
+
+        def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+            left, right = x.chunk(2, dim=-1)
+            return _into(activation(left) * right, out)
+
+        return gate
+
+
+def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
+    weights, ids = torch.softmax(logits, dim=-1, dtype=torch.float32).topk(spec.top_k, dim=-1)
+    if spec.renormalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights, ids.to(torch.int32)
+
+
+def experts(
+    spec: ExpertsSpec,
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    gate_up: Packed,
+    down: Packed,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
+    activation = _ACTIVATIONS[spec.gate.activation]
+    result = torch.zeros(x.shape, dtype=torch.float32)
+    for expert in (ids.unique() - spec.first).tolist():
+        if not 0 <= expert < spec.gate_up.experts:
+            continue
+        tokens, choice = torch.where(ids == spec.first + expert)
+        left, right = F.linear(x[tokens], gate_up["weight"][expert]).chunk(2, dim=-1)
+        mixed = F.linear(activation(left) * right, down["weight"][expert])
+        result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
+    return _into(result.to(x.dtype), out)
+
+
+class Sample(Kernel[SampleSpec]):
+    """Greedy rows without a float32 copy of the logits; the rest as the reference has it."""
+
+    def supports(self, spec: SampleSpec) -> str | None:
+        return None if spec.greedy and spec.logprobs < 0 else "only greedy rows without log probabilities"
+
+    def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
+        def sample(logits: Tensor, rows: SamplingRows) -> Sampled:
+            return Sampled(logits.argmax(-1).to(torch.int32))
+
+        return sample
+
+
+def _into(result: Tensor, out: Tensor | None) -> Tensor:
+    return result if out is None else out.copy_(result)
+
+
+def kernels(reference: OpSet) -> OpSet:
+    """The reference with torch's kernels in it."""
+    return replace(
+        reference,
+        embedding=embedding,
+        linear=Linear(),
+        rms_norm=RmsNorm(),
+        rotary=rotary,
+        gate=Gate(),
+        route=route,
+        experts=experts,
+        sample=Sample(),
+    )

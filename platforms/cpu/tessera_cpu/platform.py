@@ -1,0 +1,38 @@
+"""The platform: what core asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice, OpSet, Platform, WorkerSpec
+from tessera_cpu.attention import SdpaAttention
+from tessera_cpu.memory import figures
+from tessera_cpu.ops import kernels
+
+if TYPE_CHECKING:
+    from tessera.config import ParallelConfig
+
+
+class CpuPlatform(Platform):
+    name = "cpu"
+    capabilities = Capabilities(dtypes=("bfloat16", "float32", "float16"), async_dispatch=False)
+
+    def open(self, index: int) -> Device:
+        return HostDevice(torch, figures())
+
+    def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
+        size = parallel.world_size
+        return [WorkerSpec(rank, size, (rank,), threads=parallel.threads) for rank in range(size)]
+
+    def enter_process(self, spec: WorkerSpec) -> None:
+        if not spec.shared and spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return kernels(reference)
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (SdpaAttention(),)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.conftest import Break
+from tools.checks.module_state import module_state
+
+FILE = "core/tessera/runner/broken.py"
+
+
+def test_core_keeps_no_module_level_state(root: Path) -> None:
+    assert module_state(root) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "current_platform = 1\ndef choose(x):\n    global current_platform\n    current_platform = x",
+        "current_platform = None",
+        "current_platform: object = None",
+        "_loaded = {}",
+        "_loaded: dict = dict()",
+        "_loaded = collections.defaultdict(list)",
+        "_seen = set()",
+        "_context = contextvars.ContextVar('x')",
+    ],
+)
+def test_state_is_found(broken: Break, code: str) -> None:
+    findings = module_state(broken(FILE, f"{code}\n"))
+    assert len(findings) == 1
+    assert findings[0].startswith(FILE)
+
+
+@pytest.mark.parametrize(
+    "code", ["TABLE = {'a': 1}", "NAMES = set(TABLE)", "class C:\n    x = None", "def f():\n    found = []", "x: int"]
+)
+def test_constants_are_not(broken: Break, code: str) -> None:
+    assert module_state(broken(FILE, f"{code}\n")) == []

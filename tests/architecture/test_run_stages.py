@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tools.run_stages import Result, Stage, read_stages, run_stages
+
+ALWAYS = ("test",)
+PASSES = Stage("passes", "python -c \"print('one'); print('== 3 passed ==')\"", ALWAYS)
+FAILS = Stage("fails", "python -c \"import sys; print('broke'); sys.exit(3)\"", ALWAYS)
+
+
+def outcomes(results: list[Result]) -> list[str]:
+    return [result.outcome for result in results]
+
+
+def test_the_table_is_whole(root: Path) -> None:
+    table = root / "tools/stages.toml"
+    names = {when: [stage.name for stage in read_stages(table, when)] for when in ("check", "test", "nightly")}
+    assert names["check"] == ["lint", "format", "types", "imports", "neutrality", "unit"]
+    assert set(names["check"]) < set(names["test"])
+    assert names["nightly"] == ["nightly"]
+
+
+def test_every_folder_of_tests_is_in_a_stage(root: Path) -> None:
+    covered = {path for stage in read_stages(root / "tools/stages.toml", "test") for path in stage.paths}
+    folders = {
+        path.parent for pattern in ("tests/*/", "platforms/*/tests/") for path in root.glob(f"{pattern}**/test_*.py")
+    }
+    roots = {
+        "/".join(folder.relative_to(root).parts[: 2 if folder.is_relative_to(root / "tests") else 3])
+        for folder in folders
+    }
+    assert roots <= covered
+
+
+def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
+    table = tmp_path / "stages.toml"
+    table.write_text('[[stage]]\nname = "a"\ncommand = "true"\nwhen = ["test"]\nneed = ["gcc"]\n', encoding="utf-8")
+    with pytest.raises(msgspec.ValidationError, match="need"):
+        read_stages(table, "test")
+
+
+def test_the_last_line_of_a_stage_is_kept(tmp_path: Path) -> None:
+    (result,) = run_stages([PASSES], tmp_path, require_all=False)
+    assert (result.outcome, result.closing) == ("passed", "== 3 passed ==")
+    assert result.seconds > 0
+
+
+def test_the_first_failure_ends_the_run(tmp_path: Path) -> None:
+    results = run_stages([PASSES, FAILS, PASSES], tmp_path, require_all=False)
+    assert outcomes(results) == ["passed", "failed", "not reached"]
+    assert results[1].closing == "broke"
+
+
+@pytest.mark.parametrize(
+    ("stage", "obstacle"),
+    [
+        (
+            Stage("native", "true", ALWAYS, needs=("no-such-compiler|no-such-other",)),
+            "needs no-such-compiler or no-such-other",
+        ),
+        (Stage("folder", "pytest {paths}", ALWAYS, paths=("tests/none",)), "no tests/none"),
+    ],
+)
+def test_a_stage_that_cannot_run_says_so_and_fails_where_all_are_required(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], stage: Stage, obstacle: str
+) -> None:
+    assert outcomes(run_stages([stage, PASSES], tmp_path, require_all=False)) == ["did not run", "passed"]
+    assert f"---- {stage.name} did not run: {obstacle}\n" in capfd.readouterr().out
+    assert outcomes(run_stages([stage, PASSES], tmp_path, require_all=True)) == ["failed", "not reached"]
+
+
+def test_either_of_two_programs_will_do(tmp_path: Path) -> None:
+    stage = msgspec.structs.replace(PASSES, needs=("no-such-compiler|sh",))
+    assert outcomes(run_stages([stage], tmp_path, require_all=True)) == ["passed"]
+
+
+def test_folders_that_exist_are_run(tmp_path: Path) -> None:
+    (tmp_path / "tests/here").mkdir(parents=True)
+    stage = Stage("some", "echo {paths} {workers}", ALWAYS, paths=("tests/here", "tests/none"))
+    (result,) = run_stages([stage], tmp_path, require_all=True)
+    assert result.closing.split()[0] == "tests/here"
+    assert int(result.closing.split()[1]) >= 1
+
+
+def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    stage = Stage("hangs", "sh -c 'echo started; sleep 60 & sleep 60'", ALWAYS, minutes=0.5 / 60)
+    (result,) = run_stages([stage], tmp_path, require_all=False)
+    assert result.outcome == "failed"
+    assert result.closing == "killed, or ended after its 0.5 s"
+    assert result.seconds < 30
+
+
+@pytest.mark.parametrize(("command", "status"), [("true", 0), ("false", 1)])
+def test_the_program_prints_a_table_and_its_exit_status_tells(
+    root: Path, tmp_path: Path, command: str, status: int
+) -> None:
+    table = tmp_path / "stages.toml"
+    table.write_text(f'[[stage]]\nname = "only"\ncommand = "{command}"\nwhen = ["check"]\n', encoding="utf-8")
+    program = [
+        sys.executable,
+        str(root / "tools/run_stages.py"),
+        "check",
+        "--table",
+        str(table),
+        "--root",
+        str(tmp_path),
+    ]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    last = [line.split()[0] for line in done.stdout.splitlines()[-3:]]
+    assert last == ["----", "only", "total"]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.conftest import Break
+from tools.checks.torch_free import torch_free
+
+
+def test_the_front_stack_loads_no_torch(root: Path) -> None:
+    assert torch_free(root) == []
+
+
+@pytest.mark.parametrize("package", ["cli", "config", "engine", "kvcache", "platform", "scheduler", "server", "text"])
+def test_a_module_that_imports_torch_is_found(broken: Break, package: str) -> None:
+    findings = torch_free(broken(f"core/tessera/{package}/broken.py", "import torch\n"))
+    assert f"tessera.{package}.broken: ModuleNotFoundError: torch is blocked" in findings
+
+
+def test_one_that_gets_there_through_another_module_is_found(broken: Break) -> None:
+    broken("core/tessera/reference/broken.py", "import transformers\n")
+    findings = torch_free(broken("core/tessera/text/broken.py", "import tessera.reference.broken\n"))
+    assert "tessera.text.broken: ModuleNotFoundError: transformers is blocked" in findings
+
+
+def test_an_import_that_is_tried_and_swallowed_is_found(broken: Break) -> None:
+    text = "try:\n    import torch.nn\nexcept ImportError:\n    torch = 1\n"
+    findings = torch_free(broken("core/tessera/server/broken.py", text))
+    assert findings == ["tessera.server.broken: tries to import torch"]
+
+
+def test_a_type_checkers_import_is_none(broken: Break) -> None:
+    text = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import torch\n"
+    assert torch_free(broken("core/tessera/server/broken.py", text)) == []

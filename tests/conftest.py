@@ -1,0 +1,113 @@
+"""What every test gets: no network, no settings of the developer's, and the choice of which tests run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tools.checks.sources import imports
+
+# A nightly test runs in `make test` on one day of this many.
+NIGHTLY_SHARES = 14
+
+# A test file that imports one of these, or what lies in it, needs torch.
+LOADS_TORCH = (
+    "safetensors.torch",
+    "tessera.LLM",
+    "tessera.layers",
+    "tessera.llm",
+    "tessera.loader",
+    "tessera.models",
+    "tessera.quantization",
+    "tessera.reference",
+    "tessera.runner",
+    "tessera.testing",
+    "torch",
+    "transformers",
+)
+
+for _name in [name for name in os.environ if name.startswith("TESSERA_")]:
+    del os.environ[_name]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+hypothesis.settings.register_profile("test", deadline=None, derandomize=True, max_examples=50, print_blob=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.load_profile("test")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tessera")
+    group.addoption(
+        "--torch", choices=("any", "without", "only"), default="any", help="which test files, by their need"
+    )
+    group.addoption("--nightly", choices=("none", "share", "all"), default="share", help="which nightly tests")
+    group.addoption("--nightly-day", type=date.fromisoformat, default=None, help="YYYY-MM-DD, today unless given")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--torch") == "without":
+        if "torch" in sys.modules:
+            raise pytest.UsageError("--torch=without: a conftest.py or plugin has imported torch")
+        sys.meta_path.insert(0, RefuseTorch())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    choice = config.getoption("--torch")
+    if choice == "any" or collection_path.suffix != ".py" or not collection_path.is_file():
+        return None
+    return True if needs_torch(collection_path.read_text(encoding="utf-8")) != (choice == "only") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    choice = config.getoption("--nightly")
+    day = config.getoption("--nightly-day") or datetime.now(UTC).date()
+    left_out = [item for item in items if item.get_closest_marker("nightly") and not runs_on(item.nodeid, choice, day)]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    # No file need be on either side of the line that --torch draws.
+    if session.config.getoption("--torch") != "any" and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def runs_on(nodeid: str, choice: str, day: date) -> bool:
+    """Whether a nightly test runs: all, none, or one day in NIGHTLY_SHARES."""
+    if choice == "share":
+        return (zlib.crc32(nodeid.encode()) + day.toordinal()) % NIGHTLY_SHARES == 0
+    return choice == "all"
+
+
+def needs_torch(text: str) -> bool:
+    """Whether a test file's own imports, those inside functions too, load torch."""
+    return any(_loads_torch(entry.target) for entry in imports(ast.parse(text)) if not entry.type_checking)
+
+
+def _loads_torch(target: str) -> bool:
+    if target.startswith("tessera.executor."):
+        return not target.startswith("tessera.executor.base")
+    if target.startswith("tessera_"):
+        return "." in target
+    return any(target == name or target.startswith(f"{name}.") for name in LOADS_TORCH)
+
+
+class RefuseTorch:
+    """A finder that keeps a run without torch honest."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if name.partition(".")[0] in ("torch", "transformers"):
+            raise ImportError(
+                f"{name} was imported in a run without torch: import it in the test file itself", name=name
+            )
+        return None

@@ -1,0 +1,273 @@
+"""From the engine's tokens to answers: text, stop strings, ends, output kinds, n, log probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.arrays import int32
+from tessera.errors import EngineDeadError, EngineFailure, OverloadedError
+from tessera.request import Logprob, RequestOutputKind, SamplingParams
+from tessera.scheduler.progress import Finished, KeyLogprobs, Started
+from tessera.step import RowLogprobs
+from tests.unit.engine.bytewise import END, byte_tokenizer, front_end, step
+
+TOKENIZER = byte_tokenizer()
+CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
+TEXTS = st.text(st.sampled_from("abc é漢😀"), max_size=20)
+
+
+def begin(params, prompt="Hi", tokenizer=TOKENIZER):
+    front = front_end(tokenizer)
+    state = front.submit(front.prepare(prompt, params), params, "r", arrival=10.0)
+    return front, state
+
+
+def feed(front, state, steps, *, finish=None):
+    """Feeds an only answer's steps, takes after each; the outputs and the aborted keys."""
+    key = state.requests[0].key
+    outputs, aborted = [], []
+    for number, tokens in enumerate(steps):
+        ends = [Finished(key, *finish)] if finish and number == len(steps) - 1 else []
+        update = front.update(step({key: tokens}, finished=ends), 11.0 + number)
+        aborted += update.abort
+        output = state.take() if update.changed else None
+        if output is not None:
+            outputs.append(output)
+    return outputs, aborted
+
+
+def chunked(tokens, cuts):
+    edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
+    return [tokens[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+
+@given(TEXTS, st.lists(st.integers(0, 99), max_size=5), st.sampled_from(RequestOutputKind))
+def test_any_chunking_gives_the_same_text(text, cuts, kind):
+    tokens = [*text.encode(), END]
+    front, state = begin(SamplingParams(max_tokens=90, output_kind=kind))
+    outputs, aborted = feed(front, state, chunked(tokens, cuts), finish=("stop",))
+    texts = [output.outputs[0].text for output in outputs]
+    assert ("".join(texts) if kind is DELTA else texts[-1]) == text
+    ids = [output.outputs[0].token_ids for output in outputs]
+    assert (sum(ids, []) if kind is DELTA else ids[-1]) == tokens
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert outputs[-1].outputs[0].finish_reason == "stop"
+    assert outputs[-1].outputs[0].stop_reason is None
+    assert aborted == []
+    assert front.num_unfinished == 0
+
+
+@given(
+    TEXTS,
+    st.lists(st.text(st.sampled_from("abc é漢😀"), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.lists(st.integers(0, 99), max_size=5),
+    st.booleans(),
+)
+def test_the_first_stop_string_ends_the_text_however_tokens_come(text, stops, cuts, include):
+    found = [(text.index(stop), -len(stop), stop) for stop in stops if stop in text]
+    params = SamplingParams(max_tokens=90, stop=stops, include_stop_str_in_output=include, output_kind=DELTA)
+    front, state = begin(params)
+    tokens = list(text.encode())
+    outputs, aborted = feed(front, state, chunked(tokens, cuts), finish=("length",))
+    final = outputs[-1].outputs[0]
+    shown = "".join(output.outputs[0].text for output in outputs)
+    if not found:
+        assert (shown, final.finish_reason, final.stop_reason) == (text, "length", None)
+        return
+    position, _, stop = min(found)
+    assert shown == text[:position] + (stop if include else "")
+    assert (final.finish_reason, final.stop_reason) == ("stop", stop)
+    ids = [token for output in outputs for token in output.outputs[0].token_ids]
+    assert ids == tokens[: len(ids)]
+    assert stop in bytes(ids).decode(errors="ignore")
+    assert aborted in ([], [state.requests[0].key])
+
+
+def test_a_stop_string_aborts_in_the_engine_and_late_tokens_are_ignored():
+    front, state = begin(SamplingParams(max_tokens=90, stop="END", output_kind=DELTA))
+    key = state.requests[0].key
+    assert front.update(step({key: list(b"One EN")}), 1.0).abort == []
+    assert state.take().outputs[0].text == "One "
+    assert front.update(step({key: list(b"D")}), 2.0).abort == [key]
+    output = state.take()
+    assert output.finished
+    assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("", "END")
+    late = front.update(step({key: list(b"!")}, finished=[Finished(key, "abort")]), 3.0)
+    assert (late.changed, late.abort) == ([], [])
+    assert state.take() is None
+    assert front.metrics.request_success == {"stop": 1, "length": 0, "abort": 0, "error": 0}
+
+
+def test_a_stop_string_does_not_count_within_min_tokens():
+    front, state = begin(SamplingParams(max_tokens=90, min_tokens=4, stop="ab"))
+    outputs, _ = feed(front, state, [list(b"abab"), list(b"cab")])
+    assert outputs[-1].outputs[0].text == "ababc"
+    assert outputs[-1].finished
+
+
+def test_what_a_stop_string_held_back_comes_out_at_the_end():
+    front, state = begin(SamplingParams(max_tokens=3, stop="abcd", output_kind=DELTA))
+    outputs, _ = feed(front, state, [list(b"a"), list(b"b"), list(b"c")], finish=("length",))
+    assert [output.outputs[0].text for output in outputs] == ["", "", "abc"]
+
+
+def test_half_a_character_at_the_end_is_a_replacement_character():
+    front, state = begin(SamplingParams(max_tokens=2))
+    outputs, _ = feed(front, state, [["é".encode()[0]]], finish=("length",))
+    assert outputs[-1].outputs[0].text == "\ufffd"
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, "ab"), (True, "abc")])
+def test_a_stop_token_leaves_its_text_only_where_asked(include, text):
+    params = SamplingParams(stop_token_ids=[ord("c")], include_stop_str_in_output=include)
+    front, state = begin(params)
+    outputs, _ = feed(front, state, [list(b"abc")], finish=("stop", ord("c")))
+    final = outputs[-1].outputs[0]
+    assert (final.text, final.token_ids, final.stop_reason) == (text, list(b"abc"), ord("c"))
+
+
+def test_special_tokens_show_only_where_asked():
+    for skip, text in ((True, "ab"), (False, "a<|end|>b")):
+        front, state = begin(SamplingParams(ignore_eos=True, skip_special_tokens=skip))
+        outputs, _ = feed(front, state, [[97, END, 98]], finish=("length",))
+        assert outputs[-1].outputs[0].text == text
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, None])
+def test_without_detokenizing_there_are_ids_and_no_text(tokenizer):
+    front, state = begin(SamplingParams(detokenize=False), prompt=[1, 2], tokenizer=tokenizer)
+    outputs, _ = feed(front, state, [[97], [98]], finish=("length",))
+    assert (outputs[-1].outputs[0].text, outputs[-1].outputs[0].token_ids) == ("", [97, 98])
+    assert (outputs[-1].prompt, outputs[-1].prompt_token_ids) == (None, [1, 2])
+
+
+def test_a_slow_reader_finds_all_at_once():
+    front, state = begin(SamplingParams(max_tokens=90, output_kind=DELTA))
+    key = state.requests[0].key
+    for token in b"slow":
+        front.update(step({key: [token]}), 1.0)
+    output = state.take()
+    assert (output.outputs[0].text, output.outputs[0].token_ids) == ("slow", list(b"slow"))
+    assert state.take() is None
+
+
+def test_n_answers_grow_and_end_apart():
+    front, state = begin(SamplingParams(n=2, seed=1, output_kind=DELTA))
+    first, second = (request.key for request in state.requests)
+    front.update(step({second: [98]}), 1.0)
+    output = state.take()
+    assert [(one.index, one.text) for one in output.outputs] == [(1, "b")]
+    front.update(step({first: [97], second: [98]}, finished=[Finished(second, "length")]), 2.0)
+    output = state.take()
+    assert [(one.index, one.text, one.finish_reason) for one in output.outputs] == [(0, "a", None), (1, "b", "length")]
+    assert not output.finished
+    front.update(step({first: [END]}, finished=[Finished(first, "stop")]), 3.0)
+    output = state.take()
+    assert [(one.index, one.finish_reason) for one in output.outputs] == [(0, "stop")]
+    assert output.finished
+
+
+def test_final_only_waits_for_all_answers():
+    front, state = begin(SamplingParams(n=2, seed=1, output_kind=FINAL_ONLY))
+    first, second = (request.key for request in state.requests)
+    front.update(step({first: [97], second: [98]}, finished=[Finished(first, "length")]), 1.0)
+    assert state.take() is None
+    front.update(step({second: [98]}, finished=[Finished(second, "length")]), 2.0)
+    assert [one.text for one in state.take().outputs] == ["a", "bb"]
+
+
+def test_log_probabilities_are_by_token_with_the_drawn_one_first():
+    front, state = begin(SamplingParams(max_tokens=9, logprobs=2, output_kind=DELTA))
+    key = state.requests[0].key
+    rows = RowLogprobs(
+        0, int32([[99, 97, 98], [97, 97, 98]]), np.float32([[-3, -1, -2], [-0.5, -0.5, -2]]), int32([5, 1])
+    )
+    front.update(step({key: [99, 97]}, logprobs=[KeyLogprobs(key, rows)]), 1.0)
+    output = state.take().outputs[0]
+    assert output.logprobs == [
+        {99: Logprob(-3, 5, "c"), 97: Logprob(-1, 1, "a"), 98: Logprob(-2, 2, "b")},
+        {97: Logprob(-0.5, 1, "a"), 98: Logprob(-2, 2, "b")},
+    ]
+    assert output.cumulative_logprob == -3.5
+    rows = RowLogprobs(0, int32([[END, 1, 2]]), np.float32([[-1, -2, -3]]), int32([1]))
+    finished = [Finished(key, "stop")]
+    front.update(step({key: [END]}, logprobs=[KeyLogprobs(key, rows)], finished=finished), 2.0)
+    output = state.take().outputs[0]
+    assert [list(position) for position in output.logprobs] == [[END, 1, 2]]
+    assert output.cumulative_logprob == -4.5
+
+
+def test_log_probabilities_end_where_a_stop_string_ends_the_tokens():
+    front, state = begin(SamplingParams(max_tokens=9, logprobs=0, stop="b"))
+    key = state.requests[0].key
+    rows = RowLogprobs(0, int32([[97], [98], [99]]), np.float32([[-1], [-2], [-4]]), int32([1, 1, 1]))
+    front.update(step({key: list(b"abc")}, logprobs=[KeyLogprobs(key, rows)]), 1.0)
+    output = state.take().outputs[0]
+    assert (output.token_ids, len(output.logprobs), output.cumulative_logprob) == ([97, 98], 2, -3.0)
+
+
+def test_a_failed_answer_ends_the_request_with_an_error():
+    front, state = begin(SamplingParams(n=2, seed=1))
+    first, second = (request.key for request in state.requests)
+    update = front.update(step({}, finished=[Finished(first, "error", None, "The row overflowed.")]), 1.0)
+    assert update.abort == [second]
+    with pytest.raises(EngineFailure, match="The row overflowed."):
+        state.take()
+    assert front.num_unfinished == 0
+
+
+def test_a_refused_request_ends_with_the_refusal():
+    front, state = begin(SamplingParams())
+    update = front.fail(state.requests[0].key, OverloadedError("Too many wait."), 1.0)
+    assert update.changed == [state]
+    with pytest.raises(OverloadedError):
+        state.take()
+
+
+def test_dropping_aborts_what_has_not_ended():
+    front, state = begin(SamplingParams(n=2, seed=1))
+    first, second = (request.key for request in state.requests)
+    front.update(step({first: [97]}, finished=[Finished(first, "length")]), 1.0)
+    assert front.drop(state, 2.0) == [second]
+    assert [one.finish_reason for one in state.take().outputs] == ["length", "abort"]
+    assert front.drop(state, 3.0) == []
+
+
+def test_each_request_hears_of_the_engines_death():
+    front = front_end(TOKENIZER)
+    params = SamplingParams()
+    states = [front.submit(front.prepare("Hi", params), params, name, arrival=0.0) for name in "ab"]
+    assert front.fail_all(lambda: EngineDeadError("gone"), 1.0) == states
+    errors = []
+    for state in states:
+        with pytest.raises(EngineDeadError, match="gone") as caught:
+            state.take()
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+
+
+def test_times_and_cached_tokens():
+    front, state = begin(SamplingParams(max_tokens=3))
+    key = state.requests[0].key
+    front.update(step({key: [97]}, started=[Started(key, 1, 10.5)]), 11.0)
+    front.update(step({key: [98]}), 12.0)
+    front.update(step({key: [99]}, finished=[Finished(key, "length")], started=[Started(key, 2, 11.9)]), 14.0)
+    output = state.take()
+    times = output.metrics
+    assert (times.arrival, times.first_scheduled, times.first_token, times.last_token) == (10.0, 10.5, 11.0, 14.0)
+    assert output.num_cached_tokens == 1
+    metrics = front.metrics
+    sums = {m.name: (m.value.count, m.value.sum) for m in metrics.read() if m.kind == "histogram"}
+    assert sums == {
+        "time_to_first_token_seconds": (1, 1.0),
+        "inter_token_latency_seconds": (2, 3.0),
+        "e2e_request_latency_seconds": (1, 4.0),
+        "request_queue_time_seconds": (1, 0.5),
+        "request_prefill_time_seconds": (1, 0.5),
+        "request_decode_time_seconds": (1, 3.0),
+        "request_prompt_tokens": (1, 2.0),
+        "request_generation_tokens": (1, 3.0),
+    }

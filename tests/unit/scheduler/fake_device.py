@@ -1,0 +1,184 @@
+"""A device that computes nothing but keeps books: it replays every step on its own tables and says where the scheduler
+was wrong.
+
+In the place of keys and values a slot holds a hash of all tokens up to its own, so a row's slots are right exactly if
+its whole history is in its blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tessera.arrays import int32
+from tessera.platform import CachePlan
+from tessera.step import RowError, SchedulerOutput, StepOutput
+
+VOCAB = 50
+MASK = (1 << 61) - 1
+
+
+def history(tokens) -> np.ndarray:
+    """[len(tokens)] int64: a hash of each beginning."""
+    hashes, value = [], 7
+    for token in tokens:
+        value = (value * 1_000_003 + int(token) + 1) & MASK
+        hashes.append(value)
+    return np.array(hashes, dtype=np.int64)
+
+
+def next_token(hash_: int, seed: int) -> int:
+    """What the device samples after a history: the same whatever runs beside it."""
+    return ((hash_ ^ (seed * 0x9E3779B97F4A7C15)) * 0xD1342543DE82EF95 >> 17) % VOCAB
+
+
+def expected_answer(prompt, seed: int, length: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(length):
+        tokens.append(next_token(int(history(tokens)[-1]), seed))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class DeviceRow:
+    request_id: str
+    tokens: list[int]
+    hashes: np.ndarray
+    seed: int
+    num_computed: int
+    tables: list[list[int]] = field(default_factory=list)
+
+    def add(self, token: int) -> None:
+        self.tokens.append(token)
+        value = int(self.hashes[-1])
+        self.hashes = np.append(self.hashes, np.int64((value * 1_000_003 + token + 1) & MASK))
+
+
+class FakeDevice:
+    """execute() in the order of the steps; each returns its output."""
+
+    def __init__(self, plan: CachePlan) -> None:
+        self.plan = plan
+        self.slots = [np.zeros((group.num_blocks, max(group.block_size, 1)), dtype=np.int64) for group in plan.groups]
+        self.written = [np.full(slots.shape, -1) for slots in self.slots]
+        self.rows: dict[int, DeviceRow] = {}
+        self.sampled_by: dict[int, int] = {}
+        self.fail: set[str] = set()
+        self.next_step = 0
+
+    def execute(self, step: SchedulerOutput) -> StepOutput:
+        assert step.step == self.next_step
+        self.next_step += 1
+        self._apply(step)
+        self._check_shape(step)
+        rows = step.rows.tolist()
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+            self._write(step.step, row, start, count)
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+            self._read(step.step, row, start, start + count)
+        self._check_all()
+        return self._sample(step)
+
+    def _apply(self, step: SchedulerOutput) -> None:
+        for row in step.freed.tolist():
+            del self.rows[row]
+            self.sampled_by.pop(row, None)
+        for opened in step.opened:
+            assert opened.row not in self.rows, "a row is opened twice"
+            assert 0 < opened.row + 1 <= self.plan.num_rows
+            assert 0 <= opened.num_computed < len(opened.tokens)
+            tokens = opened.tokens.tolist()
+            self.rows[opened.row] = DeviceRow(
+                opened.request_id,
+                tokens,
+                history(tokens),
+                opened.seed,
+                opened.num_computed,
+                [[] for _ in self.plan.groups],
+            )
+        assert len(step.blocks) == len(self.plan.groups)
+        for group, delta in enumerate(step.blocks):
+            assert len(delta.blocks) == delta.counts.sum()
+            at = 0
+            for row, start, count in zip(
+                delta.rows.tolist(), delta.starts.tolist(), delta.counts.tolist(), strict=True
+            ):
+                table = self.rows[row].tables[group]
+                assert start <= len(table), "a hole in a table"
+                table[start : start + count] = delta.blocks[at : at + count].tolist()
+                assert 0 not in table, "the null block was given out"
+                at += count
+        for copy in step.copies:
+            for source, target in zip(copy.sources.tolist(), copy.targets.tolist(), strict=True):
+                self.slots[copy.group][target] = self.slots[copy.group][source]
+                self.written[copy.group][target] = self.written[copy.group][source]
+
+    def _check_shape(self, step: SchedulerOutput) -> None:
+        rows = step.rows.tolist()
+        assert rows, "an empty step"
+        assert len(set(rows)) == len(rows), "a row twice in a step"
+        ends = {row: len(self.rows[row].tokens) for row in rows}
+        samples, kinds = [], []
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+            assert count > 0
+            assert start == self.rows[row].num_computed, "a row goes on where it has not stopped"
+            assert start + count <= ends[row], "a token is computed that nobody knows"
+            if start + count == ends[row]:
+                samples.append(row)
+            kinds.append(not (count == 1 and start + count == ends[row]))
+        assert samples == step.samples.tolist()
+        assert kinds == sorted(kinds), "rows that decode do not come first"
+        fed = [self.sampled_by.get(row, -1) for row in rows]
+        assert step.after == max(fed), "`after` is not the newest step whose tokens are fed on"
+
+    def _write(self, step: int, row: int, start: int, count: int) -> None:
+        state = self.rows[row]
+        for group, spec in enumerate(self.plan.groups):
+            table = state.tables[group]
+            if spec.kind == "state":
+                assert len(table) == 1
+                continue
+            assert len(table) * spec.block_size >= start + count, "no block for a token"
+            for position in range(start, start + count):
+                block, offset = table[position // spec.block_size], position % spec.block_size
+                assert self.written[group][block, offset] != step, "a slot is written twice in a step"
+                self.slots[group][block, offset] = state.hashes[position]
+                self.written[group][block, offset] = step
+        state.num_computed = start + count
+
+    def _read(self, step: int, row: int, start: int, end: int) -> None:
+        for group, spec in enumerate(self.plan.groups):
+            if spec.kind != "state":
+                table = self.rows[row].tables[group]
+                for position in range(start):
+                    at = (table[position // spec.block_size], position % spec.block_size)
+                    assert self.written[group][at] < step, "a token is read that another row of this step writes"
+
+    def _check_all(self) -> None:
+        """Every open row has its whole history in its blocks, whether it took part or not; no block that is written to
+        is in two tables."""
+        for group, spec in enumerate(self.plan.groups):
+            states = [state.tables[group] for state in self.rows.values()]
+            if spec.kind == "state":
+                slots = [slot for table in states for slot in table]
+                assert len(slots) == len(set(slots)), "two requests share a state"
+                continue
+            for state in self.rows.values():
+                blocks = state.tables[group][: -(-state.num_computed // spec.block_size)]
+                held = self.slots[group][blocks].reshape(-1)[: state.num_computed]
+                assert np.array_equal(held, state.hashes[: state.num_computed]), "a row's history is not in its blocks"
+
+    def _sample(self, step: SchedulerOutput) -> StepOutput:
+        errors, rows, tokens = [], [], []
+        for row in step.samples.tolist():
+            state = self.rows[row]
+            token = next_token(int(state.hashes[-1]), state.seed)
+            state.add(token)
+            self.sampled_by[row] = step.step
+            rows.append(row)
+            tokens.append(token)
+        for row in step.rows.tolist():
+            if self.rows[row].request_id in self.fail:
+                errors.append(RowError(row, "it broke"))
+        return StepOutput(step.step, int32(rows), np.ones(len(rows), np.int32), int32(tokens), errors=errors)

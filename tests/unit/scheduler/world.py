@@ -1,0 +1,179 @@
+"""A scheduler, a fake device and steps in flight between them, with every promise checked after each move."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from tessera.arrays import int32
+from tessera.config import SchedulerConfig
+from tessera.platform import CacheGroup, CachePlan, StepRules
+from tessera.request import Request, SamplingParams
+from tessera.scheduler import FirstComeFirstServed, Progressed, Scheduler
+
+from .fake_device import FakeDevice, expected_answer
+
+
+def plan(*groups: CacheGroup, num_rows: int = 8, max_model_len: int = 128) -> CachePlan:
+    return CachePlan(groups or (paged(),), num_rows, max_model_len)
+
+
+def paged(block_size: int = 4, num_blocks: int = 64, kind: str = "paged") -> CacheGroup:
+    return CacheGroup((0,), kind, block_size, 64, num_blocks, 32 if kind == "window" else None)
+
+
+def state(num_rows: int = 8) -> CacheGroup:
+    return CacheGroup((9,), "state", 0, 64, num_rows + 1)
+
+
+class World:
+    """Counts keys and steps; runs steps with `depth` in flight."""
+
+    def __init__(
+        self, plan_, *, depth=1, max_num_seqs=4, budget=32, caching=True, rules=None, resources=(), eos=(), **options
+    ) -> None:
+        chunked = options.pop("chunked", True)
+        max_waiting = options.pop("max_waiting", 4096)
+        self.plan, self.depth = plan_, depth
+        self.rules = rules or StepRules()
+        self.config = SchedulerConfig(max_num_seqs, budget, chunked, max_waiting=max_waiting)
+        self.scheduler = Scheduler(
+            self.config,
+            plan_,
+            policy=options.pop("policy", None) or FirstComeFirstServed(),
+            rules=self.rules,
+            resources=resources,
+            eos_token_ids=eos,
+            prefix_caching=caching,
+            max_model_len=plan_.max_model_len,
+            depth=depth,
+            **options,
+        )
+        self.device = FakeDevice(plan_)
+        self.outputs: deque = deque()
+        self.requests: dict[int, Request] = {}
+        self.answers: dict[int, list[int]] = {}
+        self.finished: dict = {}
+        self.started: dict = {}
+        self.steps: list = []
+        self.finished_at: dict[int, int] = {}
+        self.next_key = 0
+
+    def add(self, prompt, max_tokens=8, *, leader=-1, seed=None, salt="", **params) -> int:
+        key = self.next_key
+        self.next_key += 1
+        request = Request(
+            key=key,
+            request_id=f"request-{key}",
+            prompt=int32(list(prompt)),
+            params=SamplingParams(max_tokens=max_tokens, **params),
+            max_tokens=max_tokens,
+            seed=key if seed is None else seed,
+            leader=leader,
+            salt=salt,
+        )
+        self.scheduler.add(request)
+        self.requests[key] = request
+        self.answers[key] = []
+        return key
+
+    def schedule(self):
+        step = self.scheduler.schedule()
+        if step is not None:
+            self._check_step(step)
+            self.steps.append(step)
+            self.outputs.append((self.device.execute(step), self._used(step)))
+        self.check()
+        return step
+
+    def update(self) -> Progressed:
+        output, _ = self.outputs.popleft()
+        progressed = self.scheduler.update(output)
+        self.take(progressed)
+        self.check()
+        return progressed
+
+    def take(self, progressed: Progressed) -> None:
+        at = 0
+        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+            assert key not in self.finished, "a token after the end"
+            self.answers[key] += progressed.tokens[at : at + count].tolist()
+            at += count
+        assert at == len(progressed.tokens)
+        for started in progressed.started:
+            assert started.key not in self.started
+            self.started[started.key] = started
+        for finished in progressed.finished:
+            self.end(finished)
+
+    def end(self, finished) -> None:
+        assert finished.key not in self.finished, "a request ended twice"
+        self.finished[finished.key] = finished
+        self.finished_at[finished.key] = len(self.steps)
+        request = self.requests[finished.key]
+        answer = self.answers[finished.key]
+        assert answer == expected_answer(request.prompt, request.seed, len(answer)), (
+            "the answer is not the request's own"
+        )
+        if finished.reason == "length":
+            most = min(request.max_tokens, self.plan.max_model_len - len(request.prompt))
+            assert len(answer) == most
+
+    def run(self, limit: int = 10_000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                break
+            step = self.schedule()
+            if self.outputs and (step is None or len(self.outputs) >= self.depth):
+                self.update()
+            else:
+                assert step is not None, "there is work, nothing is in flight, and nothing is scheduled"
+        for finished in self.scheduler.take_finished():
+            self.end(finished)
+        assert not self.scheduler.has_work
+        assert set(self.finished) == set(self.requests)
+        self.scheduler.check_integrity()
+
+    # ---- promises ----------------------------------------------------------------------------------------------------
+
+    def _used(self, step) -> list[set[int]]:
+        used = [set() for _ in self.plan.groups]
+        for row in step.rows.tolist():
+            for group, table in enumerate(self.device.rows[row].tables):
+                used[group] |= set(table)
+        for copy in step.copies:
+            used[copy.group] |= set(copy.sources.tolist()) | set(copy.targets.tolist())
+        return used
+
+    def check(self) -> None:
+        self.scheduler.check_integrity()
+        for _, used in self.outputs:
+            for pool, blocks in zip(self.scheduler._cache.pools, used, strict=True):
+                assert all(pool.ref_count[block] > 0 for block in blocks), "a block was freed under a step in flight"
+
+    def _check_step(self, step) -> None:
+        assert step.total_tokens <= self.config.max_num_batched_tokens
+        assert len(step.rows) <= min(self.config.max_num_seqs, self.rules.max_rows or 10**9)
+        if self.rules.tokens_per_grant:
+            assert step.num_tokens.max() <= self.rules.tokens_per_grant
+        opened = {row.row: row for row in step.opened}
+        tokens = {row: len(state.tokens) for row, state in self.device.rows.items()}
+        tokens |= {row: len(entry.tokens) for row, entry in opened.items()}
+        prefills = 0
+        sampling = set(step.samples.tolist())
+        for row, start, count in zip(step.rows.tolist(), step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+            prefills += count > 1 or row not in sampling
+            if start + count < tokens[row]:
+                assert (start + count) % self.rules.chunk_multiple == 0
+                assert count % self.rules.chunk_multiple == 0
+                assert self.config.chunked_prefill
+        if not self.rules.mix_prefill_decode:
+            assert prefills in (0, len(step.rows)), "prefill and decode in one step"
+        if self.rules.max_prefill_rows is not None:
+            assert prefills <= self.rules.max_prefill_rows
+
+
+def prompt_of(rng: np.random.Generator, length: int) -> list[int]:
+    return rng.integers(0, 50, length).tolist()

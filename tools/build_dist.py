@@ -1,0 +1,57 @@
+"""Build the wheels of core and of every platform package into dist/, and see that they hold what the tree holds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def distributions(root: Path) -> dict[Path, Path]:
+    """Each folder that holds a pyproject.toml, with the package that its wheel carries."""
+    platforms = sorted((root / "platforms").glob("*/pyproject.toml"))
+    return {
+        root: root / "core/tessera",
+        **{path.parent: next(path.parent.glob("tessera_*")) for path in platforms},
+    }
+
+
+def missing_files(wheel: Path, package: Path) -> list[str]:
+    """Files of the package that git keeps and the wheel lacks."""
+    command = ["git", "ls-files", "-z", "."]
+    listed = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True).stdout
+    wanted = {f"{package.name}/{name}" for name in listed.split("\0") if name}
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(wanted - set(archive.namelist()))
+
+
+def build(root: Path, into: Path) -> dict[Path, Path]:
+    """One wheel a distribution, built with the environment's own hatchling; returns wheel -> package."""
+    shutil.rmtree(into, ignore_errors=True)
+    wheels = {}
+    for folder, package in distributions(root).items():
+        before = set(into.glob("*.whl"))
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*command, "--wheel-dir", str(into), str(folder)], check=True)
+        (wheel,) = set(into.glob("*.whl")) - before
+        wheels[wheel] = package
+    return wheels
+
+
+def main() -> int:
+    status = 0
+    for wheel, package in build(ROOT, ROOT / "dist").items():
+        missing = missing_files(wheel, package)
+        status |= bool(missing)
+        print(f"{wheel.relative_to(ROOT)}  {wheel.stat().st_size / 1e6:.1f} MB")
+        for name in missing:
+            print(f"  lacks {name}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The repository names no directory of one machine and no package registry: both are the choice of who installs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+# Letters in brackets keep this file from being its own finding.
+_PLACES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?<![\w.])/wor[k]/",
+        r"(?<![\w.])/roo[t]/",
+        r"(?<![\w.])/hom[e]/\w",
+        r"(?<![\w.])/User[s]/\w",
+        r"[A-Z]:\\User[s]",
+        r"(?<![\w.])/op[t]/(wheels|pypi)",
+        r"\.\./share[d]",
+        r"pypi[.]org",
+        r"pythonhosted[.]org",
+        r"download[.]pytorch[.]org",
+        r"conda[.]anaconda[.]org",
+    )
+)
+_NOT_OURS = frozenset({".git", ".venv", "build", "dist", "__pycache__"})
+
+
+def named_places(root: Path) -> list[str]:
+    """Lines that name a directory of somebody's machine or the host of a package registry."""
+    findings = []
+    for path in _files(root):
+        for number, line in enumerate(_lines(path), start=1):
+            for pattern in _PLACES:
+                if match := pattern.search(line):
+                    findings.append(f"{path.relative_to(root).as_posix()}:{number}: names {match[0]}")
+    return findings
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """What git keeps or would keep; in a tree without git, everything but what tools leave behind."""
+    if (root / ".git").exists():
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+        candidates = (root / name for name in listed.split("\0") if name)
+    else:
+        candidates = (path for path in root.rglob("*") if not _NOT_OURS & set(path.relative_to(root).parts))
+    yield from sorted(path for path in candidates if path.is_file() and not path.is_symlink())
+
+
+def _lines(path: Path) -> list[str]:
+    content = path.read_bytes()
+    if b"\0" in content[:8192]:
+        return []
+    return content.decode("utf-8", errors="replace").splitlines()

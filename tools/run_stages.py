@@ -1,0 +1,167 @@
+"""Run the stages that tools/stages.toml lists for check, test or nightly: in order, timed, up to the first failure."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+MAX_WORKERS = 8  # each holds torch; more of them cost more memory than they save time
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the table."""
+
+    name: str
+    command: str
+    when: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    minutes: float = 15.0
+
+    def obstacle(self, root: Path, search_path: str) -> str | None:
+        """Why it cannot run here, or None."""
+        if self.paths and not self.present(root):
+            return f"no {' or '.join(self.paths)}"
+        for need in self.needs:
+            if not any(shutil.which(program, path=search_path) for program in need.split("|")):
+                return f"needs {need.replace('|', ' or ')}"
+        return None
+
+    def present(self, root: Path) -> list[str]:
+        return [path for path in self.paths if (root / path).is_dir()]
+
+    def argv(self, root: Path, values: Mapping[str, str]) -> list[str]:
+        return shlex.split(self.command.format(paths=shlex.join(self.present(root)), **values))
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a stage ended: the last line that it wrote, or why it did not run."""
+
+    stage: Stage
+    outcome: Literal["passed", "failed", "did not run", "not reached"]
+    seconds: float = 0.0
+    closing: str = ""
+
+
+def read_stages(path: Path, when: str) -> list[Stage]:
+    """The stages of a table that `when` runs, in the table's order."""
+    table = msgspec.toml.decode(path.read_bytes(), type=dict[Literal["stage"], list[Stage]])
+    return [stage for stage in table["stage"] if when in stage.when]
+
+
+def run_stages(stages: Sequence[Stage], root: Path, *, require_all: bool) -> list[Result]:
+    """Run in order and stop at the first that failed, or that did not run where all are required."""
+    environment = _environment()
+    values = {"workers": str(_workers()), "today": datetime.now(UTC).date().isoformat()}
+    results: list[Result] = []
+    for index, stage in enumerate(stages):
+        results.append(_run_stage(stage, root, environment, values, require_all=require_all))
+        if results[-1].outcome == "failed":
+            return results + [Result(rest, "not reached") for rest in stages[index + 1 :]]
+    return results
+
+
+def _run_stage(
+    stage: Stage, root: Path, environment: Mapping[str, str], values: Mapping[str, str], *, require_all: bool
+) -> Result:
+    obstacle = stage.obstacle(root, environment["PATH"])
+    if obstacle is not None:
+        print(f"---- {stage.name} did not run: {obstacle}", flush=True)
+        return Result(stage, "failed" if require_all else "did not run", closing=f"did not run: {obstacle}")
+    argv = stage.argv(root, values)
+    print(f"---- {stage.name}: {shlex.join(argv)}", flush=True)
+    start = time.perf_counter()
+    status, closing = _stream(argv, root, environment, limit_s=stage.minutes * 60)
+    return Result(stage, "failed" if status else "passed", time.perf_counter() - start, closing)
+
+
+def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], limit_s: float) -> tuple[int, str]:
+    """Run a command, pass its output on as it comes, and return its exit status and last line."""
+    process = subprocess.Popen(
+        argv,
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that what it started can be ended with it
+    )
+    overtime = threading.Timer(limit_s, _end, (process,))
+    overtime.start()
+    closing = ""
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            for line in process.stdout:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                closing = line.strip() or closing
+        status = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        overtime.cancel()
+    if status == -signal.SIGKILL:
+        closing = f"killed, or ended after its {limit_s:g} s"
+    return status, closing
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _environment() -> dict[str, str]:
+    """The environment's programs come first, and each test process computes on one thread."""
+    search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": search_path, "PYTHONUNBUFFERED": "1"}
+
+
+def _workers() -> int:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, MAX_WORKERS)
+
+
+def print_table(results: Sequence[Result], total_s: float) -> None:
+    """A line a stage, with the last line that it wrote, and the total."""
+    width = max(len(result.stage.name) for result in results)
+    print("\n---- stages")
+    for result in results:
+        closing = result.closing.strip("= ")
+        print(f"{result.stage.name:<{width}}  {result.seconds:7.1f} s  {result.outcome:<11}  {closing}".rstrip())
+    print(f"{'total':<{width}}  {total_s:7.1f} s", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("when", choices=("check", "test", "nightly"))
+    parser.add_argument("--table", type=Path, default=ROOT / "tools/stages.toml")
+    parser.add_argument("--root", type=Path, default=ROOT)
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    stages = read_stages(arguments.table, arguments.when)
+    results = run_stages(stages, arguments.root, require_all=os.environ.get("TESSERA_REQUIRE_ALL") == "1")
+    print_table(results, time.perf_counter() - start)
+    return 1 if any(result.outcome == "failed" for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
