@@ -36,8 +36,7 @@ def client(server, **options):
 
 
 async def first_line(response):
-    async for line in response.aiter_lines():
-        return line
+    return await anext(response.aiter_lines())
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -88,7 +87,9 @@ async def test_a_body_that_never_arrives_is_given_up():
     settings = ServerSettings(limits=Limits(body_seconds=0.1), drain_seconds=0.1)
     async with on_socket(FakeEngine(), settings) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        )
         answer = await asyncio.wait_for(reader.read(200), 2)
         assert answer.startswith(b"HTTP/1.1 408 ")
         writer.close()
@@ -113,7 +114,11 @@ async def test_a_body_over_its_limit_is_answered_while_it_is_sent(chunked):
 @pytest.mark.parametrize("where", ["header", "headers", "path"])
 async def test_a_huge_head_is_a_431(where):
     async with on_socket(FakeEngine()) as server, client(server) as http:
-        headers = {"x": "y" * 100_000} if where == "header" else {f"x{i}": "y" * 99 for i in range(1000 * (where == "headers"))}
+        headers = (
+            {"x": "y" * 100_000}
+            if where == "header"
+            else {f"x{i}": "y" * 99 for i in range(1000 * (where == "headers"))}
+        )
         path = "/v1/models?" + "x" * (60_000 if where != "path" else 2**16 + 1)
         if where == "path":
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -136,7 +141,7 @@ async def test_what_is_no_http_is_a_400():
         writer.close()
 
 
-# ---- the engine dies --------------------------------------------------------------------------------------------------
+# ---- the engine dies ------------------------------------------------------------------------------------------
 
 
 async def test_an_engine_that_dies_ends_streams_with_an_error_and_the_server_with_4():
@@ -176,15 +181,15 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
     async with on_socket(engine) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         body = json.dumps(STREAM).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        writer.write(head % len(body) + body)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await reader.read(10)
         engine.die()
         assert await asyncio.wait_for(server.task, 6) == 4
         writer.close()
 
 
-# ---- signals ----------------------------------------------------------------------------------------------------------
+# ---- signals --------------------------------------------------------------------------------------------------
 
 
 async def test_sigterm_takes_no_new_connections_and_lets_requests_finish():

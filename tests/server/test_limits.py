@@ -84,8 +84,8 @@ async def test_counts_inside_messages_are_looked_at_before_they_are_built(api, m
 
 @pytest.mark.parametrize(
     "prompt",
-    [["x"] * 65, [[1]] * 65, [[1] * 8] * 1000, [""] * 100_000, [[]] * 1_000_000, [1] * 1_000_000],
-    ids=range(6),
+    [["x"] * 65, ['a"b\\'] * 65, [[1]] * 65, [[1] * 8] * 1000, [""] * 100_000, [[]] * 1_000_000, [1] * 1_000_000],
+    ids=range(7),
 )
 async def test_prompts(api, prompt):
     content = json.dumps({"model": "fake-model", "prompt": prompt}).encode()

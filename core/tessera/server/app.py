@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -11,15 +12,17 @@ from starlette.middleware import Middleware
 from tessera.server import health, metrics
 from tessera.server.access import Access
 from tessera.server.context import ServerContext
-from tessera.server.engine_client import EngineClient
 from tessera.server.errors import handlers
 from tessera.server.openai import chat, completions, models
 from tessera.server.security import ApiKeys, BodyRules
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
 
-def create_app(engine: EngineClient, settings: ServerSettings, chat_template: ChatTemplate | None = None) -> Starlette:
+
+def create_app(engine: AsyncEngine, settings: ServerSettings, chat_template: ChatTemplate | None = None) -> Starlette:
     """The server of one running engine. chat_template: in place of the model's own.
 
     Routes are plain Starlette routes over msgspec: a request passes no layer that the answer does not need.

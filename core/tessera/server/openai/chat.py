@@ -29,6 +29,7 @@ from tessera.server.openai.protocol import (
 )
 from tessera.server.settings import Limits
 
+INLINE_BYTES = 4096
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
 
@@ -50,7 +51,10 @@ def routes(context: ServerContext) -> list[Route]:
         context.check_model(request.model)
         params = _sampling_params(context, request)
         identity = Identity.of("chatcmpl", request)
-        prompt = await context.in_thread(partial(render, context, request))
+        work = partial(render, context, request)
+        # The hop to a thread takes longer than a short chat does.
+        short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
+        prompt = work() if short else await context.in_thread(work)
         return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
 
     return [Route("/v1/chat/completions", GenerationEndpoint(read), methods=["POST"])]
