@@ -129,7 +129,7 @@ async def test_completion_logprobs_have_running_offsets(api):
     [
         (RequestError("Too much.", param="prompt", code="context_length_exceeded"), 400),
         (OverloadedError("Too many wait."), 503),
-        (EngineFailure("RuntimeError('/home/x')"), 500),
+        (EngineFailure("RuntimeError('/secret/x')"), 500),
     ],
 )
 async def test_an_error_before_the_first_token_is_a_status(route, error, status):

@@ -16,7 +16,7 @@ from tessera.server.openai import chunks, not_served
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, Prompt, check_common, collect, sampling_params
+from tessera.server.openai.generation import Generation, Identity, Prompt, collect
 from tessera.server.openai.logprobs import LogprobWriter
 from tessera.server.openai.messages import check_counts, for_template
 from tessera.server.openai.not_served import asks_for_nothing
@@ -27,6 +27,7 @@ from tessera.server.openai.protocol import (
     ChatCompletionRequest,
     ChatLogprobs,
 )
+from tessera.server.openai.sampling import check_common, sampling_params
 from tessera.server.settings import Limits
 
 INLINE_BYTES = 4096

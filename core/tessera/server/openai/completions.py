@@ -15,10 +15,11 @@ from tessera.server.openai import chunks, not_served
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, check_common, collect, sampling_params
+from tessera.server.openai.generation import Generation, Identity, collect
 from tessera.server.openai.logprobs import LogprobWriter
 from tessera.server.openai.prompts import check_counts, read_prompts
 from tessera.server.openai.protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from tessera.server.openai.sampling import check_common, sampling_params
 
 DEFAULT_MAX_TOKENS = 16
 
