@@ -15,8 +15,8 @@ from tessera.step import BlockCopy
 
 
 class CacheMemory:
-    """buffers: by group [num_blocks, block_bytes] uint8, not touched until they are used. planes: by layer, views of them as
-    its layout says."""
+    """buffers: by group [num_blocks, block_bytes] uint8, not touched until they are used. planes: by layer, views of
+    them as its layout says."""
 
     def __init__(self, plan: CachePlan, layout: Callable[[int, int], KVLayout], device: Device) -> None:
         self.layouts: dict[int, KVLayout] = {}
