@@ -180,8 +180,8 @@ def test_a_report_that_does_not_add_up_is_dropped(wrong):
 def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
     """The test plays the front end: it holds the other ends of the engine's sockets."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as requests, context.socket(zmq.PULL) as answers:
-        for socket, name in ((requests, "requests"), (answers, "answers")):
-            socket.bind(f"ipc://{sockets / name}")
+        requests.connect(f"ipc://{sockets / 'requests'}")
+        answers.bind(f"ipc://{sockets / 'answers'}")
         answers.rcvtimeo = 10_000
         start = StartUp(
             fakes.config(), fakes.EXECUTOR, 1, f"ipc://{sockets / 'requests'}", f"ipc://{sockets / 'answers'}"

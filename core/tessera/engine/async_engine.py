@@ -195,7 +195,7 @@ class AsyncEngine:
             if not self._exited.is_set():
                 self._spawned.send(Shutdown())
                 await asyncio.wait_for(self._exited.wait(), SHUTDOWN)
-        except (EngineDeadError, TimeoutError):
+        except TimeoutError:
             log.warning("the engine did not end in order and is killed")
         finally:
             self._close()
@@ -289,9 +289,7 @@ class AsyncEngine:
 
     def _abort(self, keys: list[int]) -> None:
         if keys and self._error is None:
-            # Where it is gone, so are its requests; its exit tells everyone who waits.
-            with contextlib.suppress(EngineDeadError):
-                self._spawned.send(AbortRequests(keys))
+            self._spawned.send(AbortRequests(keys))
 
     def _check_alive(self) -> None:
         if self._error is not None:

@@ -61,7 +61,7 @@ class Link:
         self._requests.set_hwm(0)
         self._answers.set_hwm(0)
         self._answers.linger = int(HEARTBEAT * 1000)
-        self._requests.connect(start.requests)
+        self._requests.bind(start.requests)
         self._answers.connect(start.answers)
 
     def send(self, answer: Answer) -> None:

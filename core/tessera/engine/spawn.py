@@ -20,11 +20,11 @@ import zmq
 from tessera.config import EngineConfig
 from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, ControlRequest, Shutdown, StartUp
 from tessera.engine.process import pack_start
-from tessera.errors import EngineDeadError
 
 log = logging.getLogger(__name__)
 
 STANDARD_ERROR = 2
+RECONNECT = 20  # milliseconds
 LONGEST_ADDRESS = 90  # characters: an ipc path has room for about a hundred
 
 
@@ -37,17 +37,23 @@ class SpawnedEngine:
             directory = _private_directory()
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
             context = undo.enter_context(zmq.Context(io_threads=1))
-            undo.callback(context.destroy, linger=0)
-            self._requests = context.socket(zmq.PUSH)
-            self._answers = context.socket(zmq.PULL)
+            self._requests = undo.enter_context(context.socket(zmq.PUSH))
+            self._answers = undo.enter_context(context.socket(zmq.PULL))
             start = StartUp(
                 config=config,
                 executor=executor,
                 epoch=epoch,
-                requests=_bind(self._requests, directory / "requests"),
-                answers=_bind(self._answers, directory / "answers"),
+                requests=f"ipc://{directory / 'requests'}",
+                answers=f"ipc://{directory / 'answers'}",
                 log_level=logging.getLogger("tessera").getEffectiveLevel(),
             )
+            for socket in (self._requests, self._answers):
+                socket.set_hwm(0)
+                socket.linger = 0
+            # The engine's process binds this one: a socket that connects takes messages before the other end is there.
+            self._requests.reconnect_ivl = RECONNECT
+            self._requests.connect(start.requests)
+            self._answers.bind(start.answers)
             self._process = _spawn(start)
             undo.callback(_end, self._process)
             # Runs at the latest when this process ends: nothing stays behind.
@@ -64,11 +70,8 @@ class SpawnedEngine:
         return int(self._answers.getsockopt(zmq.FD))
 
     def send(self, body: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
-        """Never waits. Raises EngineDeadError where nobody listens."""
-        try:
-            self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
-        except zmq.Again:
-            raise EngineDeadError("The engine's process does not listen.") from None
+        """Never waits. Whether somebody listens, on_exit() tells."""
+        self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
 
     def receive(self) -> Iterator[Answer]:
         """The answers that are there."""
@@ -113,14 +116,6 @@ def _private_directory() -> Path:
         return chosen
     chosen.rmdir()
     return Path(tempfile.mkdtemp(prefix="tessera-", dir="/tmp"))
-
-
-def _bind(socket: zmq.Socket[bytes], path: Path) -> str:
-    address = f"ipc://{path}"
-    socket.set_hwm(0)
-    socket.linger = 0
-    socket.bind(address)
-    return address
 
 
 def _spawn(start: StartUp) -> subprocess.Popen[bytes]:
