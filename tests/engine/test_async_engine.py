@@ -8,9 +8,13 @@ import logging
 import os
 import time
 
+import numpy as np
 import pytest
+import uvloop
+import zmq
 
 from tessera.engine.async_engine import AsyncEngine
+from tessera.engine.messages import Codec, EngineStats, Report
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
 from tessera.request import RequestOutputKind, SamplingParams
 from tessera.step import ControlResult, Sleep
@@ -227,3 +231,30 @@ async def test_an_engine_that_is_forgotten_takes_no_file_with_it():
         del engine
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+async def test_junk_among_the_answers_is_dropped(start, sockets, caplog):
+    engine = await start("slow")
+    (address,) = sockets.glob("*/answers")
+    whole = Codec(1).pack_answer(Report(EngineStats()))
+    random = np.random.default_rng(0)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        socket.connect(f"ipc://{address}")
+        reader = asyncio.create_task(tokens_of(engine, [1]))
+        for number in range(200):
+            socket.send(random.bytes(number))
+            socket.send(whole[: number % len(whole)])
+        assert await reader == fakes.answer([1], 20)
+        await until(lambda: "dropped a malformed message" in caplog.text)
+    assert engine.health.alive
+
+
+def test_it_runs_on_uvloop_as_well():
+    async def use():
+        engine = await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR)
+        try:
+            return await asyncio.gather(*(tokens_of(engine, [number]) for number in range(1, 30)))
+        finally:
+            await engine.shutdown()
+
+    assert uvloop.run(use()) == [fakes.answer([number], 20) for number in range(1, 30)]

@@ -13,7 +13,7 @@ from tessera.engine.engine import Engine, depth
 from tessera.engine.messages import AbortRequests, AddRequests, Report, Shutdown
 from tessera.engine.process import EngineProcess
 from tessera.engine.startup import fill_defaults
-from tessera.errors import PlatformError
+from tessera.errors import ModelError, PlatformError
 from tessera.platform import Capabilities, Default, Progress
 from tessera.request import Request, SamplingParams
 from tests.engine import fakes
@@ -103,6 +103,12 @@ def test_a_start_that_fails_closes_its_executor(tmp_path):
         with pytest.raises(Exception, match=r"model|weights|bug|dance"):
             Engine(fakes.config(f"{words} leave-a-mark {mark}"), executor=fakes.EXECUTOR)
         assert mark.exists()
+
+
+def test_what_ended_a_start_is_told_even_if_closing_fails(caplog):
+    with pytest.raises(ModelError, match="no such model"):
+        Engine(fakes.config("fail-load fail-close"), executor=fakes.EXECUTOR)
+    assert "cannot be closed" in caplog.text
 
 
 def test_a_start_tells_its_progress_and_its_phases(engine):

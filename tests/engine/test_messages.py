@@ -162,6 +162,21 @@ def test_a_prompt_of_another_shape_is_dropped(prompt):
     assert codec.unpack_request(codec.pack_request(AddRequests([request]))) is None
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"counts": int32([3])},
+        {"counts": int32([1, 1])},
+        {"counts": int32([-1]), "tokens": int32([])},
+        {"keys": np.float32([1])},
+        {"tokens": int32([[5, 6]])},
+    ],
+)
+def test_a_report_that_does_not_add_up_is_dropped(wrong):
+    body = Report(EngineStats(), msgspec.structs.replace(PROGRESSED, **wrong))
+    assert CODEC.unpack_answer(CODEC.pack_answer(body)) is None
+
+
 def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
     """The test plays the front end: it holds the other ends of the engine's sockets."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as requests, context.socket(zmq.PULL) as answers:
