@@ -18,12 +18,12 @@ MIB = 2**20
 
 
 async def timed(post, **fields):
-    """The response, and the best of three times in seconds: others use this machine."""
+    """The response, and the least of three processor times in seconds: other processes use this machine."""
     best = float("inf")
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         response = await post(**fields)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     return response, best
 
 
@@ -71,7 +71,7 @@ async def test_a_stop_string_has_its_length(api, text):
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}] * 8193}],
             "tool calls",
         ),
-        ([USER] * 500_000, "messages"),
+        ([USER] * 100_000, "messages"),
     ],
     ids=["parts", "calls", "messages"],
 )
@@ -79,7 +79,7 @@ async def test_counts_inside_messages_are_looked_at_before_they_are_built(api, m
     content = json.dumps({"model": "fake-model", "messages": messages}).encode()
     response, seconds = await timed(lambda: api.post("/v1/chat/completions", content))
     assert words in check_error(response, 400, "messages")
-    assert seconds < 0.15 if len(content) > 4 * MIB else seconds < 0.05
+    assert seconds < 0.05
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,10 @@ class StepDraft:
 
     def holds(self, left: Array) -> Array:
         """Which of the rows that have so many tokens left it may hold, as a mask."""
+        if self.kind == "mixed":
+            return left > 0
         decodes: Array = left == 1
-        return {"mixed": left > 0, "decode": decodes, "prefill": ~decodes}[self.kind]
+        return decodes if self.kind == "decode" else ~decodes
 
     def grant(self, work: Work, tokens: Array) -> None:
         """tokens[i] of what is left to compute for each of work's rows, which may be none."""

@@ -100,6 +100,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
+        """Whether anything waits, runs or is in flight. After an abort take_finished() may still have something."""
         return bool(self._requests or len(self._in_flight))
 
     @property
@@ -329,16 +330,14 @@ class Scheduler:
         prefix_cache = self._cache.prefix_cache
         if prefix_cache is None:
             return
-        filled = computed[ends - rows.num_cached[computed] >= prefix_cache.unit]
-        for row in filled.tolist():
-            first, last = (
-                int(rows.num_cached[row]) // prefix_cache.unit,
-                int(rows.num_retired[row]) // prefix_cache.unit,
-            )
+        known, unit = rows.num_cached[computed], prefix_cache.unit
+        full = ends - known >= unit
+        filled, first, last = computed[full], known[full] // unit, ends[full] // unit
+        rows.num_cached[filled] = last * unit
+        for row, begin, end in zip(filled.tolist(), first.tolist(), last.tolist(), strict=True):
             chain = rows.request(row).chain
             assert chain is not None
-            self._cache.cache_blocks(row, chain, rows.tokens[row], first, last)
-            rows.num_cached[row] = last * prefix_cache.unit
+            self._cache.cache_blocks(row, chain, rows.tokens[row], begin, end)
 
     def check_integrity(self) -> None:
         """Asserts that no row and no block is lost, held twice or, when nothing is to do, left over."""

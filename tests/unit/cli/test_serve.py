@@ -94,7 +94,7 @@ def test_an_address_that_cannot_be_bound(host, port, error, what):
 
 
 def test_the_report():
-    text = report(Info(), model="tessera-demo", url="http://127.0.0.1:8000", chat=True, guarded=False)
+    text = report(Info(), model="tessera-demo", url="http://127.0.0.1:8000", chat=True, guarded=False, seconds=2.349)
     rows = [line.strip() for line in text.splitlines()]
     assert rows[0].endswith("serves tessera-demo")
     for row in (
@@ -105,7 +105,7 @@ def test_the_report():
         "in 4.0 GiB; --kv-cache-memory-bytes changes it",
         "load        0.50 s",
         "warm up     1.25 s",
-        "in all      1.75 s",
+        "in all      2.35 s since the command began",
         "URL         http://127.0.0.1:8000",
     ):
         assert row in rows
@@ -113,7 +113,7 @@ def test_the_report():
 
 def test_the_report_of_what_is_unusual():
     info = Info(num_cache_tokens=1536, fallback_ops=["moe"], notes=["scheduler.max_num_seqs = 8: a small chip"])
-    text = report(info, model="m", url="u", chat=True, guarded=False)
+    text = report(info, model="m", url="u", chat=True, guarded=False, seconds=1)
     assert "1,536 tokens = 1.5 requests of 1,024 tokens" in text
     assert "reference   moe (not the platform's own; --no-fallback refuses them)" in text
     assert "default     scheduler.max_num_seqs = 8: a small chip" in text

@@ -168,7 +168,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 ManagerMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, derandomize=True, database=None
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True, database=None
 )
 TestManager = ManagerMachine.TestCase
 
@@ -196,7 +196,8 @@ def test_the_beginnings_of_prompts_live_longest():
     cache.free(0)
     for row, length in ((1, 40), (3, 40), (4, 4)):  # all but two of the blocks
         start(cache, row, [row + 100] * length)
-    assert start(cache, 2, range(12)).blocks[0].tolist() == blocks[:2]
+    hit = cache.get_computed_blocks(cache.prefix_cache.chain("", ""), int32(range(12)))
+    assert hit.blocks[0].tolist() == blocks[:2]
 
 
 def test_a_copy_is_made_only_where_two_go_on_in_one_block():

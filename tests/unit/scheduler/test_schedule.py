@@ -216,7 +216,7 @@ def test_logprobs_go_to_their_request():
     world = World(plan())
     key = world.add([1, 2, 3], 2)
     step = world.schedule()
-    output, _ = world.outputs[0]
+    output = world.outputs[0][0]
     output.logprobs.append(RowLogprobs(int(step.rows[0]), int32([[5]]), np.zeros((1, 1), np.float32), int32([1])))
     progressed = world.update()
     assert [(entry.key, entry.logprobs.ids.tolist()) for entry in progressed.logprobs] == [(key, [[5]])]
