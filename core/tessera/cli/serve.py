@@ -27,7 +27,7 @@ from tessera.config.environment import Environment, read_environment
 from tessera.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from tessera.engine.async_engine import AsyncEngine
     from tessera.server.settings import ServerSettings
@@ -153,8 +153,8 @@ class _Served:
 
 @dataclass(frozen=True)
 class _Server:
-    create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], FastAPI]
-    serve: Callable[[AsyncEngine, FastAPI, socket.socket, ServerSettings], Awaitable[int]]
+    create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], Starlette]
+    serve: Callable[[AsyncEngine, Starlette, socket.socket, ServerSettings], Awaitable[int]]
 
 
 def _import_server() -> _Server:

@@ -117,7 +117,7 @@ def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: 
 def describe(started: Started) -> EngineInfo:
     config, loaded = started.config, started.loaded
     return EngineInfo(
-        device=started.executor.platform.name,
+        device=loaded.device or started.executor.platform.name,
         dtype=loaded.facts.dtype,
         platform=started.executor.platform.name,
         weight_bytes=loaded.weight_bytes,
@@ -127,4 +127,5 @@ def describe(started: Started) -> EngineInfo:
         phases=started.phases,
         pid=os.getpid(),
         notes=started.notes,
+        fallback_ops=list(loaded.fallbacks),
     )

@@ -11,7 +11,7 @@ from tessera.platform.platform import Future
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_path
 from tessera.runner.worker import Worker
-from tessera.step import Close, Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
 
 class InProcessExecutor(Executor):
@@ -40,5 +40,4 @@ class InProcessExecutor(Executor):
         return self.worker.control(verb)
 
     def close(self) -> None:
-        self.worker.control(Close())
         self.worker.close()

@@ -75,10 +75,13 @@ class Loaded(msgspec.Struct, tag=True):
     needs: list[Needs]
     weight_bytes: int
     cache_bytes: int
+    device: str
+    fallbacks: tuple[str, ...]
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
-        return cls(loaded.facts, [Needs.of(needs) for needs in loaded.needs], loaded.weight_bytes, loaded.cache_bytes)
+        needs = [Needs.of(needs) for needs in loaded.needs]
+        return cls(loaded.facts, needs, loaded.weight_bytes, loaded.cache_bytes, loaded.device, loaded.fallbacks)
 
 
 class Under(msgspec.Struct, tag=True):

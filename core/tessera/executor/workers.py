@@ -65,6 +65,8 @@ class WorkersExecutor(Executor):
             needs=tuple(self._needs(needs) for needs in first.needs),
             weight_bytes=max(answer.weight_bytes for answer in answers),
             cache_bytes=min(answer.cache_bytes for answer in answers),
+            device=first.device,
+            fallbacks=first.fallbacks,
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

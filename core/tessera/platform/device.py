@@ -29,8 +29,8 @@ class TorchDevice(Device):
 class HostDevice(TorchDevice):
     """The host's own processor and memory. Nothing is asynchronous, so a copy is there at once."""
 
-    def __init__(self, torch: Any, memory: MemoryFigures) -> None:
-        self.torch = torch
+    def __init__(self, torch: Any, memory: MemoryFigures, name: str = "") -> None:
+        self.torch, self.name = torch, name
         self.target = torch.device("cpu")
         self._memory = memory
 

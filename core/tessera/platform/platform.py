@@ -142,9 +142,10 @@ class SleepingArena(Arena, ABC):
 
 
 class Device(ABC):
-    """One opened device. target: what tensors are made on (a torch.device at op depth)."""
+    """One opened device. target: what tensors are made on (a torch.device at op depth). name: for people."""
 
     target: Any
+    name: str = ""
 
     @abstractmethod
     def memory(self) -> MemoryFigures: ...

@@ -115,12 +115,15 @@ class CacheNeeds:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache."""
+    """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
+    name, for people. fallbacks: ops that are bound to the reference."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
     weight_bytes: int
     cache_bytes: int
+    device: str = ""
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

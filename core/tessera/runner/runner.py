@@ -67,7 +67,11 @@ class CoreRunner(ModelRunner):
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         graphs = self.graphs.estimate(self.shapes.keys())
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, self.model.facts, graphs)
-        return LoadedModel(self.model.facts, tuple(self._needs()), arena.nbytes, left)
+        choices = self.build.ops.choices.values()
+        fallbacks = sorted({choice.op for choice in choices if choice.how == "reference"})
+        return LoadedModel(
+            self.model.facts, tuple(self._needs()), arena.nbytes, left, self.device.name, tuple(fallbacks)
+        )
 
     def _needs(self) -> list[CacheNeeds]:
         needs = []

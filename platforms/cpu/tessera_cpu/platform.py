@@ -9,7 +9,7 @@ import torch
 
 from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice, OpSet, Platform, WorkerSpec
 from tessera_cpu.attention import SdpaAttention
-from tessera_cpu.memory import figures
+from tessera_cpu.machine import figures, processor
 from tessera_cpu.ops import kernels
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class CpuPlatform(Platform):
     capabilities = Capabilities(dtypes=("bfloat16", "float32", "float16"), async_dispatch=False)
 
     def open(self, index: int) -> Device:
-        return HostDevice(torch, figures())
+        return HostDevice(torch, figures(), processor())
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
         size = parallel.world_size

@@ -1,13 +1,22 @@
-"""The host's memory: what the machine and this process's control groups leave free."""
+"""The host: its processor, and the memory that the machine and this process's control groups leave free."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from tessera.platform import MemoryFigures
 
 UNLIMITED = 1 << 60
+
+
+def processor(system: Path = Path("/")) -> str:
+    """The processor's name, as its maker gives it."""
+    for line in _text(system / "proc/cpuinfo").splitlines():
+        if line.lower().startswith(("model name", "cpu\t")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def figures(system: Path = Path("/")) -> MemoryFigures:
