@@ -8,7 +8,7 @@ from collections import deque
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tessera.arrays import int32
@@ -169,7 +169,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 ManagerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True, database=None
 )
 TestManager = ManagerMachine.TestCase
 
