@@ -61,11 +61,12 @@ class ManagerMachine(RuleBasedStateMachine):
         self.cache.open(row, hit)
         self.tokens[row], self.chains[row] = tokens, chain
         self.written[row] = self.cached[row] = hit.num_tokens
-        if self.cache.has(needed) and (needed <= free).all():
-            self.grow(row, length)
-            for group, spec in enumerate(self.groups):
-                if spec.kind != "state":
-                    assert free[group] - self.cache.pools[group].num_free == needed[group]
+        demand = self.cache.demand(int32([row]), int32([hit.num_tokens]), int32([length]))
+        for group, spec in enumerate(self.groups):
+            if spec.kind != "state":
+                taken = free[group] - self.cache.pools[group].num_free
+                assert taken + demand.blocks[group] == needed[group]
+        self.grow(row, length)
 
     @precondition(lambda self: self.tokens and self.cache.can_fork and self.free_row() is not None)
     @rule(data=st.data(), other=st.integers(10, 20))

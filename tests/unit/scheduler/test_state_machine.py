@@ -167,7 +167,7 @@ def test_any_order_of_events(kind, depth):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=15,
+            max_examples=25,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
