@@ -79,9 +79,13 @@ class World:
         return key
 
     def schedule(self):
+        preemptions = self.scheduler.counters.preemptions
         step = self.scheduler.schedule()
         if step is not None:
             self._check_step(step)
+            if self.scheduler.counters.preemptions > preemptions:
+                keys = [int(opened.request_id.split("-")[1]) for opened in step.opened]
+                assert all(self.requests[key].leader >= 0 for key in keys), "somebody starts where others are short"
             self.steps.append(step)
             self.outputs.append((self.device.execute(step), self._used(step)))
         self.check()
@@ -151,7 +155,7 @@ class World:
         self.scheduler.check_integrity()
         for _, used in self.outputs:
             for pool, blocks in zip(self.scheduler._cache.pools, used, strict=True):
-                assert all(pool.ref_count[block] > 0 for block in blocks), "a block was freed under a step in flight"
+                assert not any(block in pool._free for block in blocks), "a block was freed under a step in flight"
 
     def _check_step(self, step) -> None:
         assert step.total_tokens <= self.config.max_num_batched_tokens
