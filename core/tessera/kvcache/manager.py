@@ -121,9 +121,7 @@ class KVCacheManager:
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         for group in self._growing:
             known = hit.blocks[group]
-            blocks[group] = (
-                self._groups[group].blocks_of(num_tokens) - len(known) + self.pools[group].count_unheld(known)
-            )
+            blocks[group] = self._groups[group].blocks_of(num_tokens) - len(known) + self.pools[group].count_free(known)
         return blocks
 
     def blocks_to_fork(self) -> Array:
@@ -193,8 +191,9 @@ class KVCacheManager:
         return Demand(blocks, rows, starts, tuple(growth), copies)
 
     def _shared_writes(self, rows: Array, starts: Array) -> tuple[SharedWrite, ...]:
-        """All that sharers have in common ends before what each of them writes next, so only the block of the next
-        token can be shared. The last of its holders to write into it may keep it."""
+        """Who is leaving still holds its blocks: what it wrote may become known when its last step retires. All that
+        sharers have in common ends before what each of them writes next, so only the block of the next token can be
+        shared. The last of its holders to write into it may keep it."""
         copies = []
         for group in self._growing:
             pool, size = self.pools[group], self._groups[group].block_size
@@ -203,7 +202,7 @@ class KVCacheManager:
                 blocks, index = self.tables.of(group, row), start // size
                 if index < len(blocks):
                     block = int(blocks[index])
-                    left = holders.setdefault(block, pool.num_staying(block))
+                    left = holders.setdefault(block, int(pool.ref_count[block]))
                     if left > 1:
                         copies.append(SharedWrite(group, row, index))
                         holders[block] = left - 1
@@ -224,24 +223,10 @@ class KVCacheManager:
     def _copy(self, copy: SharedWrite) -> None:
         """The row's own copy in the place of a shared block, whose content is needed until the step that copies it has
         retired."""
-        pool = self.pools[copy.group]
-        source = self.tables.of(copy.group, copy.row)[copy.index : copy.index + 1].copy()
-        target = pool.allocate(1)
-        pool.leave(source)
-        origin = self._origin(copy.group, source)
-        if origin is not source:  # the source is itself a copy of this step: it is let go, and what it copies is kept
-            pool.free(source)
-            pool.touch(origin)
-            pool.leave(origin)
-        self.tables.replace(copy.group, copy.row, copy.index, int(target[0]))
-        self._copies[copy.group].append((int(origin[0]), int(target[0])))
-
-    def _origin(self, group: int, source: Array) -> Array:
-        """Where a block's content lies before the step's copies are made, so that they may be made all at once."""
-        for origin, target in self._copies[group]:
-            if target == source[0]:
-                return int32([origin])
-        return source
+        source = int(self.tables.of(copy.group, copy.row)[copy.index])
+        target = self.pools[copy.group].exchange(source)
+        self.tables.replace(copy.group, copy.row, copy.index, target)
+        self._copies[copy.group].append((source, target))
 
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was
@@ -267,8 +252,8 @@ class KVCacheManager:
     def free_copied(self, copies: Sequence[BlockCopy]) -> None:
         """The step that made these copies has retired."""
         for copy in copies:
-            for place in range(len(copy.sources)):
-                self.pools[copy.group].free(copy.sources[place : place + 1])
+            for source in copy.sources.tolist():
+                self.pools[copy.group].copied(source)
 
     # ---- a row goes --------------------------------------------------------------------------------------------------
 
@@ -312,9 +297,10 @@ class KVCacheManager:
             held = np.arange(blocks.shape[1]) < counts[:, None]
             assert not blocks[~held].any(), "a table goes on after its end"
             assert blocks[held].all(), "a table holds the null block"
-            sources = [copy.sources for copy in copied if copy.group == group]
-            leaving = [self.tables.of(group, row) for row in leaving_rows] + sources
-            pool.check(_counted([blocks[held], *sources], pool.num_blocks), _counted(leaving, pool.num_blocks))
+            holders = _counted([blocks[held]], pool.num_blocks)
+            leavers = _counted([self.tables.of(group, row) for row in leaving_rows], pool.num_blocks)
+            copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)
+            pool.check(holders, leavers, copies)
         if self.prefix_cache is not None:
             self.prefix_cache.check()
 

@@ -13,15 +13,16 @@ from tessera.arrays import Array
 class BlockPool:
     """Blocks 1 to num_blocks - 1; block 0 is null and never given out.
 
-    ref_count [num_blocks] int32: holders of each block. leaving [num_blocks] int32: those of them that keep it only
-    until a step in flight has retired. Free blocks are reused the longest free first, and keep their contents until
-    then; reused(block) is called when they lose it.
+    All [num_blocks] int32: ref_count, holders of each block; leaving, those of them that go when a step in flight has
+    retired; copying, steps in flight that copy from it. Free blocks are reused the longest free first, and keep their
+    contents until then; reused(block) is called when they lose it.
     """
 
     def __init__(self, num_blocks: int, reused: Callable[[int], None] | None = None) -> None:
         self.num_blocks = num_blocks
         self.ref_count = np.zeros(num_blocks, dtype=np.int32)
         self.leaving = np.zeros(num_blocks, dtype=np.int32)
+        self.copying = np.zeros(num_blocks, dtype=np.int32)
         self.num_freed = 0
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._reused = reused
@@ -32,12 +33,8 @@ class BlockPool:
 
     @property
     def num_returning(self) -> int:
-        """Blocks that only holders that are leaving hold."""
-        return int(np.count_nonzero((self.ref_count > 0) & (self.ref_count == self.leaving)))
-
-    def num_staying(self, block: int) -> int:
-        """Holders that will still want it after the steps in flight."""
-        return int(self.ref_count[block]) - int(self.leaving[block])
+        """Blocks that are free as soon as the steps in flight have retired."""
+        return int(np.count_nonzero((self.ref_count == self.leaving) & (self.ref_count + self.copying > 0)))
 
     def allocate(self, count: int) -> Array:
         """[count] int32 blocks with one holder each; there must be as many free."""
@@ -50,13 +47,17 @@ class BlockPool:
         self.ref_count[taken] = 1
         return taken
 
-    def count_unheld(self, blocks: Array) -> int:
+    def count_free(self, blocks: Array) -> int:
         """How many of these are free, so that holding them takes from the free ones."""
-        return int(np.count_nonzero(self.ref_count[blocks] == 0))
+        return int(np.count_nonzero(self._unused(blocks)))
+
+    def _unused(self, blocks: Array) -> Array:
+        unused: Array = (self.ref_count[blocks] == 0) & (self.copying[blocks] == 0)
+        return unused
 
     def touch(self, blocks: Array) -> None:
         """One more holder of each of these distinct blocks, which may be free ones."""
-        for block in blocks[self.ref_count[blocks] == 0].tolist():
+        for block in blocks[self._unused(blocks)].tolist():
             del self._free[block]
         self.ref_count[blocks] += 1
 
@@ -69,19 +70,34 @@ class BlockPool:
         order."""
         self.leaving[blocks] -= 1
         self.ref_count[blocks] -= 1
-        unheld = blocks[self.ref_count[blocks] == 0].tolist()
-        self._free.update(dict.fromkeys(unheld))
-        self.num_freed += len(unheld)
+        self._free_unused(blocks)
 
-    def check(self, holders: Array, leavers: Array) -> None:
-        """Asserts that each block is exactly one of null, free and held, and that holders and leavers [num_blocks] are
-        all that there are."""
+    def exchange(self, block: int) -> int:
+        """A holder takes a new block in the place of this one, and a step in flight copies from it until copied()."""
+        new = int(self.allocate(1)[0])
+        self.ref_count[block] -= 1
+        self.copying[block] += 1
+        return new
+
+    def copied(self, block: int) -> None:
+        """A step that copied from this block has retired."""
+        self.copying[block] -= 1
+        self._free_unused(np.array([block]))
+
+    def _free_unused(self, blocks: Array) -> None:
+        unused = blocks[self._unused(blocks)].tolist()
+        self._free.update(dict.fromkeys(unused))
+        self.num_freed += len(unused)
+
+    def check(self, holders: Array, leavers: Array, copies: Array) -> None:
+        """Asserts that each block is exactly one of null, free and used, and that holders, leavers and copies
+        [num_blocks] are all that there are."""
         assert np.array_equal(self.ref_count, holders), "a block's reference count is not its number of holders"
-        assert np.array_equal(self.leaving, leavers), (
-            "a block is left by a holder that is not going, or not left by one that is"
-        )
+        assert np.array_equal(self.leaving, leavers), "a block's holders that leave are not those that are going"
+        assert np.array_equal(self.copying, copies), "a block is kept for a copy that is not made, or not kept for one"
         assert 0 not in self._free, "the null block is free"
         assert self.ref_count[0] == 0, "the null block is held"
         free = np.zeros(self.num_blocks, dtype=bool)
         free[list(self._free)] = True
-        assert np.array_equal(free[1:], self.ref_count[1:] == 0), "a block is lost, or free and held at once"
+        unused = self._unused(np.arange(self.num_blocks))
+        assert np.array_equal(free[1:], unused[1:]), "a block is lost, or free and used at once"

@@ -222,7 +222,7 @@ class Scheduler:
 
     def _secure(self, draft: StepDraft, request: TrackedRequest, start: int, end: int) -> bool:
         """Blocks for a running request, preempting others until there are enough. False where it sits out this step:
-        what it needs comes back with steps in flight, or it was the victim itself."""
+        what it needs comes back with steps in flight (blocks, or a shared one for itself), or it was the victim."""
         row, cache = int32([request.row]), self._cache
         while (demand := cache.demand(row, int32([start]), int32([end]))) is not None:
             if cache.has(demand.blocks, beside=draft.promised):
@@ -235,6 +235,8 @@ class Scheduler:
             running = self._rows.running
             open_to = running[~np.isin(running, draft.rows)].tolist()
             victim = self._policy.victim([self._rows.request(other) for other in open_to])
+            if victim.key == request.key and self._in_flight.closing:
+                return False
             self._preempt(self._requests[victim.key])
             if victim.key == request.key:
                 return False

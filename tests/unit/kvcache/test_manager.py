@@ -223,6 +223,17 @@ def test_a_copy_is_made_only_where_two_go_on_in_one_block():
     cache.check([0, 1, 2], [], [])
 
 
+def test_nobody_writes_into_what_somebody_leaves():
+    """Its last step, which is in flight, may make the block known."""
+    cache = manager()
+    start(cache, 0, range(6))
+    cache.fork(0, 1, 5)
+    cache.leave(0)
+    assert len(cache.demand(int32([1]), int32([5]), int32([6])).copies) == 1
+    cache.free(0)
+    assert cache.demand(int32([1]), int32([5]), int32([6])).copies == ()
+
+
 def test_a_known_block_that_is_written_again_is_forgotten():
     cache = manager()
     start(cache, 0, [1, 2, 3, 4, 5])

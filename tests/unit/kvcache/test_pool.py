@@ -25,6 +25,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BlockPool(BLOCKS, self.reused.append)
         self.holders: list[np.ndarray] = []
         self.leaving: list[np.ndarray] = []
+        self.copying: list[int] = []
         self.free = list(range(1, BLOCKS))
 
     @rule(count=st.integers(1, 4))
@@ -43,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
     def touch(self, data):
         """Blocks that another holds, or that are free and still known."""
         blocks = int32(data.draw(st.lists(st.integers(1, BLOCKS - 1), min_size=1, max_size=4, unique=True)))
-        assert self.pool.count_unheld(blocks) == len(set(blocks.tolist()) & set(self.free))
+        assert self.pool.count_free(blocks) == len(set(blocks.tolist()) & set(self.free))
         self.pool.touch(blocks)
         self.free = [block for block in self.free if block not in blocks]
         self.holders.append(blocks)
@@ -61,21 +62,41 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = self.leaving.pop(0)
         before = self.pool.num_freed
         self.pool.free(blocks)
-        held = {block for other in self.holders + self.leaving for block in other.tolist()}
-        back = [block for block in blocks.tolist() if block not in held]
+        back = [block for block in blocks.tolist() if not self.used(block)]
         self.free += back
         assert self.pool.num_freed - before == len(back)
+
+    def used(self, block):
+        return block in self.copying or any(block in blocks for blocks in self.holders + self.leaving)
+
+    @precondition(lambda self: self.holders and self.pool.num_free)
+    @rule(data=st.data())
+    def exchange(self, data):
+        blocks = data.draw(st.sampled_from(self.holders))
+        place = data.draw(st.integers(0, len(blocks) - 1))
+        old = int(blocks[place])
+        new = self.pool.exchange(old)
+        assert new == self.free.pop(0)
+        blocks[place] = new
+        self.copying.append(old)
+
+    @precondition(lambda self: self.copying)
+    @rule()
+    def copied(self):
+        block = self.copying.pop(0)
+        self.pool.copied(block)
+        if not self.used(block):
+            self.free.append(block)
 
     @invariant()
     def every_block_is_somewhere_once(self):
         leaving = Counter(block for blocks in self.leaving for block in blocks.tolist())
         held = Counter(block for blocks in self.holders for block in blocks.tolist()) + leaving
-        counts = [np.array([of[block] for block in range(BLOCKS)]) for of in (held, leaving)]
-        self.pool.check(*counts)
-        assert self.pool.num_free == len(self.free)
+        copying = Counter(self.copying)
+        self.pool.check(*(np.array([of[block] for block in range(BLOCKS)]) for of in (held, leaving, copying)))
         assert list(self.pool._free) == self.free
-        assert self.pool.num_returning == sum(held[block] == leaving[block] for block in held)
-        assert all(self.pool.num_staying(block) == held[block] - leaving[block] for block in range(BLOCKS))
+        assert self.pool.num_free == len(self.free)
+        assert self.pool.num_returning == sum(held[block] == leaving[block] for block in held | copying)
 
 
 PoolMachine.TestCase.settings = settings(
@@ -90,7 +111,7 @@ def test_the_check_sees_what_is_wrong(broken):
     held = pool.allocate(1)
     counts = np.bincount(held, minlength=4)
     nothing = np.zeros(4, dtype=int)
-    pool.check(counts, nothing)
+    pool.check(counts, nothing, nothing)
     if broken == "lost":
         pool.ref_count[held] = 0
         counts = nothing
@@ -102,4 +123,4 @@ def test_the_check_sees_what_is_wrong(broken):
     else:
         counts = counts + counts
     with pytest.raises(AssertionError):
-        pool.check(counts, nothing)
+        pool.check(counts, nothing, nothing)

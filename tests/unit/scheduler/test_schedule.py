@@ -40,19 +40,14 @@ def test_a_prompt_is_chunked_beside_decodes():
 
 
 def test_the_oldest_prompt_goes_on_however_many_decode():
-    world = World(plan(paged(4, 64)), budget=4, rules=StepRules(chunk_multiple=2))
+    world = World(plan(paged(4, 64)), budget=6, max_num_seqs=5, rules=StepRules(chunk_multiple=4))
+    leader = world.add([1, 2], 9)
     for _ in range(3):
-        world.add([1, 2], 40)
-    for _ in range(4):
-        world.schedule()
-        world.update()
-    world.scheduler.abort([0])
+        world.add([1, 2], 9, leader=leader)
     world.add(prompt_of(RNG, 20), 2)
-    world.add([1], 40)
-    assert world.schedule().num_tokens.tolist() == [1, 1, 2]
+    assert world.schedule().num_tokens.tolist() == [2, 4]
     world.update()
-    step = world.schedule()
-    assert step.num_tokens.tolist() == [1, 1, 2]
+    assert world.schedule().num_tokens.tolist() == [1, 1, 4], "two of the four that decode sit out"
     world.update()
     world.run()
 
@@ -331,6 +326,21 @@ def test_a_follower_whose_leader_is_gone_goes_its_own_way():
     world.update()
     world.run()
     assert len(world.answers[follower]) == 4
+
+
+def test_a_follower_waits_until_the_prompt_is_there_for_sure():
+    """A leader that fails in flight must not take its followers along."""
+    world = World(plan(num_rows=8), depth=2, caching=False)
+    leader = world.add([1] * 6, 4)
+    follower = world.add([1] * 6, 4, leader=leader)
+    world.device.fail.add(f"request-{leader}")
+    world.schedule()
+    assert world.schedule().opened == []
+    world.update()
+    assert world.schedule().opened[0].num_computed == 0
+    world.update()
+    world.run()
+    assert (world.finished[leader].reason, world.finished[follower].reason) == ("error", "length")
 
 
 def test_a_follower_keeps_its_turn():

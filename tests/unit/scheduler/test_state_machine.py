@@ -158,8 +158,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert not resource.holders
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("kind", list(KINDS))
+CASES = [(kind, depth) for kind in KINDS for depth in (1, 2)] + [("plain", 3), ("no prefix cache", 3)]
+
+
+@pytest.mark.parametrize(("kind", "depth"), CASES)
 def test_any_order_of_events(kind, depth):
     class Machine(SchedulerMachine):
         make = staticmethod(lambda: KINDS[kind](depth))
@@ -167,7 +169,7 @@ def test_any_order_of_events(kind, depth):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=25,
+            max_examples=20,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

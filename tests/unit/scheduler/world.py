@@ -11,7 +11,7 @@ from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request, SamplingParams
 from tessera.scheduler import FirstComeFirstServed, Progressed, Scheduler
-from tests.unit.scheduler.fake_device import FakeDevice, expected_answer
+from tests.unit.scheduler.fake_device import FakeDevice, expected_answer, history
 
 
 def plan(*groups: CacheGroup, num_rows: int = 8, max_model_len: int = 128) -> CachePlan:
@@ -79,9 +79,13 @@ class World:
         return key
 
     def schedule(self):
+        preemptions = self.scheduler.counters.preemptions
         step = self.scheduler.schedule()
         if step is not None:
             self._check_step(step)
+            if self.scheduler.counters.preemptions > preemptions:
+                keys = [int(opened.request_id.split("-")[1]) for opened in step.opened]
+                assert all(self.requests[key].leader >= 0 for key in keys), "somebody starts where others are short"
             self.steps.append(step)
             self.outputs.append((self.device.execute(step), self._used(step)))
         self.check()
@@ -151,7 +155,29 @@ class World:
         self.scheduler.check_integrity()
         for _, used in self.outputs:
             for pool, blocks in zip(self.scheduler._cache.pools, used, strict=True):
-                assert all(pool.ref_count[block] > 0 for block in blocks), "a block was freed under a step in flight"
+                assert not any(block in pool._free for block in blocks), "a block was freed under a step in flight"
+
+        self._check_known()
+
+    def _check_known(self) -> None:
+        """What the prefix cache says of a block is what is in it, steps in flight included."""
+        cache = self.scheduler._cache.prefix_cache
+        if cache is None:
+            return
+        for tracked in self.scheduler._requests.values():
+            links = tracked.chain.hashes
+            tokens = tracked.tokens if tracked.row < 0 else self.scheduler._rows.tokens[tracked.row]
+            hashes = history(tokens[: len(links) * cache.unit])
+            for unit, link in enumerate(links):
+                for group, places in enumerate(cache._blocks):
+                    size = self.plan.groups[group].block_size
+                    for place, blocks in enumerate(places):
+                        start = unit * cache.unit + place * size
+                        if link in blocks:
+                            held = self.device.slots[group][blocks[link]]
+                            assert np.array_equal(held, hashes[start : start + size]), (
+                                "a block is not what it is known for"
+                            )
 
     def _check_step(self, step) -> None:
         assert step.total_tokens <= self.config.max_num_batched_tokens
