@@ -1,1 +1,23 @@
 """Tessera: serves large language models on any vendor's chip."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tessera._version import __version__
+
+if TYPE_CHECKING:
+    from tessera.llm import LLM
+    from tessera.request import RequestOutput, SamplingParams
+
+__all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__"]
+
+_PLACES = {"LLM": "tessera.llm", "RequestOutput": "tessera.request", "SamplingParams": "tessera.request"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when first asked for, so that importing a part of tessera loads that part alone."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

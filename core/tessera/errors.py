@@ -59,7 +59,7 @@ class EngineDeadError(TesseraError):
     status, kind, exit_code = 503, "engine_error", 4
 
 
-class EngineFailure(TesseraError):
+class EngineStepError(TesseraError):
     """The engine could not do a step of this request (its error is in the log)."""
 
     status, kind, exit_code = 500, "engine_error", 4

@@ -50,5 +50,6 @@ class Hooks:
 
     @hookspec
     def routes(self, register: RegisterRoutes) -> None:
-        """Fires when the server is built, and only the routes named by --routes are added then. `register(name, path)`
-        takes the dotted path of a fastapi.APIRouter; its routes are guarded by --api-key as the server's own are."""
+        """Fires when the server is built; only the routes that --routes names are served. `register(name, path)` takes
+        the dotted path of a function from the engine to a list of Starlette routes; --api-key guards them as the
+        server's own."""

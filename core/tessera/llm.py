@@ -43,9 +43,9 @@ class LLM:
         tokenizer: str | Path | None = None,
         skip_tokenizer_init: bool = False,
         served_model_name: str | None = None,
-        tensor_parallel_size: int = 1,
-        dtype: str = "auto",
-        load_format: str = "auto",
+        tensor_parallel_size: int | None = None,
+        dtype: str | None = None,
+        load_format: str | None = None,
         seed: int | None = None,
         max_model_len: int | None = None,
         gpu_memory_utilization: float | None = None,
@@ -106,7 +106,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """The answers, in the order of the prompts. A prompt is a text, token ids, {"prompt": text} or
         {"prompt_token_ids": ids}; sampling_params: one for all, or one for each. Raises RequestError before anything
-        runs, EngineFailure where a step fails."""
+        runs, EngineStepError where a step fails."""
         given = _prompts(prompts, prompt_token_ids)
         return self._generate(given, sampling_params, use_tqdm=use_tqdm, priority=priority, add_special_tokens=True)
 
@@ -173,6 +173,7 @@ class LLM:
         priority: int | Sequence[int] | None,
         add_special_tokens: bool,
     ) -> list[RequestOutput]:
+        self._offline.check_usable()
         params = _for_each(
             "sampling_params", sampling_params or self.get_default_sampling_params(), SamplingParams, len(prompts)
         )
@@ -245,8 +246,8 @@ def _prompts(
     if (prompts is None) == (prompt_token_ids is None):
         raise RequestError("Give either prompts or prompt_token_ids.", param="prompts")
     given: Any = prompts if prompts is not None else prompt_token_ids
-    many = [given] if isinstance(given, str | Mapping) or _is_ids(given) else list(given)
-    return [_prompt(one) for one in many]
+    one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence) or _is_ids(given)
+    return [_prompt(prompt) for prompt in ([given] if one else given)]
 
 
 def _prompt(given: Any) -> str | Sequence[int]:
@@ -260,8 +261,8 @@ def _prompt(given: Any) -> str | Sequence[int]:
     raise RequestError(f"A prompt is a text or a list of token ids, not {type(given).__name__}.", param="prompts")
 
 
-def _is_ids(given: Any) -> bool:
-    return isinstance(given, Sequence) and len(given) > 0 and all(isinstance(one, int) for one in given)
+def _is_ids(given: Sequence[Any]) -> bool:
+    return len(given) > 0 and all(isinstance(one, int) for one in given)
 
 
 def _conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:

@@ -83,7 +83,7 @@ class Drafts(msgspec.Struct, array_like=True):
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True):
-    """The decision for one step.
+    """The decision for one step. A runner applies freed, opened, blocks and copies in this order (a row may be freed and opened again), then computes.
 
     step: counts up from 0. after: the newest step whose sampled tokens this one feeds on; they may still be on the
     device; -1 none. rows, starts, num_tokens: the grants: row r computes num_tokens tokens from position starts.

@@ -19,8 +19,8 @@ def test_a_module_that_imports_torch_is_found(broken: Break, package: str) -> No
 
 
 def test_one_that_gets_there_through_another_module_is_found(broken: Break) -> None:
-    broken("core/tessera/reference/broken.py", "import transformers\n")
-    findings = torch_free(broken("core/tessera/text/broken.py", "import tessera.reference.broken\n"))
+    broken("core/tessera/loader/broken.py", "import transformers\n")
+    findings = torch_free(broken("core/tessera/text/broken.py", "import tessera.loader.broken\n"))
     assert "tessera.text.broken: ModuleNotFoundError: transformers is blocked" in findings
 
 

@@ -152,6 +152,8 @@ class FakeExecutor(Executor):
         return ControlResult(error=f"{type(verb).__name__} is not supported.")
 
     def close(self) -> None:
+        if "fail-close" in self.words:
+            raise RuntimeError("cannot be closed")
         if "leave-a-mark" in self.words:
             Path(self.words[-1]).touch()
 

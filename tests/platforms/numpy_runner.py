@@ -68,7 +68,9 @@ class NumpyRunner(ModelRunner):
     def __init__(self, services: RunnerServices) -> None:
         self.services = services
         said = services.checkpoint()
-        self.hidden, self.heads, self.kv_heads = (said[n] for n in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+        self.hidden, self.heads, self.kv_heads = (
+            said[n] for n in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+        )
         self.layers, self.eps, self.dim = said["num_hidden_layers"], said["rms_norm_eps"], self.hidden // self.heads
         self.theta = said["rope_parameters"]["rope_theta"]
 
@@ -76,8 +78,8 @@ class NumpyRunner(ModelRunner):
         self.weights = {name.removeprefix("model."): tensor.float().numpy() for name, tensor in self.services.weights()}
         spec = Paged(self.kv_heads, self.dim, "float32")
         facts = ModelFacts(
-            "LlamaForCausalLM", len(self.weights["lm_head.weight"]), self.hidden, self.layers, self.services.config.model.max_model_len,
-            "float32", tuple(LayerCache(i, spec) for i in range(self.layers)),
+            "LlamaForCausalLM", len(self.weights["lm_head.weight"]), self.hidden, self.layers,
+            self.services.config.model.max_model_len, "float32", tuple(LayerCache(i, spec) for i in range(self.layers)),
         )  # fmt: skip
         needs = [CacheNeeds(i, spec, (16,), True, "int32", "exact", 1, self._layout) for i in range(self.layers)]
         return LoadedModel(facts, tuple(needs), sum(w.nbytes for w in self.weights.values()), budget.kv or CACHE_BYTES)
@@ -115,7 +117,7 @@ class NumpyRunner(ModelRunner):
     def control(self, verb: Control) -> ControlResult:
         return ControlResult()
 
-    # ---- the model ------------------------------------------------------------------------------------------------------
+    # ---- the model ---------------------------------------------------------------------------------------------------
 
     def _forward(self, row: int, start: int, stop: int) -> Array:
         """Tokens start..stop of a row through the model; the logits of the last."""
@@ -140,7 +142,10 @@ class NumpyRunner(ModelRunner):
         for plane, values in zip(self.cache[layer], (k, v), strict=True):
             plane[table[at // size], at % size] = values
         past = np.arange(at[-1] + 1)
-        k, v = (np.repeat(plane[table[past // size], past % size], self.heads // self.kv_heads, 1) for plane in self.cache[layer])
+        k, v = (
+            np.repeat(plane[table[past // size], past % size], self.heads // self.kv_heads, 1)
+            for plane in self.cache[layer]
+        )
         scores = np.einsum("qhd,khd->hqk", q, k) * self.dim**-0.5
         scores[:, past[None, :] > at[:, None]] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))

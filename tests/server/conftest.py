@@ -16,6 +16,7 @@ import pytest
 from tessera.server.app import create_app
 from tessera.server.serve import serve
 from tessera.server.settings import ServerSettings
+from tessera.text import ChatTemplate
 from tests.server.fake_engine import MODEL, FakeEngine
 
 
@@ -39,10 +40,13 @@ class Api:
 
 
 @asynccontextmanager
-async def in_process(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Api]:
-    app = create_app(engine, settings or ServerSettings())
+async def in_process(
+    engine: FakeEngine, settings: ServerSettings | None = None, template: ChatTemplate | None = None
+) -> AsyncIterator[Api]:
+    app = create_app(engine, settings or ServerSettings(), template)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    client = httpx.AsyncClient(transport=transport, base_url="http://test")
+    async with app.router.lifespan_context(app), client:
         yield Api(engine, client)
 
 

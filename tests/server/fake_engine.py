@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from tessera.config import EngineConfig, ModelConfig
+from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
@@ -40,20 +41,11 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(tokenizer, {"bos_token": "<bos>"}, {"default": TEMPLATE})
 
 
-@dataclass
-class Histogram:
-    bounds: tuple[float, ...]
-    counts: list[int]
-    sum: float
-
-
-@dataclass
-class Metric:
-    name: str
-    kind: str
-    documentation: str
-    value: float | Histogram
-    label: tuple[str, str] | None = None
+def histogram() -> Histogram:
+    histogram = Histogram((0.1, 1.0))
+    for value, times in ((0.05, 4), (0.5, 2), (2.0, 1)):
+        histogram.observe(value, times)
+    return histogram
 
 
 class FakeMetrics:
@@ -63,7 +55,7 @@ class FakeMetrics:
             Metric("prompt_tokens", "counter", "Prompt tokens.", 12),
             Metric("request_success", "counter", "Ended.", 5, ("finished_reason", "stop")),
             Metric("request_success", "counter", "Ended.", 2, ("finished_reason", "length")),
-            Metric("time_to_first_token_seconds", "histogram", "First token.", Histogram((0.1, 1.0), [4, 2, 1], 3.5)),
+            Metric("time_to_first_token_seconds", "histogram", "First token.", histogram()),
         ]
 
 
@@ -91,7 +83,8 @@ class Call:
 
 @dataclass
 class Script:
-    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the token of that number."""
+    """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the
+    token of number error_at. hang_at: the number of a token that never comes."""
 
     pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
     delay: float = 0.0
@@ -172,11 +165,9 @@ class FakeEngine:
             raise RequestError("A token id is out of the vocabulary.", param="prompt")
         wanted = len(prompt) + (params.max_tokens or 1)
         if wanted > self.info.max_model_len:
-            raise RequestError(
-                f"This model's maximum context length is {self.info.max_model_len} tokens. However, you requested {wanted} tokens.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+            most = self.info.max_model_len
+            text = f"This model's maximum context length is {most} tokens. However, you requested {wanted} tokens."
+            raise RequestError(text, param="prompt", code="context_length_exceeded")
 
     async def _wait(self, number: int) -> None:
         script = self.script

@@ -15,8 +15,7 @@ _LISTENING = "0A"  # the kernel's number of the state, in its tables
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises PortError with who holds the port, or what else to do; ConfigError for no port at
-    all."""
+    """A listening socket. Raises PortError with who holds the port, or what else to do; ConfigError for no port."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port must be from 0 to 65535, got {port}.")
     try:

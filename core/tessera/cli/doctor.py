@@ -91,9 +91,9 @@ def check_plugins(plugins: Plugins) -> Iterator[Check]:
         yield Check("plugin", False, problem, "uninstall or upgrade the plugin")
 
 
-def check_platforms() -> Iterator[Check]:
+def check_platforms(plugins: Plugins) -> Iterator[Check]:
     """Each platform, and the one that would run without --platform."""
-    candidates, chosen, problem = survey()
+    candidates, chosen, problem = survey(plugins)
     for one in candidates:
         if one.found.manifest is None:
             continue  # a plugin that could not be asked: check_plugins has it
@@ -131,11 +131,12 @@ def _lines(checks: list[Check]) -> Iterator[str]:
 
 def _doctor(as_json: bool) -> int:
     environment = read_environment()
+    plugins = load_plugins(environment.load_plugins)
     checks = [
         *check_installation(),
         *check_environment(environment),
-        *check_plugins(load_plugins(environment.load_plugins)),
-        *check_platforms(),
+        *check_plugins(plugins),
+        *check_platforms(plugins),
     ]
     click.echo(json.dumps([asdict(check) for check in checks], indent=2) if as_json else "\n".join(_lines(checks)))
     usable = any(check.ok and check.name == CHOICE for check in checks)

@@ -12,6 +12,7 @@ import click
 from tessera.cli.verbosity import verbose_option
 from tessera.errors import PlatformError
 from tessera.plugins.discovery import discover
+from tessera.plugins.modules import Plugins
 from tessera.plugins.selection import Candidate, Selected, ask, choose
 
 
@@ -37,9 +38,9 @@ platforms = click.Command(
 )
 
 
-def survey() -> tuple[list[Candidate], Selected | None, PlatformError | None]:
-    """Every platform with its probe's answer, and the choice or why there is none."""
-    candidates = ask(discover())
+def survey(plugins: Plugins | None = None) -> tuple[list[Candidate], Selected | None, PlatformError | None]:
+    """Every platform with its probe's answer, and the choice or why there is none. plugins: those loaded already."""
+    candidates = ask(discover(plugins))
     try:
         return candidates, choose(candidates), None
     except PlatformError as error:

@@ -10,7 +10,7 @@ _WIDTH = 30
 
 
 class ProgressLine:
-    """Give it to the engine as on_progress; close() clears the line."""
+    """Give it to the engine as on_progress; close() clears the line. What others write meanwhile overwrites it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -21,7 +21,7 @@ class ProgressLine:
         if self._drawn:
             share = progress.done / progress.total if progress.total else 0.0
             bar = "█" * round(share * _WIDTH)
-            self._write(f"\r\x1b[K  {_name(progress):<12} {bar:<{_WIDTH}} {share:4.0%}")
+            self._write(f"\r\x1b[K  {_name(progress):<12} {bar:<{_WIDTH}} {share:4.0%}\r")
         elif progress.phase != self._phase:
             self._write(f"{_name(progress)} ...\n")
         self._phase = progress.phase

@@ -37,10 +37,10 @@ class Started(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def report(info: Started, *, model: str, url: str, chat: bool, guarded: bool) -> str:
-    """The whole report. chat: there is a chat template. guarded: an API key is asked for."""
+def report(info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float) -> str:
+    """The whole report. chat: there is a chat template. guarded: an API key is asked for. seconds: of it all."""
     lines = [f"Tessera {__version__} serves {model}", ""]
-    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, url)]
+    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, url, seconds)]
     return "\n".join([*lines, "", "Try it:", f"  {curl(url, model, chat=chat, guarded=guarded)}", ""])
 
 
@@ -58,15 +58,15 @@ def curl(url: str, model: str, *, chat: bool, guarded: bool) -> str:
     return f"curl {url}/v1/{route}{key} -H 'Content-Type: application/json' -d '{data}'"
 
 
-def _rows(info: Started, url: str) -> Iterator[tuple[str, str]]:
+def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
     yield "device", f"{info.device} (platform {info.platform})"
     yield "dtype", info.dtype
     yield "weights", show_bytes(info.weight_bytes)
     yield "KV room", _room(info)
     yield "", f"in {show_bytes(info.cache_bytes)}; --kv-cache-memory-bytes changes it"
-    for name, seconds in info.phases.items():
-        yield name.replace("_", " "), f"{seconds:.2f} s"
-    yield "in all", f"{sum(info.phases.values()):.2f} s"
+    for name, took in info.phases.items():
+        yield name.replace("_", " "), f"{took:.2f} s"
+    yield "in all", f"{seconds:.2f} s since the command began"
     for note in info.notes:
         yield "default", note
     if info.fallback_ops:

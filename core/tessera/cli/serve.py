@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,8 @@ from tessera.config.environment import Environment, read_environment
 from tessera.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from tessera.engine.async_engine import AsyncEngine
     from tessera.server.settings import ServerSettings
     from tessera.text import ChatTemplate, Tokenizer
@@ -41,6 +46,8 @@ MAX_SHUTDOWN_SECONDS = 86_400.0
 @click.argument("model", required=False)
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the start alike; later they are the server's
     environment = read_environment()
     set_up_logging(flags["log_level"] or "info", requests=not flags["disable_log_requests"])
     host = flags["host"] or "127.0.0.1"
@@ -51,7 +58,7 @@ def serve(model: str | None, **flags: Any) -> int:
         settings = server_settings(config, flags, environment)
         for warning in warnings_before(host, guarded=bool(settings.api_keys), unknown=environment.unknown):
             click.echo(f"warning: {warning}", err=True)
-        return _run(_Served(config, settings, listener, flags["chat_template"], flags["routes"]))
+        return _run(_Served(config, settings, listener, flags["chat_template"], flags["routes"], began))
 
 
 def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment: Environment) -> ServerSettings:
@@ -75,14 +82,23 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
 
 def _run(served: _Served) -> int:
     try:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(served.until_end())
     except asyncio.CancelledError:
         return 0
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where there is a uvloop, which is not so on every system."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
 class _Served:
-    """One run of the server, from the engine's start to the exit code."""
+    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock."""
 
     def __init__(
         self,
@@ -91,26 +107,26 @@ class _Served:
         listener: socket.socket,
         template_file: str | None,
         routes: Sequence[str],
+        began: float,
     ) -> None:
         self.config = config
         self.settings = settings
         self.listener = listener
         self.template_file = template_file
         self.routes = routes
+        self.began = began
 
     async def until_end(self) -> int:
-        """SIGTERM and Ctrl-C end the start at once; from then on they are the server's."""
-        from tessera.server.app import create_app
-        from tessera.server.serve import serve as serve_app
-
+        """Starts the engine, reports, serves."""
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         tokenizer = _tokenizer(self.config)
         template = _chat_template(tokenizer, self.template_file)
         make_routes = _plugin_routes(self.routes)
-        engine = await self._start(tokenizer)
-        app = create_app(engine, self.settings, template)
+        # The server's libraries load while the engine does.
+        engine, server = await asyncio.gather(self._start(tokenizer), asyncio.to_thread(_import_server))
+        app = server.create_app(engine, self.settings, template)
         for make in make_routes:
             app.router.routes.extend(make(engine))
         click.echo(
@@ -120,9 +136,10 @@ class _Served:
                 url=url_of(self.listener),
                 chat=template is not None,
                 guarded=bool(self.settings.api_keys),
+                seconds=time.monotonic() - self.began,
             )
         )
-        return await serve_app(engine, app, self.listener, self.settings)
+        return await server.serve(engine, app, self.listener, self.settings)
 
     async def _start(self, tokenizer: Tokenizer | None) -> AsyncEngine:
         from tessera.engine.async_engine import AsyncEngine
@@ -132,6 +149,19 @@ class _Served:
             return await AsyncEngine.start(self.config, tokenizer=tokenizer, on_progress=progress)
         finally:
             progress.close()
+
+
+@dataclass(frozen=True)
+class _Server:
+    create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], FastAPI]
+    serve: Callable[[AsyncEngine, FastAPI, socket.socket, ServerSettings], Awaitable[int]]
+
+
+def _import_server() -> _Server:
+    from tessera.server.app import create_app
+    from tessera.server.serve import serve
+
+    return _Server(create_app, serve)
 
 
 def _tokenizer(config: EngineConfig) -> Tokenizer | None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.cli.flags import Flag, option_of
-from tessera.cli.serve_flags import FLAGS, GROUPS, LATER
+from tessera.cli.serve_flags import FLAGS, GROUPS, NOT_SERVED
 from tessera.cli.verbosity import verbose_option
 
 WIDTH = 100
@@ -39,10 +39,9 @@ class ServeCommand(click.Command):
         try:
             return super().parse_args(ctx, [_dashed(argument) for argument in args])
         except click.NoSuchOption as error:
-            later = LATER.get(error.option_name)
-            if later is None:
+            if error.option_name not in NOT_SERVED:
                 raise
-            raise click.UsageError(later.format(option=error.option_name), ctx) from error
+            raise click.UsageError(NOT_SERVED[error.option_name], ctx) from error
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.width = WIDTH

@@ -123,7 +123,7 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """What params.output_kind has to say, as soon as there is something; a slow reader gets more at once. Closing
         it aborts the request within a step. Raises RequestError, OverloadedError (both before the first output),
-        EngineFailure, EngineDeadError."""
+        EngineStepError, EngineDeadError."""
         arrival = time.monotonic()
         prepared = await self._prepare(prompt, params, add_special_tokens)
         self._check_alive()
@@ -158,7 +158,8 @@ class AsyncEngine:
         """Raises EngineDeadError."""
         self._check_alive()
         number = next(self._numbers)
-        result = self._controls[number] = self._loop.create_future()
+        result: asyncio.Future[ControlResult] = self._loop.create_future()
+        self._controls[number] = result
         try:
             self._spawned.send(ControlRequest(number, verb))
             return await result

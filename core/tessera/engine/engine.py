@@ -20,7 +20,7 @@ from tessera.step import Control, ControlResult, StepOutput
 
 if TYPE_CHECKING:
     from tessera.executor.base import Report
-    from tessera.platform.platform import Future
+    from tessera.platform.platform import Capabilities, Future
     from tessera.request import Request
     from tessera.scheduler.progress import Progressed
 
@@ -40,7 +40,7 @@ class Engine:
         started = start_up(config, executor or executor_path(config), report)
         self.config = started.config
         self._executor = started.executor
-        self._depth = depth(started)
+        self._depth = depth(started.config, started.executor.platform.capabilities)
         self._scheduler = make_scheduler(started, policy, self._depth)
         self._in_flight: deque[Future[StepOutput]] = deque()
         self.info = describe(started)
@@ -84,9 +84,8 @@ class Engine:
         self._executor.close()
 
 
-def depth(started: Started) -> int:
+def depth(config: EngineConfig, capabilities: Capabilities) -> int:
     """Steps in flight: what the user said, else one more than pipeline stages where the host may run ahead, else 1."""
-    config, capabilities = started.config, started.executor.platform.capabilities
     if config.scheduler.depth is not None:
         return config.scheduler.depth
     return config.parallel.pipeline_parallel_size + 1 if capabilities.async_dispatch else 1

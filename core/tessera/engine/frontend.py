@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tessera.engine.admission import Admission, Prompt
 from tessera.engine.completion import Completion
 from tessera.engine.metrics import EngineMetrics
-from tessera.errors import EngineFailure, OverloadedError, RequestError, TesseraError
+from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -40,45 +40,30 @@ class RequestState:
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
         self.params = requests[0].params
+        self.num_unfinished = len(completions)
 
     @property
     def finished(self) -> bool:
-        return all(completion.finish_reason is not None for completion in self.completions)
+        return self.num_unfinished == 0
 
     def take(self) -> RequestOutput | None:
         """What its output_kind has to say since it was last taken; None where there is nothing. Raises what ended the
         request."""
         if self.error is not None:
             raise self.error
-        finished = self.finished
         kind = self.params.output_kind
-        if not (
-            finished
-            if kind is RequestOutputKind.FINAL_ONLY
-            else any(completion.changed for completion in self.completions)
-        ):
+        changed = [completion for completion in self.completions if completion.changed]
+        if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
             return None
+        given = changed if kind is RequestOutputKind.DELTA else self.completions
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=[
-                completion.take()
-                for completion in self.completions
-                if completion.changed or kind is not RequestOutputKind.DELTA
-            ],
-            finished=finished,
+            outputs=[completion.take() for completion in given],
+            finished=self.finished,
             num_cached_tokens=self.num_cached_tokens,
-            metrics=self._metrics(),
-        )
-
-    def _metrics(self) -> RequestMetrics:
-        times = [completion.times for completion in self.completions]
-        return RequestMetrics(
-            arrival=times[0].arrival,
-            first_scheduled=min((t.first_scheduled for t in times if t.first_scheduled), default=0.0),
-            first_token=min((t.first_token for t in times if t.first_token), default=0.0),
-            last_token=max(t.last_token for t in times),
+            metrics=_merged([completion.times for completion in self.completions]),
         )
 
 
@@ -207,7 +192,9 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            failed = self.fail(key, EngineFailure(end.message or "The engine could not go on with this request."), now)
+            failed = self.fail(
+                key, EngineStepError(end.message or "The engine could not go on with this request."), now
+            )
             update.changed += failed.changed
             update.abort += failed.abort
             return
@@ -241,12 +228,26 @@ class FrontEnd:
 
     def _forget(self, key: int, state: RequestState, completion: Completion, now: float) -> None:
         del self._live[key]
+        state.num_unfinished -= 1
         if state.finished:
             del self._by_id[state.request_id]
         num_prompt = state.requests[0].prompt.size
         reason = completion.finish_reason
         assert reason is not None
         self.metrics.finished(reason, completion.times, num_prompt, len(completion.token_ids), now)
+
+
+def _merged(times: list[RequestMetrics]) -> RequestMetrics:
+    """Of all answers: when the first of them began, and the last had its last token."""
+    first = times[0]
+    if len(times) == 1:
+        return RequestMetrics(first.arrival, first.first_scheduled, first.first_token, first.last_token)
+    return RequestMetrics(
+        arrival=first.arrival,
+        first_scheduled=min((t.first_scheduled for t in times if t.first_scheduled), default=0.0),
+        first_token=min((t.first_token for t in times if t.first_token), default=0.0),
+        last_token=max(t.last_token for t in times),
+    )
 
 
 def _by_key(progressed: Progressed) -> Iterator[tuple[int, Sequence[int]]]:

@@ -190,7 +190,12 @@ class Codec:
     def unpack_answer(self, data: bytes) -> Answer | None:
         """None, with a line in the log, for what is not a message of this engine."""
         message = self._unpack(self._from_engine, data)
-        return None if message is None else message.body
+        if message is None:
+            return None
+        if isinstance(message.body, Report) and not _adds_up(message.body.progressed):
+            log.warning("dropped a report whose counts and tokens do not agree")
+            return None
+        return message.body
 
     def _unpack(self, decode: msgspec.msgpack.Decoder[M], data: bytes) -> M | None:
         try:
@@ -202,6 +207,14 @@ class Codec:
             log.warning("dropped a message of version %d, epoch %d", message.version, message.epoch)
             return None
         return message
+
+
+def _adds_up(progressed: Progressed | None) -> bool:
+    if progressed is None:
+        return True
+    keys, counts, tokens = progressed.keys, progressed.counts, progressed.tokens
+    whole = all(array.ndim == 1 and array.dtype.kind == "i" for array in (keys, counts, tokens))
+    return whole and len(keys) == len(counts) and int(counts.sum()) == len(tokens) and int(counts.min(initial=0)) >= 0
 
 
 def _well_formed(request: Request) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from tessera.engine.admission import Prompt
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd, RequestState
-from tessera.errors import EngineDeadError, EngineFailure
+from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
@@ -48,16 +48,20 @@ class OfflineEngine:
         self._numbers = 0
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
-        """The answers in the order of the jobs; hears of each as it is done. Raises EngineFailure, EngineDeadError,
+        """The answers in the order of the jobs; hears of each as it is done. Raises EngineStepError, EngineDeadError,
         KeyboardInterrupt."""
         with self._one_call:
-            if self._unusable is not None:
-                raise EngineDeadError(self._unusable)
+            self.check_usable()
             with HeldInterrupt() as interrupt:
                 try:
                     return self._run(jobs, interrupt, done)
                 finally:
                     self._drain()
+
+    def check_usable(self) -> None:
+        """Raises EngineDeadError after close() and after what ended it."""
+        if self._unusable is not None:
+            raise EngineDeadError(self._unusable)
 
     def close(self) -> None:
         with self._one_call:
@@ -121,7 +125,7 @@ class OfflineEngine:
             return self._engine.step()
         except Exception as error:
             self._unusable = "This LLM failed in an earlier step; make a new one."
-            raise EngineFailure(
+            raise EngineStepError(
                 f"The engine could not do a step ({type(error).__name__}); what it said stands above."
             ) from error
         except BaseException:

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import zmq
@@ -34,8 +34,12 @@ from tessera.engine.messages import (
     Starting,
     StartUp,
 )
-from tessera.errors import TesseraError
+from tessera.errors import RequestError, TesseraError
 from tessera.platform.runner import Progress
+
+if TYPE_CHECKING:
+    from tessera.request import Request
+    from tessera.scheduler.progress import Progressed
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ class EngineProcess:
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
         self._link = link
+        self._live: set[int] = set()
         self._refused: list[Refused] = []
         self._checked = True
         self._ending = False
@@ -100,29 +105,34 @@ class EngineProcess:
     def run(self) -> None:
         """Until Shutdown. What the engine raises goes through."""
         while not self._ending:
-            busy = self._engine.has_work
-            messages = self._link.receive(0.0 if busy else HEARTBEAT)
+            messages = self._link.receive(0.0 if self._engine.has_work else HEARTBEAT)
             for message in messages:
                 self._handle(message)
             if self._engine.has_work:
-                self._checked = False
                 self._step()
-            elif not messages and not self._checked:
-                self._engine.check_integrity()
-                self._checked = True
-            self._report_if_due()
+            else:
+                self._rest(quiet=not messages)
 
     def _step(self) -> None:
+        self._checked = False
         progressed = self._engine.step()
         if progressed is not None:
-            self._report(Report(self._engine.stats, progressed, self._refused))
+            self._live.difference_update(end.key for end in progressed.finished)
+        if progressed is not None or self._refused or self._silent_for(HEARTBEAT):
+            self._report(progressed)
 
-    def _report_if_due(self) -> None:
-        if self._refused or time.monotonic() - self._reported >= HEARTBEAT:
-            self._report(Report(self._engine.stats, None, self._refused))
+    def _rest(self, *, quiet: bool) -> None:
+        """Nothing is to do. What was done is checked once nobody asks for more."""
+        if quiet and not self._checked:
+            self._engine.check_integrity()
+            self._checked = True
+        self._report(None)
 
-    def _report(self, report: Report) -> None:
-        self._link.send(report)
+    def _silent_for(self, seconds: float) -> bool:
+        return time.monotonic() - self._reported >= seconds
+
+    def _report(self, progressed: Progressed | None) -> None:
+        self._link.send(Report(self._engine.stats, progressed, self._refused))
         self._refused = []
         self._reported = time.monotonic()
 
@@ -130,16 +140,29 @@ class EngineProcess:
         match message:
             case AddRequests(requests):
                 for request in requests:
-                    try:
-                        self._engine.add(request)
-                    except TesseraError as error:
-                        self._refused.append(Refused(request.key, Failure.of(error)))
+                    self._add(request)
             case AbortRequests(keys):
                 self._engine.abort(keys)
             case ControlRequest(number, verb):
                 self._link.send(ControlAnswer(number, self._engine.control(verb)))
             case Shutdown():
                 self._ending = True
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._check(request)
+            self._engine.add(request)
+        except TesseraError as error:
+            self._refused.append(Refused(request.key, Failure.of(error)))
+        else:
+            self._live.add(request.key)
+
+    def _check(self, request: Request) -> None:
+        """What no front end of ours sends, and what would end the engine for all others."""
+        if request.key in self._live:
+            raise RequestError(f"The engine has a request with the key {request.key} already.")
+        if int(request.prompt.min()) < 0 or int(request.prompt.max()) >= self._engine.config.model.vocab_size:
+            raise RequestError("The prompt holds token ids that are out of the vocabulary.", param="prompt")
 
 
 class ParentWatch(threading.Thread):

@@ -55,9 +55,17 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
         with phases("warm_up"):
             executor.warm_up(report)
     except BaseException:
-        executor.close()
+        _close_after_failure(executor)
         raise
     return Started(config, executor, loaded, plan, phases.seconds, notes)
+
+
+def _close_after_failure(executor: Executor) -> None:
+    """The error that ended the start is the one to tell of; another one here goes to the log."""
+    try:
+        executor.close()
+    except Exception:
+        log.exception("the executor of a failed start could not be closed")
 
 
 def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tuple[EngineConfig, list[str]]:

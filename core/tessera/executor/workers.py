@@ -17,7 +17,7 @@ import msgspec
 
 import tessera.errors
 from tessera.config import EngineConfig
-from tessera.errors import EngineFailure, TesseraError
+from tessera.errors import EngineStepError, TesseraError
 from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
     Allocate,
@@ -144,13 +144,13 @@ class WorkersExecutor(Executor):
 
     def _gone(self, worker: _WorkerHandle) -> TesseraError:
         code = worker.process.wait(CLOSE_SECONDS)
-        return EngineFailure(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
+        return EngineStepError(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
 
     def _failure(self, worker: _WorkerHandle, failed: Failed) -> TesseraError:
         kind = getattr(tessera.errors, failed.kind, None) if failed.kind else None
         if isinstance(kind, type) and issubclass(kind, TesseraError):
             return kind(failed.message)
-        return EngineFailure(f"worker {worker.spec.rank} failed: {failed.message}")
+        return EngineStepError(f"worker {worker.spec.rank} failed: {failed.message}")
 
 
 class _WorkerHandle:

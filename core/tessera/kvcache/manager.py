@@ -167,12 +167,17 @@ class KVCacheManager:
 
     # ---- a row grows -------------------------------------------------------------------------------------------------
 
+    def wanting(self, rows: Array, ends: Array) -> Array:
+        """Which rows need something before they can write up to ends, as a mask."""
+        wanting: Array = (ends > self.covered[rows]) | self._forked[rows]
+        return wanting
+
     def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
         """What rows need so that they can write tokens starts[i] to ends[i]; None where they have it all."""
-        forked = self._forked[rows]
-        needy = (ends > self.covered[rows]) | forked
+        needy = self.wanting(rows, ends)
         if not needy.any():
             return None
+        forked = self._forked[rows]
         copies = self._shared_writes(rows[forked], starts[forked]) if forked.any() else ()
         rows, starts, ends = rows[needy], starts[needy], ends[needy]
         blocks = np.zeros(len(self._groups), dtype=np.int64)

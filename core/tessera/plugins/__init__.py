@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tessera.plugins.contract import load_platform
 from tessera.plugins.discovery import Discovered, discover
 from tessera.plugins.extensions import load_registry
 from tessera.plugins.modules import Plugin, Plugins, load_plugins
@@ -19,6 +20,7 @@ __all__ = [
     "Table",
     "discover",
     "load_path",
+    "load_platform",
     "load_plugins",
     "load_registry",
     "probe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -87,12 +88,14 @@ class Plugins:
 
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None."""
+        if self._manager.is_registered(module):
+            return f"{module.__name__} is registered already, by another entry point"
         try:
             self._manager.register(module)
-        except (pluggy.PluginValidationError, ValueError) as error:
-            if self._manager.is_registered(module) and isinstance(error, ValueError):
-                return f"{module.__name__} is registered already, by another entry point"
-            self._manager.unregister(module)
+        except pluggy.PluginValidationError as error:
+            # Whether a refused plugin stays registered differs between versions of pluggy.
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
             return _one_line(error)
         callers = self._manager.get_hookcallers(module) or []
         unknown = next((caller.name for caller in callers if not caller.has_spec()), None)
@@ -147,6 +150,7 @@ def _load(entry: EntryPoint) -> Plugin:
 def _import(plugin: Plugin, name: str) -> Plugin:
     error: str | None = None
     module: ModuleType | None = None
+    held = set(sys.modules)
     try:
         with without_torch() as attempts:
             module = importlib.import_module(name)
@@ -154,6 +158,10 @@ def _import(plugin: Plugin, name: str) -> Plugin:
         error = f"{name} cannot be imported: {describe(raised)}"
     if attempts:
         error, module = _torch_problem(name, attempts), None
+        # Imported once, it would not ask again, and pass as a good plugin the next time.
+        for new in set(sys.modules) - held:
+            if new.partition(".")[0] == name.partition(".")[0]:
+                del sys.modules[new]
     return Plugin(plugin.name, plugin.distribution, plugin.version, module, error)
 
 

@@ -15,7 +15,8 @@ from tessera.step import BlockCopy
 
 
 class CacheMemory:
-    """buffers: by group [num_blocks, block_bytes] uint8. planes: by layer, views of them as its layout says."""
+    """buffers: by group [num_blocks, block_bytes] uint8, not touched until they are used. planes: by layer, views of
+    them as its layout says."""
 
     def __init__(self, plan: CachePlan, layout: Callable[[int, int], KVLayout], device: Device) -> None:
         self.layouts: dict[int, KVLayout] = {}
@@ -23,7 +24,7 @@ class CacheMemory:
         self.planes: list[Sequence[Tensor]] = [()] * sum(len(group.layers) for group in plan.groups)
         with device.arena("kv") as arena:
             for group in plan.groups:
-                buffer = torch.zeros(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
+                buffer = torch.empty(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
                 self.buffers.append(arena.hold(buffer))
                 self._lay(group, buffer, layout)
         self.nbytes = arena.nbytes

@@ -14,7 +14,7 @@ from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.progress import SchedulerCounters, Started
 from tessera.scheduler.resources import ResourceList
-from tessera.scheduler.rows import Rows, Status
+from tessera.scheduler.rows import Rows, Status, Work
 from tessera.scheduler.shares import TokenShares
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 from tessera.scheduler.waiting import WaitingQueue
@@ -104,7 +104,7 @@ class Admission:
 
     def start_waiting(self, draft: StepDraft) -> None:
         """As many as there is room for, in the policy's order."""
-        while len(self.waiting):
+        while len(self.waiting) and draft.room:
             request = self._requests[self._policy.next(self.waiting.requests).key]
             if not self._may_ask(request) or not self._start(draft, request):
                 return
@@ -188,9 +188,9 @@ class Admission:
             counters.cached_prompt_tokens += origin.num_tokens
 
     def _give(self, draft: StepDraft, request: TrackedRequest, start: int, count: int, left: int) -> None:
-        rows, starts, tokens = int32([request.row]), int32([start]), int32([count])
-        demand = self._cache.demand(rows, starts, starts + tokens)
+        work, tokens = Work(int32([request.row]), int32([start]), int32([left])), int32([count])
+        demand = self._cache.demand(work.rows, work.starts, work.starts + tokens)
         if demand is not None:
             self._cache.allocate_slots(demand)
         self._resources.take(request, count)
-        draft.grant(rows, starts, tokens, int(left > 1))
+        draft.grant(work, tokens)

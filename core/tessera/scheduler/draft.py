@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.scheduler.rows import Work
 
 Kind = Literal["mixed", "prefill", "decode"]
 
@@ -32,24 +33,29 @@ class StepDraft:
     def empty(self) -> bool:
         return not self._rows
 
+    @property
+    def rows(self) -> Array:
+        """That were granted tokens so far."""
+        return np.concatenate([int32(), *self._rows])
+
     def holds(self, left: Array) -> Array:
         """Which of the rows that have so many tokens left it may hold, as a mask."""
+        if self.kind == "mixed":
+            return left > 0
         decodes: Array = left == 1
-        return {"mixed": left > 0, "decode": decodes, "prefill": ~decodes}[self.kind]
+        return decodes if self.kind == "decode" else ~decodes
 
-    def grant(self, rows: Array, starts: Array, tokens: Array, num_prefills: int) -> None:
-        self._rows.append(rows)
-        self._starts.append(starts)
-        self._tokens.append(tokens)
-        self.room -= int(tokens.sum())
-        self.num_prefills += num_prefills
-
-    def has(self, row: int) -> bool:
-        """Whether the row was granted tokens."""
-        return any((rows == row).any() for rows in self._rows)
+    def grant(self, work: Work, tokens: Array) -> None:
+        """tokens[i] of what is left to compute for each of work's rows, which may be none."""
+        if len(tokens):
+            self._rows.append(work.rows)
+            self._starts.append(work.starts)
+            self._tokens.append(tokens)
+            self.room -= int(tokens.sum())
+            self.num_prefills += int(np.count_nonzero(work.left > 1))
 
     def grants(self) -> tuple[Array, Array, Array]:
         """rows, starts and numbers of tokens, all int32."""
         parts = (self._rows, self._starts, self._tokens)
-        rows, starts, tokens = (part[0] if len(part) == 1 else np.concatenate([int32(), *part]) for part in parts)
+        rows, starts, tokens = (part[0] if len(part) == 1 else np.concatenate(part) for part in parts)
         return rows, starts, tokens

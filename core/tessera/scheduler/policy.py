@@ -30,7 +30,6 @@ class SchedulingPolicy(ABC):
     def step_took(self, seconds: float, num_tokens: int) -> None:
         """Hears how long each step took from schedule() to update(), and how many tokens it computed. Default:
         nothing."""
-        return None
 
 
 class FirstComeFirstServed(SchedulingPolicy):

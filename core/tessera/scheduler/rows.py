@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -22,6 +23,26 @@ class Status(IntEnum):
     RUNNING = 2
     PREEMPTED = 3
     ENDED = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """rows that have something to compute, in order of arrival; starts, where each goes on; left, how many tokens each
+    has to compute. All int32."""
+
+    rows: Array
+    starts: Array
+    left: Array
+
+    def where(self, mask: Array) -> Work:
+        return self if mask.all() else Work(self.rows[mask], self.starts[mask], self.left[mask])
+
+    def at(self, place: int) -> tuple[int, int, int]:
+        return int(self.rows[place]), int(self.starts[place]), int(self.left[place])
+
+    def one(self, place: int) -> Work:
+        only = slice(place, place + 1)
+        return Work(self.rows[only], self.starts[only], self.left[only])
 
 
 class Rows:
@@ -114,17 +135,13 @@ class Rows:
             self._running = rows[np.argsort(self.order[rows])]
         return self._running
 
-    def work(self) -> tuple[Array, Array, Array]:
-        """Running rows that have something to compute, in order of arrival; where each goes on; how many tokens each
-        has left, the one in flight included. A row whose steps in flight draw its last token has none."""
+    def work(self) -> Work:
+        """Of running rows, a token in flight included. A row whose steps in flight draw its last token has none."""
         rows = self.running
         known = self.num_tokens[rows] + self.pending[rows]
         starts = self.num_computed[rows]
         left = known - starts
-        has = (left > 0) & (known < self.max_total[rows])
-        if has.all():
-            return rows, starts, left
-        return rows[has], starts[has], left[has]
+        return Work(rows, starts, left).where((left > 0) & (known < self.max_total[rows]))
 
     def advance(self, rows: Array, ends: Array, step: int) -> Array:
         """Rows take part in a step that computes their tokens up to ends. Returns which of them sample, as a mask."""

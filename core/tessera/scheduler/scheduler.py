@@ -23,7 +23,7 @@ from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.progress import Finished, FinishReason, KeyLogprobs, Progressed, SchedulerCounters
 from tessera.scheduler.resources import ResourceList
-from tessera.scheduler.rows import Rows, Status
+from tessera.scheduler.rows import Rows, Status, Work
 from tessera.scheduler.shares import TokenShares
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 from tessera.step import SchedulerOutput, StepOutput
@@ -100,6 +100,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
+        """Whether anything waits, runs or is in flight. After an abort take_finished() may still have something."""
         return bool(self._requests or len(self._in_flight))
 
     @property
@@ -185,37 +186,39 @@ class Scheduler:
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
     def _grant_running(self, draft: StepDraft) -> None:
-        """Tokens for the rows that run. Where all fits, which is nearly always, that is a few operations on arrays."""
-        rows, starts, left = self._rows.work()
-        held = draft.holds(left)
-        if not held.all():
-            rows, starts, left = rows[held], starts[held], left[held]
-        tokens = self._shares.share(starts, left)
-        granted = tokens > 0
-        if not granted.all():
-            rows, starts, left, tokens = rows[granted], starts[granted], left[granted], tokens[granted]
-        if not len(rows):
+        """Tokens for the rows that run. Where there are blocks for all, which is nearly always, that is a few
+        operations on arrays."""
+        work = self._rows.work()
+        work = work.where(draft.holds(work.left))
+        tokens = self._shares.share(work)
+        work, tokens = work.where(tokens > 0), tokens[tokens > 0]
+        if self._resources.every_grant:
+            self._grant_one_by_one(draft, work, tokens)
             return
-        demand = self._cache.demand(rows, starts, starts + tokens)
-        if self._resources.every_grant or not (demand is None or self._cache.has(demand.blocks)):
-            self._grant_one_by_one(draft, rows, starts, left, tokens)
+        demand = self._cache.demand(work.rows, work.starts, work.starts + tokens)
+        if demand is None or self._cache.has(demand.blocks):
+            if demand is not None:
+                self._cache.allocate_slots(demand)
+            draft.grant(work, tokens)
             return
-        if demand is not None:
-            self._cache.allocate_slots(demand)
-        draft.grant(rows, starts, tokens, int(np.count_nonzero(left > 1)))
+        needy = self._cache.wanting(work.rows, work.starts + tokens)
+        self._grant_one_by_one(draft, work.where(needy), tokens[needy])
+        kept = ~needy & (self._rows.status[work.rows] == Status.RUNNING)
+        draft.grant(work.where(kept), tokens[kept])
 
-    def _grant_one_by_one(self, draft: StepDraft, rows: Array, starts: Array, left: Array, tokens: Array) -> None:
+    def _grant_one_by_one(self, draft: StepDraft, work: Work, tokens: Array) -> None:
         """In order of arrival: each asks the resources, and takes blocks from others where it must."""
-        for row, start, rest, wanted in zip(*(part.tolist() for part in (rows, starts, left, tokens)), strict=True):
+        for place, wanted in enumerate(tokens.tolist()):
+            row, start, left = work.at(place)
             if self._rows.status[row] != Status.RUNNING:
                 continue  # an older one took its blocks
             request = self._rows.request(row)
             count = self._resources.room(request, wanted)
             if count < wanted:
-                count = self._shares.chunk(start, rest, count)
+                count = self._shares.chunk(start, left, count)
             if count and self._secure(draft, request, start, start + count):
                 self._resources.take(request, count)
-                draft.grant(int32([row]), int32([start]), int32([count]), int(rest > 1))
+                draft.grant(work.one(place), int32([count]))
 
     def _secure(self, draft: StepDraft, request: TrackedRequest, start: int, end: int) -> bool:
         """Blocks for a running request, preempting others until there are enough. False where it sits out this step:
@@ -229,10 +232,11 @@ class Scheduler:
             if cache.has(demand.blocks, beside=draft.promised - cache.num_returning):
                 draft.promised += demand.blocks
                 return False
-            running = [self._rows.request(other) for other in self._rows.running.tolist() if not draft.has(other)]
-            victim = self._requests[self._policy.victim(running).key]
-            self._preempt(victim)
-            if victim is request:
+            running = self._rows.running
+            open_to = running[~np.isin(running, draft.rows)].tolist()
+            victim = self._policy.victim([self._rows.request(other) for other in open_to])
+            self._preempt(self._requests[victim.key])
+            if victim.key == request.key:
                 return False
         return True
 
@@ -326,16 +330,14 @@ class Scheduler:
         prefix_cache = self._cache.prefix_cache
         if prefix_cache is None:
             return
-        filled = computed[ends - rows.num_cached[computed] >= prefix_cache.unit]
-        for row in filled.tolist():
-            first, last = (
-                int(rows.num_cached[row]) // prefix_cache.unit,
-                int(rows.num_retired[row]) // prefix_cache.unit,
-            )
+        known, unit = rows.num_cached[computed], prefix_cache.unit
+        full = ends - known >= unit
+        filled, first, last = computed[full], known[full] // unit, ends[full] // unit
+        rows.num_cached[filled] = last * unit
+        for row, begin, end in zip(filled.tolist(), first.tolist(), last.tolist(), strict=True):
             chain = rows.request(row).chain
             assert chain is not None
-            self._cache.cache_blocks(row, chain, rows.tokens[row], first, last)
-            rows.num_cached[row] = last * prefix_cache.unit
+            self._cache.cache_blocks(row, chain, rows.tokens[row], begin, end)
 
     def check_integrity(self) -> None:
         """Asserts that no row and no block is lost, held twice or, when nothing is to do, left over."""

@@ -8,6 +8,7 @@ from tessera.arrays import Array
 from tessera.config.engine import SchedulerConfig
 from tessera.errors import ConfigError
 from tessera.platform.launch import StepRules
+from tessera.scheduler.rows import Work
 
 
 class TokenShares:
@@ -43,9 +44,10 @@ class TokenShares:
             return 0
         return max(0, (start + room) // self.chunk_multiple * self.chunk_multiple - start)
 
-    def share(self, starts: Array, left: Array) -> Array:
+    def share(self, work: Work) -> Array:
         """Tokens of each row, in order of precedence: one for each row that has one left, the rest of the budget for
         prompts. The first prompt always gets a chunk, so that it goes on however many rows decode."""
+        left = work.left
         decodes = left == 1
         if decodes.all() and len(left) <= self.budget:
             return left
@@ -58,6 +60,6 @@ class TokenShares:
         tokens[np.flatnonzero(decodes)[: self.budget - reserved]] = 1
         room = self.budget - int(tokens.sum())
         for place in prefills:
-            tokens[place] = self.chunk(int(starts[place]), int(left[place]), room)
+            tokens[place] = self.chunk(int(work.starts[place]), int(left[place]), room)
             room -= int(tokens[place])
         return tokens

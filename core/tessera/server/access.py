@@ -15,7 +15,7 @@ from tessera.server.connection import ClientGone
 from tessera.server.errors import error_response
 from tessera.server.security import OPEN_PATHS, header
 
-_LOG = logging.getLogger("tessera.server")
+_LOG = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _UNLOGGED = OPEN_PATHS | {"/metrics"}
 _CLIENT_GONE = 499

@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import HttpCounts
-from tessera.server.engine_client import EngineClient
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
 
 T = TypeVar("T")
 
@@ -20,7 +22,7 @@ T = TypeVar("T")
 class ServerContext:
     """chat_template: the tokenizer's own unless one is given; None where there is neither."""
 
-    def __init__(self, engine: EngineClient, settings: ServerSettings, chat_template: ChatTemplate | None) -> None:
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings, chat_template: ChatTemplate | None) -> None:
         tokenizer = engine.tokenizer
         if chat_template is None and tokenizer is not None:
             chat_template = ChatTemplate(tokenizer.chat_templates, tokenizer.special_tokens)

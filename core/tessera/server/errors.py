@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tessera.errors import AuthenticationError, EngineDeadError, EngineFailure, OverloadedError, TesseraError
+from tessera.errors import AuthenticationError, EngineDeadError, EngineStepError, OverloadedError, TesseraError
 
 # What a client cannot mend is told in these words; the log has the cause.
 _ENGINE_DEAD = "The engine is not running."
@@ -28,7 +28,7 @@ def body_of(error: Exception) -> bytes:
     """The body for any exception: a user's error in its words, anything else without a detail."""
     if isinstance(error, EngineDeadError):
         return error_body(_ENGINE_DEAD, error.kind, None, error.code)
-    if isinstance(error, EngineFailure):
+    if isinstance(error, EngineStepError):
         return error_body(_ENGINE_FAILED, error.kind, None, error.code)
     if isinstance(error, TesseraError) and (error.status < 500 or isinstance(error, OverloadedError)):
         return error_body(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tessera.engine.metrics import Histogram, Metric
 from tessera.server.access import HttpCounts
 from tessera.server.context import ServerContext
-from tessera.server.engine_client import HistogramValue, Metric
 
 PREFIX = "tessera:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,10 +35,10 @@ def engine_lines(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterat
             yield from _head(name, metric.kind, metric.documentation)
             last = name
         own = labels if metric.label is None else {**labels, metric.label[0]: metric.label[1]}
-        if metric.kind == "histogram":
-            yield from _histogram(name, cast(HistogramValue, metric.value), own)
+        if isinstance(metric.value, Histogram):
+            yield from _histogram(name, metric.value, own)
         else:
-            yield f"{name}{_labels(own)} {_number(cast(float, metric.value))}"
+            yield f"{name}{_labels(own)} {metric.value}"
 
 
 def family(metric: Metric) -> str:
@@ -62,12 +61,12 @@ def _head(name: str, kind: str, documentation: str) -> Iterator[str]:
     yield f"# TYPE {name} {kind}"
 
 
-def _histogram(name: str, value: HistogramValue, labels: Mapping[str, str]) -> Iterator[str]:
+def _histogram(name: str, value: Histogram, labels: Mapping[str, str]) -> Iterator[str]:
     total = 0
-    for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
+    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
         total += count
-        yield f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {total}"
-    yield f"{name}_sum{_labels(labels)} {_number(value.sum)}"
+        yield f"{name}_bucket{_labels({**labels, 'le': str(bound)})} {total}"
+    yield f"{name}_sum{_labels(labels)} {value.sum}"
     yield f"{name}_count{_labels(labels)} {total}"
 
 
@@ -77,7 +76,3 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    return "+Inf" if value == float("inf") else str(value)

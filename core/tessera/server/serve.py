@@ -8,16 +8,19 @@ import logging
 import signal
 import socket
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from tessera.errors import EngineDeadError
-from tessera.server.engine_client import EngineClient
 from tessera.server.http import limited_protocol
 from tessera.server.settings import ServerSettings
 
-_LOG = logging.getLogger("tessera.server")
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+
+_LOG = logging.getLogger(__name__)
 # Until streams have told their clients about an engine that died, or that the server ends.
 _LAST_WORDS_SECONDS = 2.0
 
@@ -30,7 +33,7 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serve(engine: EngineClient, app: ASGIApp, listener: socket.socket, settings: ServerSettings) -> int:
+async def serve(engine: AsyncEngine, app: ASGIApp, listener: socket.socket, settings: ServerSettings) -> int:
     """Serves until the end and returns the exit code; the engine is shut down then.
 
     SIGTERM or SIGINT: no new connections, requests in work have settings.drain_seconds, exit 0; a second signal
@@ -72,7 +75,7 @@ async def _drain(running: asyncio.Task[None], server: Server, signals: asyncio.Q
     return 1 if cut_off else 0
 
 
-async def _end(running: asyncio.Task[None], server: Server, engine: EngineClient) -> None:
+async def _end(running: asyncio.Task[None], server: Server, engine: AsyncEngine) -> None:
     """Ends the engine, so that what still streams says so to its client, then the server."""
     server.should_exit = True
     await engine.shutdown()

@@ -47,7 +47,7 @@ class ServerSettings:
     """
 
     served_model_names: tuple[str, ...] = ()
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     default_sampling: Mapping[str, float | int] = field(default_factory=dict)
     max_requests: int = 8192
     drain_seconds: float = 30.0

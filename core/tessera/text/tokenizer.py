@@ -67,7 +67,7 @@ class Tokenizer:
         add_special_tokens: also what the model's tokenizer.json puts around a text; a BOS that the text begins with is
         not doubled. False for the output of a chat template, which has its special tokens already.
         max_tokens: the room there is. A text that is too long for it whatever its tokens are is refused unread.
-        Raises RequestError. Takes well under a second for a million characters, whichever they are.
+        Raises RequestError. The time is in proportion to the text, at most about a second for a million characters.
         """
         if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
             least = -(-len(text) // self.longest_token_chars)

@@ -17,6 +17,10 @@ MAX_MODEL_LEN = 100
 
 
 def byte_tokenizer() -> Tokenizer:
+    return Tokenizer(byte_level(), {"eos_token": "<|end|>"})
+
+
+def byte_level() -> tokenizers.Tokenizer:
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     order = {_byte(character): character for character in alphabet}
     model = tokenizers.models.BPE(vocab={order[byte]: byte for byte in range(256)}, merges=[])
@@ -24,7 +28,7 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
-    return Tokenizer(tokenizer, {"eos_token": "<|end|>"})
+    return tokenizer
 
 
 def _byte(character: str) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.arrays import int32
-from tessera.errors import EngineDeadError, EngineFailure, OverloadedError
+from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
 from tessera.request import Logprob, RequestOutputKind, SamplingParams
 from tessera.scheduler.progress import Finished, KeyLogprobs, Started
 from tessera.step import RowLogprobs
@@ -41,7 +43,7 @@ def feed(front, state, steps, *, finish=None):
 
 def chunked(tokens, cuts):
     edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
-    return [tokens[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [tokens[a:b] for a, b in pairwise(edges)]
 
 
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=5), st.sampled_from(RequestOutputKind))
@@ -52,7 +54,7 @@ def test_any_chunking_gives_the_same_text(text, cuts, kind):
     texts = [output.outputs[0].text for output in outputs]
     assert ("".join(texts) if kind is DELTA else texts[-1]) == text
     ids = [output.outputs[0].token_ids for output in outputs]
-    assert (sum(ids, []) if kind is DELTA else ids[-1]) == tokens
+    assert (list(chain.from_iterable(ids)) if kind is DELTA else ids[-1]) == tokens
     assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     assert outputs[-1].outputs[0].finish_reason == "stop"
     assert outputs[-1].outputs[0].stop_reason is None
@@ -214,7 +216,7 @@ def test_a_failed_answer_ends_the_request_with_an_error():
     first, second = (request.key for request in state.requests)
     update = front.update(step({}, finished=[Finished(first, "error", None, "The row overflowed.")]), 1.0)
     assert update.abort == [second]
-    with pytest.raises(EngineFailure, match="The row overflowed."):
+    with pytest.raises(EngineStepError, match="The row overflowed"):
         state.take()
     assert front.num_unfinished == 0
 

@@ -110,6 +110,9 @@ class FakeDevice:
                 assert 0 not in table, "the null block was given out"
                 at += count
         for copy in step.copies:
+            assert not set(copy.sources.tolist()) & set(copy.targets.tolist()), (
+                "a copy of a copy: they are made all at once"
+            )
             for source, target in zip(copy.sources.tolist(), copy.targets.tolist(), strict=True):
                 self.slots[copy.group][target] = self.slots[copy.group][source]
                 self.written[copy.group][target] = self.written[copy.group][source]

@@ -84,6 +84,10 @@ def with_bos(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def copy_of(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(tokenizer.to_str())
+
+
 BUILDERS = {
     "byte_level": byte_level,
     "byte_fallback": byte_fallback,
@@ -94,8 +98,14 @@ BUILDERS = {
 
 
 @pytest.fixture(scope="session")
-def tokenizers_by_kind() -> dict[str, Tokenizer]:
-    return {kind: Tokenizer(build(), NAMES) for kind, build in BUILDERS.items()}
+def trained() -> dict[str, tokenizers.Tokenizer]:
+    """By kind; a test that changes one takes a copy. Training breaks ties anew each time, so it happens once."""
+    return {kind: build() for kind, build in BUILDERS.items()}
+
+
+@pytest.fixture(scope="session")
+def tokenizers_by_kind(trained: dict[str, tokenizers.Tokenizer]) -> dict[str, Tokenizer]:
+    return {kind: Tokenizer(tokenizer, NAMES) for kind, tokenizer in trained.items()}
 
 
 @pytest.fixture(scope="session", params=list(BUILDERS))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -16,7 +17,7 @@ BYTE_KINDS = ["byte_level", "byte_fallback", "byte_fallback_no_strip", "metaspac
 
 def in_chunks(ids: list[int], cuts: list[int]) -> list[list[int]]:
     edges = sorted({min(cut, len(ids)) for cut in cuts} | {0, len(ids)})
-    return [ids[start:end] for start, end in zip(edges, edges[1:], strict=False)] or [[]]
+    return [ids[start:end] for start, end in pairwise(edges)] or [[]]
 
 
 def increments(tokenizer: Tokenizer, prompt: list[int], chunks: list[list[int]], skip: bool = True) -> list[str]:
@@ -101,6 +102,13 @@ def test_leading_space_is_dropped_at_the_start_of_a_text_only(tokenizers_by_kind
     assert "".join(increments(tokenizer, [], [[bos], ids])) == "the dog"
 
 
+def test_added_token_outside_the_byte_alphabet_is_itself(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers_by_kind["byte_level"]
+    ids = tokenizer.encode("a two words b")
+    assert "two words" in [tokenizer.token(token_id) for token_id in ids]
+    assert "".join(increments(tokenizer, [], [ids])) == "a two words b"
+
+
 def test_special_tokens_shown_or_skipped(tokenizers_by_kind: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers_by_kind["byte_level"]
     ids = tokenizer.encode("<|im_start|>Hello<|im_end|><tool>")
@@ -109,13 +117,9 @@ def test_special_tokens_shown_or_skipped(tokenizers_by_kind: dict[str, Tokenizer
 
 
 @pytest.mark.parametrize(("parted", "expected"), [(True, "dog <s> </s> dog"), (False, "dog <s></s> dog")])
-def test_spaces_between_special_tokens(
-    tokenizers_by_kind: dict[str, Tokenizer], parted: bool, expected: str
-) -> None:
+def test_spaces_between_special_tokens(tokenizers_by_kind: dict[str, Tokenizer], parted: bool, expected: str) -> None:
     tokenizer = tokenizers_by_kind["word_piece"]
-    stream = IncrementalDetokenizer(
-        tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=parted
-    )
+    stream = IncrementalDetokenizer(tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=parted)
     ids = tokenizer.encode("dog <s></s> dog")
     assert "".join(stream.append([token_id]) for token_id in ids) + stream.finish() == expected
 

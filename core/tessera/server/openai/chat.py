@@ -16,7 +16,7 @@ from tessera.server.openai import chunks, not_served
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, Prompt, check_common, collect, sampling_params
+from tessera.server.openai.generation import Generation, Identity, Prompt, collect
 from tessera.server.openai.logprobs import LogprobWriter
 from tessera.server.openai.messages import check_counts, for_template
 from tessera.server.openai.not_served import asks_for_nothing
@@ -27,8 +27,10 @@ from tessera.server.openai.protocol import (
     ChatCompletionRequest,
     ChatLogprobs,
 )
+from tessera.server.openai.sampling import check_common, sampling_params
 from tessera.server.settings import Limits
 
+INLINE_BYTES = 4096
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
 
@@ -50,7 +52,10 @@ def routes(context: ServerContext) -> list[Route]:
         context.check_model(request.model)
         params = _sampling_params(context, request)
         identity = Identity.of("chatcmpl", request)
-        prompt = await context.in_thread(partial(render, context, request))
+        work = partial(render, context, request)
+        # The hop to a thread takes longer than a short chat does.
+        short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
+        prompt = work() if short else await context.in_thread(work)
         return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
 
     return [Route("/v1/chat/completions", GenerationEndpoint(read), methods=["POST"])]
@@ -75,8 +80,8 @@ def _check_envelope(envelope: Envelope, limits: Limits) -> None:
 def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> SamplingParams:
     field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     most = getattr(request, field)
-    if most is not None and most < 1:
-        raise RequestError(f"{field} must be at least 1, got {most}.", param=field)
+    if most is not None and not 1 <= most < 2**31:
+        raise RequestError(f"{field} must be at least 1 and below 2**31, got {most}.", param=field)
     return sampling_params(
         request,
         context.settings.default_sampling,

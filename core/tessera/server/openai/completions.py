@@ -15,10 +15,11 @@ from tessera.server.openai import chunks, not_served
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, check_common, collect, sampling_params
+from tessera.server.openai.generation import Generation, Identity, collect
 from tessera.server.openai.logprobs import LogprobWriter
-from tessera.server.openai.prompts import read_prompts
+from tessera.server.openai.prompts import check_counts, read_prompts
 from tessera.server.openai.protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from tessera.server.openai.sampling import check_common, sampling_params
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -30,6 +31,7 @@ def routes(context: ServerContext) -> list[Route]:
         {**not_served.GENERATION, **not_served.COMPLETIONS},
         large={"prompt": limits.body_bytes},
         other_bytes=limits.other_bytes,
+        further=lambda envelope: check_counts(envelope.raw("prompt"), limits, context.engine.info.max_model_len),
     )
 
     async def read(body: bytes) -> CompletionAnswer:

@@ -90,7 +90,8 @@ def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R
     except RecursionError:
         raise RequestError("The JSON of the body is nested too deeply.") from None
     except msgspec.DecodeError as error:
-        raise RequestError(f"The body is not JSON: {error}") from None
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise RequestError(f"The body is not JSON: {reason[0].lower()}{reason[1:]}.") from None
 
 
 def _explained(text: str, field: str) -> RequestError:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from tessera.errors import EngineFailure, RequestError
-from tessera.request import CompletionOutput, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.errors import EngineStepError, RequestError
+from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
-from tessera.server.settings import Limits
+from tessera.server.openai.sampling import cache_salt_of, priority_of
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 # What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
 _REASONS = frozenset({None, "stop", "length"})
-_PRIORITIES = range(-(2**31), 2**31)
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ class Generation:
         self.prompts = prompts
         self.params = params
         self._engine = context.engine
-        self._priority = _priority(request)
-        self._salt = _salt(request, limits)
+        self._priority = priority_of(request)
+        self._salt = cache_salt_of(request, limits)
         self._request_id = request_id
         self._cached = [0] * len(prompts)
         self._generated = 0
@@ -82,7 +79,7 @@ class Generation:
             async for index, output in merged_streams:
                 for answer in output.outputs:
                     if answer.finish_reason not in _REASONS:
-                        raise EngineFailure(f"The engine ended an answer with {answer.finish_reason!r}.")
+                        raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
                     self._generated += len(answer.token_ids)
                 self._cached[index] = output.num_cached_tokens
                 yield index * self.params.n, output
@@ -141,67 +138,3 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
         async for first, output in outputs:
             answers.update((first + answer.index, answer) for answer in output.outputs)
     return [answers[index] for index in range(generation.num_choices)]
-
-
-def sampling_params(
-    request: GenerationFields,
-    defaults: Mapping[str, float | int],
-    *,
-    max_tokens: int | None,
-    logprobs: int | None,
-    detokenize: bool,
-) -> SamplingParams:
-    """Raises RequestError. defaults: for what the request leaves open."""
-
-    def chosen(name: str, otherwise: float) -> float:
-        value = getattr(request, name)
-        return value if value is not None else defaults.get(name, otherwise)
-
-    return SamplingParams(
-        n=1 if request.n is None else request.n,
-        temperature=chosen("temperature", 1.0),
-        top_p=chosen("top_p", 1.0),
-        top_k=int(chosen("top_k", 0)),
-        min_p=chosen("min_p", 0.0),
-        seed=request.seed,
-        stop=request.stop,
-        stop_token_ids=request.stop_token_ids,
-        ignore_eos=bool(request.ignore_eos),
-        max_tokens=max_tokens,
-        min_tokens=request.min_tokens or 0,
-        logprobs=logprobs,
-        detokenize=detokenize,
-        skip_special_tokens=request.skip_special_tokens is not False,
-        include_stop_str_in_output=bool(request.include_stop_str_in_output),
-        output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
-    )
-
-
-def check_common(request: GenerationFields, limits: Limits) -> None:
-    """Raises RequestError."""
-    if request.stream_options is not None and not request.stream:
-        raise RequestError("stream_options needs stream=true.", param="stream_options")
-    if request.request_id is not None:
-        _check_identifier(request.request_id, limits)
-
-
-def _check_identifier(request_id: str, limits: Limits) -> None:
-    if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
-        raise RequestError(
-            f"request_id has 1 to {limits.request_id_chars} letters, digits and . _ : -", param="request_id"
-        )
-
-
-def _priority(request: GenerationFields) -> int:
-    priority = request.priority or 0
-    if priority not in _PRIORITIES:
-        raise RequestError("priority must fit 32 bits.", param="priority")
-    return priority
-
-
-def _salt(request: GenerationFields, limits: Limits) -> str:
-    name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
-    salt = getattr(request, name) or ""
-    if len(salt) > limits.salt_chars:
-        raise RequestError(f"{name} has at most {limits.salt_chars} characters.", param=name)
-    return str(salt)

@@ -52,8 +52,12 @@ GENERATION: Mapping[str, Values] = {
 }
 
 COMPLETIONS: Mapping[str, Values] = {
+    "functions": ([],),
+    "max_completion_tokens": (),
     "prompt_embeds": (),
     "suffix": ("",),
+    "tools": ([],),
+    "top_logprobs": (0,),
 }
 
 CHAT: Mapping[str, Values] = {
@@ -72,6 +76,7 @@ CHAT: Mapping[str, Values] = {
     "prediction": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "reasoning_effort": ("none",),
+    "suffix": ("",),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -91,7 +96,11 @@ def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
     """Whether JSON bytes are null or one of the defaults; true is not 1."""
     if len(raw) > _LONGEST_DEFAULT:
         return False
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except ValueError:
+        # The pass before skipped what it did not build: here a number may be out of range, a text not UTF-8.
+        return False
     return value is None or any(_same(value, default) for default in defaults)
 
 

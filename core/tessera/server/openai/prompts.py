@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -10,6 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import decoded
 from tessera.server.openai.generation import Prompt
+from tessera.server.settings import Limits
 
 # Shorter texts are tokenized on the event loop: a hop to a thread and back costs more.
 INLINE_CHARS = 1024
@@ -22,7 +24,7 @@ _IDS_LISTS = msgspec.json.Decoder(list[list[int]])
 
 async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tokens: bool) -> list[Prompt]:
     """Raises RequestError. raw: the field's JSON."""
-    texts, ids = decode_prompt(bytes(raw), context)
+    texts, ids = decode_prompt(bytes(raw), context.settings.limits)
     if ids:
         return [Prompt(prompt) for prompt in ids]
     if sum(map(len, texts)) <= INLINE_CHARS:
@@ -30,32 +32,55 @@ async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tok
     return await context.in_thread(lambda: tokenize(context, texts, add_special_tokens))
 
 
-def decode_prompt(raw: bytes, context: ServerContext) -> tuple[list[str], Sequence[list[int]]]:
-    """Texts, or lists of token ids.
+def check_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
+    """Raises RequestError. Counts in the undecoded JSON, so that nothing is built of too much."""
+    kind = _kind(raw)
+    if kind == "texts":
+        # An escaped quote is none; `\\"` is taken for one, so this counts no more than there are.
+        _check_count((raw.count(b'"') - raw.count(b'\\"')) // 2, limits.prompts)
+    elif kind == "ids lists":
+        _check_count(raw.count(b"[") - 1, limits.prompts)
+        _check_tokens(raw, max_model_len, limits.prompts)
+    elif kind == "ids":
+        _check_tokens(raw, max_model_len, 1)
 
-    Counts are looked at before anything is built of them, where the bytes show them.
-    """
-    most = context.settings.limits.prompts
-    start = raw[1:64].lstrip()[:1] if raw[:1] == b"[" else b""
+
+def decode_prompt(raw: bytes, limits: Limits) -> tuple[list[str], list[list[int]]]:
+    """Texts, or lists of token ids. Raises RequestError."""
+    kind = _kind(raw)
     texts: list[str] = []
     ids: list[list[int]] = []
-    if raw[:1] == b'"':
+    if kind == "text":
         texts = [decoded(_TEXT, raw, "prompt")]
-    elif start == b'"':
+    elif kind == "texts":
         texts = decoded(_TEXTS, raw, "prompt")
-    elif start == b"[":
-        _check_count(raw.count(b"[") - 1, most)
-        _check_tokens(raw, context, most)
+    elif kind == "ids lists":
         ids = decoded(_IDS_LISTS, raw, "prompt")
-    elif start not in (b"", b"]"):
-        _check_tokens(raw, context, 1)
+    elif kind == "ids":
         ids = [decoded(_IDS, raw, "prompt")]
     else:
         raise RequestError("prompt must be a text, texts, token ids or lists of token ids, not empty.", param="prompt")
-    _check_count(len(texts) or len(ids), most)
+    _check_count(len(texts) or len(ids), limits.prompts)
     if not all(texts) or not all(ids):
         raise RequestError("A prompt is empty: it must have at least one character or token.", param="prompt")
     return texts, ids
+
+
+def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
+    """What a prompt's JSON starts like; None for what is no prompt, or an empty list."""
+    if raw[:1] == b'"':
+        return "text"
+    if raw[:1] != b"[":
+        return None
+    match raw[1:64].lstrip()[:1]:
+        case b'"':
+            return "texts"
+        case b"[":
+            return "ids lists"
+        case b"" | b"]":
+            return None
+        case _:
+            return "ids"
 
 
 def tokenize(context: ServerContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
@@ -74,11 +99,11 @@ def _check_count(count: int, most: int) -> None:
         raise RequestError(f"prompt holds at most {most} prompts, got {count}.", param="prompt")
 
 
-def _check_tokens(raw: bytes, context: ServerContext, prompts: int) -> None:
-    most, count = context.engine.info.max_model_len, raw.count(b",") + 1
-    if count > most * prompts:
+def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:
+    count = raw.count(b",") + 1
+    if count > max_model_len * prompts:
         raise RequestError(
-            f"This model's maximum context length is {most} tokens. However, you requested {count} tokens.",
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {count} tokens.",
             param="prompt",
             code="context_length_exceeded",
         )

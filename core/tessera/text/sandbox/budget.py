@@ -26,7 +26,7 @@ class TemplateLimits:
     """Limits of one rendering.
 
     seconds: wall time. output_chars: characters of the prompt. memory_bytes: sum over everything the template
-    creates, freed or not, and so an upper bound on what is alive at once.
+    creates, freed or not; what is alive at once stays under about twice as much.
     """
 
     seconds: float = 1.0
@@ -35,8 +35,7 @@ class TemplateLimits:
 
 
 class Budget:
-    """The remaining time and memory of one rendering; every method raises LimitExceededError when there is none
-    left."""
+    """The remaining time and memory of one rendering; its methods raise LimitExceededError when there is none left."""
 
     __slots__ = ("_deadline", "_limits", "_max_weight", "_memory_left")
 
@@ -61,13 +60,15 @@ class Budget:
 
     def charge(self, value: T, bytes_per_item: int = 0) -> T:
         """Pay for a value that was just created; `bytes_per_item` where the items of a container are new as well."""
-        if isinstance(value, (str, list, tuple, dict)):
-            size = sys.getsizeof(value)
-            if bytes_per_item:
-                size += bytes_per_item * len(value)
-            self.require(size)
-            self._memory_left -= size
+        if isinstance(value, (str, int)):
+            self.spend(sys.getsizeof(value))
+        elif isinstance(value, (list, tuple, dict)):
+            self.spend(sys.getsizeof(value) + bytes_per_item * len(value))
         return value
+
+    def spend(self, num_bytes: int) -> None:
+        self.require(num_bytes)
+        self._memory_left -= num_bytes
 
     def weigh(self, value: Any) -> int:
         """Characters that a walk through the whole of `value` meets, shared parts counted each time they are met.

@@ -27,6 +27,10 @@ _ALLOWED_NODES = frozenset(
     }
 )  # fmt: skip
 
+# The `loop` variable, and a macro with its function: a template can keep each of them.
+_BYTES_PER_LOOP = 512
+_BYTES_PER_MACRO = 1024
+
 
 def check_nodes(template: nodes.Template) -> None:
     """Refuse inheritance, imports and whatever a later Jinja adds: the compiler below covers exactly the allowed nodes.
@@ -58,6 +62,18 @@ class BudgetedCodeGenerator(CodeGenerator):
 
     def _output_const_repr(self, group: Iterable[object]) -> str:
         return f"environment.literal(context, {super()._output_const_repr(group)})"
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        self.writeline(f"environment.spend(context, {_BYTES_PER_LOOP})")
+        super().visit_For(node, frame)
+
+    def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:
+        self.writeline(f"environment.spend(context, {_BYTES_PER_MACRO})")
+        super().visit_Macro(node, frame)
+
+    def visit_CallBlock(self, node: nodes.CallBlock, frame: Frame) -> None:
+        self.writeline(f"environment.spend(context, {_BYTES_PER_MACRO})")
+        super().visit_CallBlock(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concatenate(context, (")

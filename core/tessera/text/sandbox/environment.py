@@ -30,7 +30,9 @@ from tessera.text.sandbox.functions import FUNCTIONS, TemplateFunction
 from tessera.text.sandbox.methods import SPLITTING, StrFormat, check_method, is_allowed_attribute
 
 _MAX_INT_BITS = 4096
-_OPERANDS = (str, int, float, list, tuple, Undefined, type(None))
+_BYTES_PER_GENERATOR = 512
+# Not the views of a dict: as sets they would hash what they hold.
+_OPERANDS = (str, int, float, list, tuple, dict, Undefined, type(None))
 
 
 class BudgetedContext(Context):
@@ -84,6 +86,9 @@ class BudgetedEnvironment(ImmutableSandboxedEnvironment):
     def tick(self, context: BudgetedContext) -> None:
         context.budget.tick()
 
+    def spend(self, context: BudgetedContext, num_bytes: int) -> None:
+        context.budget.spend(num_bytes)
+
     def literal(self, context: BudgetedContext, text: str) -> str:
         return context.budget.charge(text)
 
@@ -130,6 +135,7 @@ class BudgetedEnvironment(ImmutableSandboxedEnvironment):
             value = LazyItems(budget, iter(value))
         result = super().call_filter(name, value, args, kwargs, context, eval_ctx)
         if isinstance(result, GeneratorType):
+            budget.spend(_BYTES_PER_GENERATOR)
             return LazyItems(budget, result)
         if result is value or name in SELECTING:
             return result

@@ -107,8 +107,12 @@ def _check_urlencode(budget: Budget, value: Any) -> None:
     budget.require_text(growth.URL_ESCAPE_GROWTH * budget.weigh(value))
 
 
+def _check_case(budget: Budget, value: Any) -> None:
+    budget.require_text(growth.CASE_GROWTH * budget.weigh(value))
+
+
 def _check_words(budget: Budget, value: Any) -> None:
-    budget.require(growth.BYTES_PER_PIECE * len(budget.text(value)))
+    budget.require(growth.BYTES_PER_PIECE * budget.weigh(value))
 
 
 def _check_list(budget: Budget, value: Any) -> None:
@@ -153,6 +157,7 @@ def _check_tojson(budget: Budget, value: Any, ensure_ascii: Any = False, indent:
 _CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
         "batch": _check_batch,
+        "capitalize": _check_case,
         "center": _check_center,
         "e": _check_escape,
         "escape": _check_escape,
@@ -163,6 +168,7 @@ _CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "int": _check_number,
         "join": _check_join,
         "list": _check_list,
+        "lower": _check_case,
         "replace": _check_replace,
         "round": _check_round,
         "slice": _check_slice,
@@ -170,6 +176,7 @@ _CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "title": _check_words,
         "tojson": _check_tojson,
         "trim": _check_trim,
+        "upper": _check_case,
         "urlencode": _check_urlencode,
         "wordcount": _check_words,
     }

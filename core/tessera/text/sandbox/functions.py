@@ -16,6 +16,7 @@ from tessera.text.sandbox.budget import Budget, LazyItems, LimitExceededError
 _MAX_DATE_FORMAT_CHARS = 256
 # Entry in a dict: hash, key, value and their share of the table.
 _BYTES_PER_ENTRY = 64
+_BYTES_PER_NAMESPACE = 512
 
 
 class TemplateRaisedError(TemplateError):
@@ -66,6 +67,7 @@ def _dict(budget: Budget, *args: Any, **kwargs: Any) -> dict[Any, Any]:
 
 
 def _namespace(budget: Budget, *args: Any, **kwargs: Any) -> TemplateNamespace:
+    budget.spend(_BYTES_PER_NAMESPACE)
     attributes = _dict(budget, *args, **kwargs)
     for name in attributes:
         _check_name(budget.text(name))

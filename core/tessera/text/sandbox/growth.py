@@ -18,6 +18,8 @@ _MAX_STRIP_CHARS = 1000
 # Characters one character becomes: HTML escapes (`"` is `&#34;`), and %-escapes of UTF-8.
 HTML_ESCAPE_GROWTH = 5
 URL_ESCAPE_GROWTH = 12
+# The same when its case changes: the upper case of U+0390 is three characters.
+CASE_GROWTH = 3
 # Python's rfind and its kin compare in len(text) x len(part) steps at worst.
 _MAX_BACKWARD_STEPS = 1 << 26
 # Bytes of a short string, as the pieces of a split text are.

@@ -90,6 +90,10 @@ def _check_pad(budget: Budget, text: str, width: Any, *_: Any) -> None:
         budget.require_text(width)
 
 
+def _check_case(budget: Budget, text: str) -> None:
+    budget.require_text(growth.CASE_GROWTH * len(text))
+
+
 def _check_expandtabs(budget: Budget, text: str, tabsize: Any = 8) -> None:
     if isinstance(tabsize, int):
         budget.require_text(len(text) + text.count("\t") * tabsize)
@@ -131,10 +135,13 @@ def _check_backward(budget: Budget, text: str, part: Any, *_: Any) -> None:
 
 _STR_CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
     {
+        "capitalize": _check_case,
+        "casefold": _check_case,
         "center": _check_pad,
         "expandtabs": _check_expandtabs,
         "join": _check_join,
         "ljust": _check_pad,
+        "lower": _check_case,
         "lstrip": _check_strip,
         "replace": _check_replace,
         "rfind": _check_backward,
@@ -146,6 +153,9 @@ _STR_CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
         "split": _check_split,
         "splitlines": _check_splitlines,
         "strip": _check_strip,
+        "swapcase": _check_case,
+        "title": _check_case,
+        "upper": _check_case,
         "zfill": _check_pad,
     }
 )

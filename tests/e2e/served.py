@@ -1,0 +1,71 @@
+"""`tessera serve` as its user starts it: a process, its port, its log."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Served:
+    """`with Served([...]) as server:` starts it and waits until it is ready. seconds: from process start to that."""
+
+    def __init__(
+        self, arguments: Sequence[str], log: Path, program: Sequence[str] = (), ready_within: float = 90.0
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log, self.ready_within = log, ready_within
+        base = list(program) or [sys.executable, "-m", "tessera.cli"]
+        self.command = [*base, "serve", *arguments, "--port", str(self.port)]
+
+    def __enter__(self) -> Self:
+        began = time.monotonic()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        while self.status("/readyz") != 200:
+            if self.process.poll() is not None or time.monotonic() - began > self.ready_within:
+                self.process.kill()
+                raise AssertionError(f"not ready, exit code {self.process.poll()}:\n{self.log.read_text()}")
+            time.sleep(0.02)
+        self.seconds = time.monotonic() - began
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(40)
+            finally:
+                self.process.kill()
+
+    def status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+    def engine_pid(self) -> int:
+        """As the log names it."""
+        (line,) = [line for line in self.log.read_text().splitlines() if "engine process pid" in line]
+        return int(line.rsplit(" ", 1)[1])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

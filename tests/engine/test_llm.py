@@ -1,0 +1,214 @@
+"""LLM on a tiny model with random weights: what a notebook's user writes; the server's engine says the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from tessera.config import build, build_config
+from tessera.engine.async_engine import AsyncEngine
+from tessera.errors import EngineDeadError, ModelError, RequestError
+from tessera.llm import LLM
+from tessera.request import RequestOutputKind, SamplingParams
+from tessera.text import Tokenizer
+from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
+
+PLATFORM = "tessera_cpu.platform:CpuPlatform"
+OPTIONS = {"load_format": "dummy", "platform": PLATFORM, "dtype": "float32", "kv_cache_memory_bytes": 1 << 22}
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 12,
+        "vocab_size": NUM_TOKENS,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": "float32",
+        "eos_token_id": END,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "top_k": 3}))
+    (path / "tokenizer.json").write_text(byte_level().to_str())
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    with LLM(folder, **OPTIONS) as llm:
+        yield llm
+
+
+def tokens(outputs):
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_a_prompt_may_be_written_in_many_ways(llm):
+    ids = list(b"Hello")
+    expected = tokens(llm.generate("Hello", GREEDY))
+    assert len(expected[0]) == 8
+    for prompts in (["Hello"], ids, [ids], {"prompt": "Hello"}, [{"prompt_token_ids": ids}]):
+        assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+    assert tokens(llm.generate(prompt_token_ids=[ids], sampling_params=GREEDY)) == expected
+    assert tokens(llm.generate(prompt_token_ids=ids, sampling_params=GREEDY)) == expected
+    assert llm.generate([], GREEDY) == []
+
+
+@pytest.mark.parametrize("given", [(), (None,), (5,), ([{"text": "a"}],), ([None],), (b"bytes",), ([b"a"],)])
+def test_what_is_no_prompt_is_refused(llm, given):
+    with pytest.raises(RequestError):
+        llm.generate(*given, sampling_params=GREEDY)
+
+
+def test_outputs_are_in_order_with_a_text_and_its_tokens(llm):
+    prompts = [f"Prompt {number}" for number in range(30)]
+    outputs = llm.generate(prompts, [SamplingParams(max_tokens=number % 5 + 1) for number in range(30)])
+    assert [output.prompt for output in outputs] == prompts
+    assert [len(ids) for ids in tokens(outputs)] == [number % 5 + 1 for number in range(30)]
+    tokenizer = llm.get_tokenizer()
+    for output in outputs:
+        assert output.finished
+        assert output.outputs[0].text == tokenizer.decode(output.outputs[0].token_ids)
+
+
+def test_parameters_and_priorities_must_be_as_many_as_prompts(llm):
+    with pytest.raises(RequestError, match="2 prompts, but 1 sampling_params"):
+        llm.generate(["a", "b"], [GREEDY])
+    with pytest.raises(RequestError, match="2 prompts, but 3 priority"):
+        llm.generate(["a", "b"], GREEDY, priority=[1, 2, 3])
+
+
+def test_a_wrong_prompt_among_many_is_refused_before_anything_runs(llm):
+    before = {metric.name: metric.value for metric in llm.get_metrics()}["prompt_tokens"]
+    with pytest.raises(RequestError, match="maximum context length is 128 tokens"):
+        llm.generate(["a", "b" * 200], GREEDY)
+    assert {metric.name: metric.value for metric in llm.get_metrics()}["prompt_tokens"] == before
+
+
+def test_without_parameters_it_takes_the_models_own(llm):
+    default = llm.get_default_sampling_params()
+    assert (default.temperature, default.top_k, default.max_tokens) == (0.25, 3, 16)
+    assert len(tokens(llm.generate("a"))[0]) <= 16
+
+
+def test_a_seed_repeats_and_n_answers_differ(llm):
+    params = SamplingParams(n=4, seed=11, max_tokens=12)
+    first, again = (llm.generate("Hello", params)[0] for _ in range(2))
+    texts = [completion.text for completion in first.outputs]
+    assert texts == [completion.text for completion in again.outputs]
+    assert len(set(texts)) == 4
+
+
+def test_a_stop_string_ends_the_text(llm):
+    whole = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=30, detokenize=True))[0].outputs[0]
+    stop = next(char for char in whole.text[3:] if char not in whole.text[:3] and char != "\ufffd")
+    cut = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=30, stop=stop))[0].outputs[0]
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+
+
+def test_chat_goes_through_the_template(llm):
+    conversation = [{"role": "user", "content": "Hi"}]
+    (output,) = llm.chat(conversation, GREEDY)
+    assert output.prompt == "user:Hi\nassistant:"
+    both = llm.chat([conversation, [*conversation, {"role": "assistant", "content": "Ho"}]], GREEDY)
+    assert [output.prompt for output in both] == ["user:Hi\nassistant:", "user:Hi\nassistant:Ho\nassistant:"]
+    (output,) = llm.chat(
+        [*conversation, {"role": "assistant", "content": "Ho"}],
+        GREEDY,
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
+    assert output.prompt == "user:Hi\nassistant:Ho"
+    (output,) = llm.chat(conversation, GREEDY, chat_template="{{ messages[0].content }}!")
+    assert output.prompt == "Hi!"
+
+
+def test_the_bar_says_how_fast_it_is(llm, capfd):
+    llm.generate(["a", "b"], GREEDY)
+    written = capfd.readouterr().err
+    assert re.search(
+        r"Processed prompts: 100%.* 2/2 .*est\. speed input: [\d.]+ toks/s, output: [\d.]+ toks/s", written
+    )
+    llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+    assert capfd.readouterr().err == ""
+
+
+async def test_it_works_in_a_running_event_loop(llm):
+    assert len(tokens(llm.generate("Hello", GREEDY))[0]) == 8
+
+
+def test_a_second_one_works_beside_and_after_the_first(llm, folder):
+    expected = tokens(llm.generate("Hello", GREEDY))
+    for _ in range(2):
+        with LLM(str(folder), **OPTIONS) as other:
+            assert tokens(other.generate("Hello", GREEDY)) == expected
+            assert tokens(llm.generate("Hello", GREEDY)) == expected
+        with pytest.raises(EngineDeadError, match="closed"):
+            other.generate("Hello", GREEDY)
+
+
+def test_without_a_tokenizer_it_takes_and_gives_ids(llm, folder):
+    with LLM(folder, skip_tokenizer_init=True, **OPTIONS) as bare:
+        (output,) = bare.generate(prompt_token_ids=[list(b"Hello")], sampling_params=GREEDY)
+        assert (output.prompt, output.outputs[0].text) == (None, "")
+        assert [output.outputs[0].token_ids] == tokens(llm.generate("Hello", GREEDY))
+        for call in (lambda: bare.generate("Hello"), bare.get_tokenizer, lambda: bare.chat([])):
+            with pytest.raises(RequestError, match="tokenizer"):
+                call()
+
+
+def test_an_unknown_keyword_names_the_nearest():
+    with pytest.raises(TypeError, match=r"argument 'max_model_length'; did you mean 'max_model_len'"):
+        LLM(max_model_length=5)
+
+
+def test_a_missing_model_is_one_line(tmp_path):
+    with pytest.raises(ModelError):
+        LLM(tmp_path / "nowhere")
+
+
+def test_without_a_model_it_is_the_demo(folder, monkeypatch):
+    monkeypatch.setattr(build, "demo_folder", lambda: folder)
+    with LLM(**OPTIONS) as demo:
+        assert len(tokens(demo.generate("Hello", GREEDY))[0]) == 8
+
+
+async def test_the_engine_in_its_own_process_says_the_same(llm, folder):
+    options = {**OPTIONS, "model": str(folder)}
+    begin = time.monotonic()
+    engine = await AsyncEngine.start(build_config(**options), tokenizer=Tokenizer.from_folder(folder))
+    try:
+        for params in (GREEDY, SamplingParams(seed=5, max_tokens=20, stop="a")):
+            streamed = SamplingParams(
+                temperature=params.temperature,
+                seed=params.seed,
+                stop=params.stop,
+                max_tokens=params.max_tokens,
+                output_kind=RequestOutputKind.DELTA,
+            )
+            text = "".join([output.outputs[0].text async for output in engine.generate("Hello", streamed)])
+            assert text == llm.generate("Hello", params)[0].outputs[0].text
+        assert engine.info.platform == "cpu"
+        assert sum(engine.info.phases.values()) < time.monotonic() - begin
+    finally:
+        await engine.shutdown()

@@ -1,0 +1,121 @@
+"""/health, /livez, /readyz, /version, /metrics, /v1/models."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from openai.types import Model
+from prometheus_client.parser import text_string_to_metric_families
+
+from tessera._version import __version__
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import in_process
+from tests.server.fake_engine import FakeEngine
+
+
+async def statuses(api):
+    return [(await api.client.get(path)).status_code for path in ("/livez", "/readyz", "/health")]
+
+
+async def test_a_live_engine_is_ready(api):
+    assert await statuses(api) == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"), [("alive", False, "engine dead"), ("stalled", True, "engine stalled")]
+)
+async def test_a_dead_or_stalled_engine_is_not(api, field, value, words):
+    setattr(api.engine.health, field, value)
+    assert await statuses(api) == [200, 503, 503]
+    assert (await api.client.get("/health")).json() == {"status": words}
+
+
+async def test_requests_to_a_dead_engine_are_a_503_at_once(api):
+    api.engine.health.alive = False
+    response = await api.chat()
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert not api.engine.calls
+
+
+async def test_version(api):
+    assert (await api.client.get("/version")).json() == {"version": __version__}
+
+
+async def test_models(api):
+    body = (await api.client.get("/v1/models")).json()
+    assert body["object"] == "list"
+    (model,) = body["data"]
+    Model.model_validate(model, strict=True)
+    assert model == {
+        "id": "fake-model",
+        "object": "model",
+        "created": model["created"],
+        "owned_by": "tessera",
+        "root": "fake-model",
+        "parent": None,
+        "max_model_len": 512,
+    }
+    assert (await api.client.get("/v1/models/fake-model")).json() == model
+    missing = await api.client.get("/v1/models/other/one")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_served_names_are_the_only_ones():
+    async with in_process(FakeEngine(), ServerSettings(served_model_names=("org/a", "b"))) as api:
+        models = (await api.client.get("/v1/models")).json()["data"]
+        assert [(model["id"], model["root"]) for model in models] == [("org/a", "org/a"), ("b", "org/a")]
+        assert (await api.client.get("/v1/models/org/a")).status_code == 200
+        assert (await api.chat(model="b")).json()["model"] == "b"
+        assert (await api.chat(model="fake-model")).status_code == 404
+
+
+async def test_metrics_are_prometheus_text(api):
+    await api.chat()
+    await api.chat(n=0)
+    await api.client.get("/a/made/up/path")
+    response = await api.client.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in text_string_to_metric_families(response.text)}
+    assert len(families) == response.text.count("# TYPE ")
+    model = {"model_name": "fake-model"}
+    values = {
+        (sample.name, tuple(sample.labels.items())): sample.value for f in families.values() for sample in f.samples
+    }
+
+    def value(name, **labels):
+        return values[f"tessera:{name}", tuple(labels.items())]
+
+    assert families["tessera:num_requests_running"].type == "gauge"
+    assert value("num_requests_running", **model) == 3
+    assert families["tessera:prompt_tokens"].type == "counter"
+    assert value("prompt_tokens_total", **model) == 12
+    assert value("request_success_total", **model, finished_reason="length") == 2
+    buckets = [value("time_to_first_token_seconds_bucket", **model, le=le) for le in ("0.1", "1.0", "+Inf")]
+    assert buckets == [4, 6, 7]
+    assert value("time_to_first_token_seconds_count", **model) == 7
+    assert value("time_to_first_token_seconds_sum", **model) == pytest.approx(3.2)
+    chat = {"method": "POST", "handler": "/v1/chat/completions"}
+    assert value("http_requests_total", **chat, status="200") == 1
+    assert value("http_requests_total", **chat, status="400") == 1
+    assert value("http_requests_total", method="GET", handler="other", status="404") == 1
+    assert value("http_requests_in_progress") == 1
+
+
+async def test_a_label_is_escaped():
+    async with in_process(FakeEngine(), ServerSettings(served_model_names=('a"b\\c\nd',))) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["tessera:num_requests_running"].samples[0].labels == {"model_name": 'a"b\\c\nd'}
+
+
+async def test_a_request_is_one_line_in_the_log_without_its_content(api, caplog):
+    caplog.set_level(logging.INFO, "tessera.server")
+    await api.client.post("/v1/chat/completions?secret=1", headers={"X-Request-Id": "rid"}, json={"model": "hidden"})
+    await api.client.get("/health")
+    (record,) = caplog.records
+    assert record.name == "tessera.server.access"
+    assert record.getMessage().startswith("rid POST /v1/chat/completions 400 ")
+    assert "secret" not in caplog.text
+    assert "hidden" not in caplog.text

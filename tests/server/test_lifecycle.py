@@ -1,0 +1,264 @@
+"""Connections and ends: clients that go away, signals, an engine that dies. On a socket, as it is served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+
+import httpx
+import pytest
+
+from tessera.server.settings import Limits, ServerSettings
+from tests.server.conftest import on_socket
+from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.sse import data_of, read_stream
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+STREAM = {**CHAT, "stream": True}
+ENDLESS = Script(pieces=["x"] * 400, delay=0.01)
+
+
+async def until(condition, seconds=5.0):
+    """Waits for what must come soon; the seconds it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "it did not come"
+        await asyncio.sleep(0.002)
+    return time.monotonic() - began
+
+
+def client(server, **options):
+    return httpx.AsyncClient(base_url=server.url, timeout=10, **options)
+
+
+async def first_line(response):
+    return await anext(response.aiter_lines())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_client_that_leaves_its_stream_ends_the_request_within_a_step(path):
+    engine = FakeEngine(script=ENDLESS)
+    body = STREAM if "chat" in path else {"model": MODEL, "prompt": ["a", "b"], "stream": True, "max_tokens": 300}
+    async with on_socket(engine) as server, client(server) as http:
+        async with http.stream("POST", path, json=body) as response:
+            assert (await first_line(response)).startswith("data: ")
+            assert engine.running
+        steps = engine.steps
+        await until(lambda: not engine.running)
+        assert engine.steps - steps <= 6
+        assert len(engine.aborted) == len(engine.calls)
+
+
+@pytest.mark.parametrize("hang_at", [0, 2])
+async def test_a_client_that_leaves_before_its_whole_answer_ends_the_request(hang_at):
+    engine = FakeEngine(script=Script(hang_at=hang_at))
+    async with on_socket(engine) as server, client(server) as http:
+        for body in (CHAT, STREAM):
+            with contextlib.suppress(httpx.ReadTimeout):
+                await http.post("/v1/chat/completions", json=body, timeout=0.2)
+        await until(lambda: not engine.running)
+        assert len(engine.aborted) == 2
+        engine.script = Script()
+        assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_many_clients_that_leave_leave_nothing_behind():
+    engine = FakeEngine(script=ENDLESS)
+    async with on_socket(engine) as server, client(server) as http:
+        assert (await http.get("/health")).status_code == 200
+        before = len(asyncio.all_tasks())
+
+        async def visit():
+            with contextlib.suppress(httpx.ReadTimeout):
+                async with http.stream("POST", "/v1/chat/completions", json=STREAM, timeout=1) as response:
+                    await first_line(response)
+
+        await asyncio.gather(*(visit() for _ in range(50)))
+        await until(lambda: not engine.running)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
+        assert len(engine.aborted) == 50
+
+
+async def test_a_body_that_never_arrives_is_given_up():
+    settings = ServerSettings(limits=Limits(body_seconds=0.1), drain_seconds=0.1)
+    async with on_socket(FakeEngine(), settings) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        )
+        answer = await asyncio.wait_for(reader.read(200), 2)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_its_limit_is_answered_while_it_is_sent(chunked):
+    settings = ServerSettings(limits=Limits(body_bytes=2**20), drain_seconds=0.1)
+
+    async def pieces():
+        for _ in range(64):
+            yield b"x" * 2**16
+
+    content = pieces() if chunked else b"x" * 2**22
+    async with on_socket(FakeEngine(), settings) as server, client(server) as http:
+        headers = {"Content-Type": "application/json"}
+        response = await http.post("/v1/completions", content=content, headers=headers)
+        assert response.status_code == 413
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("where", ["header", "headers", "path"])
+async def test_a_huge_head_is_a_431(where):
+    async with on_socket(FakeEngine()) as server, client(server) as http:
+        headers = (
+            {"x": "y" * 100_000}
+            if where == "header"
+            else {f"x{i}": "y" * 99 for i in range(1000 * (where == "headers"))}
+        )
+        path = "/v1/models?" + "x" * (60_000 if where != "path" else 2**16 + 1)
+        if where == "path":
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert (await reader.read(100)).startswith(b"HTTP/1.1 431 ")
+            writer.close()
+        else:
+            response = await http.get("/v1/models", headers=headers)
+            assert response.status_code == 431
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_what_is_no_http_is_a_400():
+    async with on_socket(FakeEngine()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"\x80\x04\x95 what is this\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+        writer.close()
+
+
+# ---- the engine dies ------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_that_dies_ends_streams_with_an_error_and_the_server_with_4():
+    engine = FakeEngine(script=ENDLESS)
+    async with on_socket(engine) as server, client(server) as http:
+        async with http.stream("POST", "/v1/chat/completions", json=STREAM) as response:
+            lines = response.aiter_lines()
+            assert await anext(lines)
+            died = time.monotonic()
+            engine.die()
+            rest = [line async for line in lines]
+            assert time.monotonic() - died < 1
+        assert await asyncio.wait_for(server.task, 5) == 4
+        assert time.monotonic() - died < 5
+        assert rest[-2:] == ["data: [DONE]", ""]
+        error = json.loads(rest[-4].removeprefix("data: "))["error"]
+        assert error == {"message": "The engine is not running.", "type": "engine_error", "param": None, "code": None}
+        with pytest.raises(httpx.TransportError):
+            await http.get("/health")
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+async def test_an_engine_that_dies_before_the_first_token_is_a_503(body):
+    engine = FakeEngine(script=Script(hang_at=0))
+    async with on_socket(engine) as server, client(server) as http:
+        waiting = asyncio.create_task(http.post("/v1/chat/completions", json=body))
+        await until(lambda: engine.running)
+        engine.die()
+        response = await waiting
+        assert response.status_code == 503
+        assert response.json()["error"]["type"] == "engine_error"
+        assert await asyncio.wait_for(server.task, 5) == 4
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
+    engine = FakeEngine(script=Script(pieces=["x" * 100_000] * 400))
+    async with on_socket(engine) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        body = json.dumps(STREAM).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await reader.read(10)
+        engine.die()
+        assert await asyncio.wait_for(server.task, 6) == 4
+        writer.close()
+
+
+# ---- signals --------------------------------------------------------------------------------------------------
+
+
+async def test_sigterm_takes_no_new_connections_and_lets_requests_finish():
+    engine = FakeEngine(script=Script(hang_at=2))
+    async with on_socket(engine, ServerSettings(drain_seconds=1)) as server, client(server) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
+        await until(lambda: engine.running)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.25)
+        with pytest.raises(httpx.ConnectError):
+            async with client(server) as late:
+                await late.get("/health")
+        assert not server.task.done()
+        assert (await asking).status_code == 200
+        assert await asyncio.wait_for(server.task, 5) == 0
+    assert engine.health.alive is False
+
+
+async def test_a_stream_is_whole_when_it_ends_within_the_drain():
+    engine = FakeEngine(script=Script(pieces=["x"] * 30, delay=0.01))
+    async with on_socket(engine, ServerSettings(drain_seconds=10)) as server, client(server) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
+        await until(lambda: engine.steps > 2)
+        os.kill(os.getpid(), signal.SIGINT)
+        chunks = read_stream((await asking).text)
+        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+        assert await asyncio.wait_for(server.task, 5) == 0
+
+
+async def test_what_outlasts_the_drain_is_cut_off_with_an_error_and_exits_0():
+    engine = FakeEngine(script=ENDLESS)
+    async with on_socket(engine, ServerSettings(drain_seconds=0.3)) as server, client(server) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
+        await until(lambda: engine.steps > 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        events = data_of((await asking).text)
+        assert "error" in json.loads(events[-2])
+        assert events[-1] == "[DONE]"
+        assert await asyncio.wait_for(server.task, 5) == 0
+
+
+async def test_a_second_signal_cuts_off_at_once_and_exits_1():
+    engine = FakeEngine(script=ENDLESS)
+    async with on_socket(engine, ServerSettings(drain_seconds=60)) as server, client(server) as http:
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=STREAM))
+        await until(lambda: engine.steps > 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        assert not server.task.done()
+        began = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(server.task, 5) == 1
+        assert time.monotonic() - began < 3
+        assert data_of((await asking).text)[-1] == "[DONE]"
+
+
+async def test_an_idle_connection_does_not_hold_up_the_end():
+    async with on_socket(FakeEngine(), ServerSettings(drain_seconds=60)) as server, client(server) as http:
+        assert (await http.get("/health")).status_code == 200
+        began = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(server.task, 5) == 0
+        assert time.monotonic() - began < 2
+
+
+async def test_signal_handlers_are_taken_back():
+    before = signal.getsignal(signal.SIGTERM)
+    async with on_socket(FakeEngine()) as server:
+        await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await server.task
+    assert signal.getsignal(signal.SIGTERM) == before

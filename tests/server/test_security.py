@@ -1,0 +1,142 @@
+"""The API key guards every route but three; identifiers and headers of a client stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.routing import Route
+
+from tessera.server.app import create_app
+from tessera.server.security import OPEN_PATHS
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import in_process
+from tests.server.fake_engine import FakeEngine
+from tests.server.test_errors import check_error
+
+KEYS = ServerSettings(api_keys=("first-key", "second key ü"))
+ROUTES = [route for route in create_app(FakeEngine(), KEYS).routes if isinstance(route, Route)]
+
+
+def refused(response):
+    check_error(response, 401, code="invalid_api_key")
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", sorted({route.path for route in ROUTES} | {"/", "/docs", "/openapi.json", "/nothing"}))
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
+async def test_every_route_but_three_needs_the_key(path, method):
+    path = path.replace("{model:path}", "fake-model")
+    async with in_process(FakeEngine(), KEYS) as api:
+        response = await api.client.request(method, path)
+        if path in ("/health", "/livez", "/readyz"):
+            assert response.status_code != 401
+        elif method == "HEAD":
+            assert response.status_code == 401
+        else:
+            refused(response)
+        with_key = await api.client.request(method, path, headers={"Authorization": "Bearer first-key"})
+        assert with_key.status_code != 401
+
+
+def test_the_walk_saw_all_routes():
+    assert sorted(OPEN_PATHS) == ["/health", "/livez", "/readyz"]
+    assert {route.path for route in ROUTES} == OPEN_PATHS | {
+        "/v1/models",
+        "/v1/models/{model:path}",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/version",
+        "/metrics",
+    }
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer first-kez",
+        "Bearer first-key2",
+        "Bearer first-ke",
+        "Basic first-key",
+        "first-key",
+        "Bearer first-key,second",
+        "Bearer \xff",
+        "Bearer FIRST-KEY",
+    ],
+)
+async def test_wrong_keys(header):
+    async with in_process(FakeEngine(), KEYS) as api:
+        refused(await api.client.get("/v1/models", headers={"Authorization": header.encode("latin-1")}))
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer first-key", "bearer first-key", "Bearer  first-key ", "Bearer second key ü"]
+)
+async def test_right_keys(header):
+    async with in_process(FakeEngine(), KEYS) as api:
+        response = await api.client.get("/v1/models", headers={"Authorization": header.encode()})
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/", "//health", "/health/../v1/models", "/HEALTH", "/health%2f", "/v1/models?x=/health"]
+)
+async def test_a_path_that_only_looks_open_is_guarded(path):
+    async with in_process(FakeEngine(), KEYS) as api:
+        refused(await api.client.get(path))
+
+
+async def test_the_host_header_decides_nothing():
+    async with in_process(FakeEngine(), KEYS) as api:
+        for host in ("localhost/health", "x/health?", "x/livez#"):
+            refused(await api.client.get("/v1/models", headers={"Host": host}))
+
+
+async def test_a_websocket_is_closed_without_a_key():
+    sent = []
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "websocket", "path": "/v1/realtime", "headers": [], "query_string": b"", "subprotocols": []}
+    await create_app(FakeEngine(), KEYS)(scope, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+async def test_no_key_asked_for_where_none_is_set(api):
+    assert (await api.client.get("/v1/models")).status_code == 200
+
+
+def test_keys_are_not_shown():
+    assert "first-key" not in repr(KEYS)
+
+
+@pytest.mark.parametrize("given", ["abc-1.2:X_y", "x" * 128])
+async def test_request_id_is_echoed(api, given):
+    response = await api.client.get("/version", headers={"X-Request-Id": given})
+    assert response.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "ü", "<script>"])
+async def test_a_request_id_that_is_none_is_replaced(api, given):
+    response = await api.client.get("/version", headers={"X-Request-Id": given.encode()})
+    assert response.headers["x-request-id"] != given
+    assert len(response.headers["x-request-id"]) == 32
+
+
+async def test_every_kind_of_answer_bears_a_request_id(api):
+    responses = [
+        await api.chat(),
+        await api.chat(stream=True),
+        await api.chat(model="x"),
+        await api.client.get("/nothing"),
+        await api.client.get("/health"),
+        await api.client.post("/v1/completions", content=b"x"),
+    ]
+    assert [response.status_code for response in responses] == [200, 200, 404, 404, 200, 415]
+    assert all(len(response.headers["x-request-id"]) == 32 for response in responses)

@@ -1,0 +1,148 @@
+"""The program as a user runs it: lists, help, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+
+import pytest
+
+from tessera._version import __version__
+from tessera.cli.serve_flags import FLAGS, GROUPS, NOT_SERVED
+from tessera.errors import EXIT_CODES
+
+MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 10, "max_position_embeddings": 32}
+MODULES = "import sys; sys.argv[0] = 'tessera'\nfrom tessera.cli.program import run; run(sys.argv[1:])\n"
+LOADED = (
+    MODULES
+    + "print(*sorted(set(sys.modules) & {'torch', 'transformers', 'numpy', 'fastapi', 'rich'}), file=sys.stderr)"
+)
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "models" / "tiny"
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(MODEL))
+    return path
+
+
+def test_the_version_and_how_little_it_loads(site):
+    done = site.run("--version", program=LOADED)
+    assert (done.stdout, done.stderr) == (f"tessera {__version__}\n", "\n")
+
+
+def test_the_help_has_everything_and_costs_little(site):
+    def seconds():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    site.install("good", "extras")
+    costs = []
+    for _ in range(3):
+        begin = seconds()
+        done = site.run("--help")
+        costs.append(seconds() - begin)
+    assert done.returncode == 0
+    assert all(f"\n  {name} " in done.stdout for name in ("serve", "platforms", "doctor"))
+    assert all(f"  {code}  {meaning}" in done.stdout for code, meaning in EXIT_CODES.items())
+    # Of the processor, which other tests want as well; to load torch alone costs more.
+    assert min(costs) < 0.6
+    assert "torch" not in site.run("--help", program=LOADED).stderr
+
+
+def test_a_broken_plugin_does_not_end_the_help(site):
+    done = site.install("broken_import", "unknown_hook").run("--help")
+    assert done.returncode == 0
+    assert "\n  serve " in done.stdout
+    assert "warning: plugin tessera-fixture-broken-import 1.0: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_plugins_command(site):
+    site.install("extras")
+    help_text = site.run("--help").stdout
+    assert "Commands of plugins:\n  greet  Say hello." in help_text
+    done = site.run("greet")
+    assert (done.returncode, done.stdout) == (0, "hello from a plugin\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["no-such-command"], 2, "No such command 'no-such-command'."),
+        (["serve", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
+        (["serve", "--max-model-length", "3"], 2, "Did you mean"),
+        (["serve", "--max-model-len", "many"], 2, "'many' is not a number with an optional suffix, such as 4096, 32K"),
+        (["serve", "--dtype", "int3"], 2, "'int3' is not one of"),
+        (["serve", "--port", "99999"], 2, "--port must be from 0 to 65535, got 99999."),
+        (["serve", "--help", "nothing"], 2, "--help nothing is no group of flags; there is model, cache"),
+        (["serve", "--quantization", "awq"], 2, "--quantization comes later; leave it out for now."),
+        (["serve", "--quantization=awq"], 2, "--quantization comes later; leave it out for now."),
+        (["serve", "--model", "x"], 2, "Name the model right after serve"),
+        (["serve", "no/such/folder", "--port", "0"], 3, "There is no folder 'no/such/folder'"),
+        (["platforms", "--yaml"], 2, "No such option '--yaml'"),
+    ],
+)
+def test_what_a_user_does_wrong_is_one_line(site, arguments, code, what):
+    done = site.run(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert what in done.stderr
+
+
+def test_a_traceback_only_where_it_is_asked_for(site):
+    for arguments in (["-v", "serve", "nowhere", "--port", "0"], ["serve", "nowhere", "--port", "0", "-v"]):
+        done = site.run(*arguments)
+        assert done.returncode == 3
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: There is no folder 'nowhere'")
+
+
+def test_no_platform_ends_serve_with_its_code(site, model):
+    arguments = ("serve", str(model), "--port", "0", "--load-format", "dummy", "--skip-tokenizer-init")
+    done = site.run(*arguments)
+    assert (done.returncode, done.stderr) == (
+        5,
+        "error: No platform is installed; install the one for this machine, such as pip install tessera-cpu.\n",
+    )
+    tie = site.install("good", "rival").run(*arguments)
+    assert tie.returncode == 5
+    assert "share the score 50; choose one with --platform NAME." in tie.stderr
+
+
+def test_underscores_and_suffixes_are_taken_as_vllm_takes_them(site, model):
+    done = site.run(
+        "serve", str(model), "--port=0", "--load_format=dummy", "--skip_tokenizer_init", "--max_model_len=1K"
+    )
+    assert "max_model_len is 1024, but the model was made for 32 tokens" in done.stderr
+
+
+def test_the_most_used_flags_fit_a_screen(site):
+    text = site.run("serve", "--help").stdout
+    lines = text.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 100
+    assert all(flag.shown in text for flag in FLAGS if flag.common)
+
+
+def test_every_flag_is_in_its_group_and_in_the_whole(site):
+    whole = site.run("serve", "--help-all").stdout
+    assert all(flag.shown in whole for flag in FLAGS)
+    for group in ("cache", "server"):
+        text = site.run("serve", "--help", group).stdout
+        shown = {flag.name for flag in FLAGS if flag.shown in text}
+        assert shown == {flag.name for flag in FLAGS if flag.group == group}
+
+
+def test_the_table_of_flags_holds_together():
+    assert {flag.group for flag in FLAGS} == set(GROUPS)
+    assert len({flag.name for flag in FLAGS}) == len(FLAGS)
+    assert not {flag.option for flag in FLAGS} & set(NOT_SERVED)
+
+
+def test_python_runs_it_too(site):
+    program = f"import runpy; runpy.run_module('tessera.cli', run_name='__main__')  # {sys.executable}"
+    assert site.run("--version", program=program).stdout == f"tessera {__version__}\n"

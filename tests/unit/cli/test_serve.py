@@ -1,0 +1,158 @@
+"""The parts of `serve` that need no engine: the address, what it warns of, what it reports."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import socket
+from dataclasses import dataclass, field
+
+import pytest
+
+from tessera.cli.address import bind, owner_of, url_of
+from tessera.cli.notices import warnings_before
+from tessera.cli.progress import ProgressLine
+from tessera.cli.report import curl, report
+from tessera.errors import ConfigError, PortError
+from tessera.platform import Progress
+
+
+@dataclass
+class Info:
+    device: str = "a chip"
+    dtype: str = "bfloat16"
+    platform: str = "good"
+    weight_bytes: int = 5_347_737
+    cache_bytes: int = 4 * 2**30
+    num_cache_tokens: int = 100_000
+    max_model_len: int = 1024
+    phases: dict[str, float] = field(default_factory=lambda: {"load": 0.5, "warm_up": 1.25})
+    fallback_ops: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+# ---- address ----------------------------------------------------------------------
+
+
+def test_a_free_port_is_bound_and_listened_on():
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert url_of(listener) == f"http://127.0.0.1:{port}"
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def test_every_network_is_reached_from_here_by_loopback():
+    with bind("0.0.0.0", 0) as listener:
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_do():
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(
+            PortError, match=rf"Port {port} on 127\.0\.0\.1 is taken.*choose another with --port\."
+        ) as caught:
+            bind("127.0.0.1", port)
+    assert caught.value.exit_code == 7
+
+
+def test_who_holds_a_port(tmp_path):
+    """As the kernel's tables have it: the listening row of the port, not the connected one nor another port's."""
+    tables = tmp_path / "net"
+    tables.mkdir()
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   {}: 0100007F:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000     0        0 {} 1 0\n"
+    (tables / "tcp").write_text(
+        head + row.format(0, 8000, "01", 11) + row.format(1, 8001, "0A", 12) + row.format(2, 8000, "0A", 13)
+    )
+    for process, inode in ((41, 11), (42, 13)):
+        (tmp_path / str(process) / "fd").mkdir(parents=True)
+        (tmp_path / str(process) / "comm").write_text(f"program{process}\n")
+        (tmp_path / str(process) / "fd" / "3").symlink_to(f"socket:[{inode}]")
+    assert owner_of(8000, tmp_path) == "program42 (process 42)"
+    assert owner_of(9000, tmp_path) is None
+    assert owner_of(8000, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "error", "what"),
+    [
+        ("203.0.113.7", 0, PortError, "--host 203.0.113.7 is not an address of this machine"),
+        ("no such host", 0, PortError, "--host 'no such host' is no address"),
+        ("x" * 300, 0, PortError, "is no address"),
+        ("127.0.0.1", -1, ConfigError, "--port must be from 0 to 65535"),
+        ("127.0.0.1", 65536, ConfigError, "--port must be from 0 to 65535"),
+    ],
+)
+def test_an_address_that_cannot_be_bound(host, port, error, what):
+    with pytest.raises(error, match=what):
+        bind(host, port)
+
+
+# ---- what it says -----------------------------------------------------------------
+
+
+def test_the_report():
+    text = report(Info(), model="tessera-demo", url="http://127.0.0.1:8000", chat=True, guarded=False, seconds=2.349)
+    rows = [line.strip() for line in text.splitlines()]
+    assert rows[0].endswith("serves tessera-demo")
+    for row in (
+        "device      a chip (platform good)",
+        "dtype       bfloat16",
+        "weights     5.1 MiB",
+        "KV room     100,000 tokens = 98 requests of 1,024 tokens",
+        "in 4.0 GiB; --kv-cache-memory-bytes changes it",
+        "load        0.50 s",
+        "warm up     1.25 s",
+        "in all      2.35 s since the command began",
+        "URL         http://127.0.0.1:8000",
+    ):
+        assert row in rows
+
+
+def test_the_report_of_what_is_unusual():
+    info = Info(num_cache_tokens=1536, fallback_ops=["moe"], notes=["scheduler.max_num_seqs = 8: a small chip"])
+    text = report(info, model="m", url="u", chat=True, guarded=False, seconds=1)
+    assert "1,536 tokens = 1.5 requests of 1,024 tokens" in text
+    assert "reference   moe (not the platform's own; --no-fallback refuses them)" in text
+    assert "default     scheduler.max_num_seqs = 8: a small chip" in text
+
+
+@pytest.mark.parametrize(("chat", "route"), [(True, "chat/completions"), (False, "completions")])
+def test_the_line_for_a_shell_is_one_that_a_shell_takes(chat, route):
+    words = shlex.split(curl("http://127.0.0.1:8000", "it's a model", chat=chat, guarded=True))
+    assert words[:4] == ["curl", f"http://127.0.0.1:8000/v1/{route}", "-H", "Authorization: Bearer $TESSERA_API_KEY"]
+    body = json.loads(words[-1])
+    assert body["model"] == "it's a model"
+    assert ("messages" in body) == chat
+
+
+def test_warnings_for_an_open_server_and_unknown_variables():
+    def warned(host, guarded=False, unknown=()):
+        return list(warnings_before(host, guarded=guarded, unknown=unknown))
+
+    assert warned("127.0.0.1") == warned("localhost") == warned("::1") == warned("0.0.0.0", guarded=True) == []
+    assert warned("0.0.0.0") == ["everyone who reaches 0.0.0.0 can use this server; --api-key changes that"]
+    assert "did it mean TESSERA_API_KEY?" in warned("127.0.0.1", unknown=["TESSERA_API_KEYS"])[0]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_a_line_a_phase_in_a_log_and_one_line_on_a_terminal():
+    for stream, expected in ((io.StringIO(), "weights ...\nwarm up ...\n"), (Terminal(), None)):
+        line = ProgressLine(stream)
+        for done in (0, 5, 10):
+            line(Progress("weights", done, 10))
+        line(Progress("warm_up", 0, 0))
+        line.close()
+        text = stream.getvalue()
+        if expected is None:
+            assert "\n" not in text
+            assert " 50%" in text
+            assert text.endswith("\r\x1b[K")
+        else:
+            assert text == expected

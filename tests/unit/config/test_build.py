@@ -1,0 +1,242 @@
+"""From flags to a configuration, and what each wrong one is answered."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import msgspec
+import pytest
+
+from tessera.config import EngineConfig, build_config
+from tessera.config.build import _FIELDS
+from tessera.config.checkpoint import sampling_defaults
+from tessera.errors import ConfigError, ModelError
+
+PLATFORM = "a_platform.module:Platform"
+CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "max_position_embeddings": 2048}
+
+
+def build(folder, **flags):
+    return build_config(**{"model": str(folder), "platform": PLATFORM, **flags})
+
+
+def test_defaults(folder):
+    config = build(folder("tiny"))
+    assert config.platform == PLATFORM
+    assert (config.model.served_name, config.model.vocab_size, config.model.max_model_len) == ("tiny", 1000, 2048)
+    assert (config.model.dtype, config.model.load_format) == ("auto", "auto")
+    assert config.model.tokenizer == config.model.path
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (256, 2048)
+    assert config.cache.prefix_caching
+    assert config.parallel.threads >= 1
+    assert config.given == {"model.path", "platform"}
+
+
+def test_what_the_user_gave_is_taken_and_noted(folder):
+    config = build(
+        folder(),
+        served_model_name="chatty",
+        dtype="half",
+        max_model_len=100,
+        seed=7,
+        kv_cache_memory_bytes=2**20,
+        gpu_memory_utilization=0.5,
+        block_size=24,
+        enable_prefix_caching=False,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        tensor_parallel_size=2,
+        threads=3,
+        enforce_eager=True,
+        no_fallback=True,
+        skip_tokenizer_init=True,
+    )
+    assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
+    assert (config.model.seed, config.seed, config.model.tokenizer) == (7, 7, "")
+    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "auto")
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
+    assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
+    assert (config.enforce_eager, config.no_fallback) == (True, True)
+    assert {"cache.block_size", "scheduler.max_num_seqs", "model.max_model_len", "seed"} <= config.given
+
+
+def test_every_flag_is_noted_as_a_field_that_exists(folder):
+    flags = set(inspect.signature(build_config).parameters) - {"trust_remote_code"}
+    assert set(_FIELDS) == flags
+    config = build(folder())
+    for path in _FIELDS.values():
+        value = config
+        for name in path.split("."):
+            value = getattr(value, name)
+
+
+def test_it_crosses_a_process_as_json(folder):
+    config = build(folder(), seed=2**64 - 1)
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+
+
+def test_the_bundled_demo_is_served_where_no_model_is_named(folder, monkeypatch):
+    path = folder("demo")
+    monkeypatch.setattr("tessera.config.build.demo_folder", lambda: path)
+    config = build_config(platform=PLATFORM)
+    assert (config.model.served_name, config.model.path) == ("tessera-demo", str(path))
+    assert "model.path" not in config.given
+
+
+def test_a_platforms_name_goes_to_the_choice(folder, monkeypatch):
+    class Chosen:
+        platform = "chosen.module:Platform"
+
+    asked = []
+
+    def select(name):
+        asked.append(name)
+        return Chosen
+
+    monkeypatch.setattr("tessera.plugins.select", select)
+    assert build(folder(), platform=None).platform == Chosen.platform
+    assert build(folder("other"), platform="chip").platform == Chosen.platform
+    assert asked == [None, "chip"]
+
+
+# ---- the model's folder ---------------------------------------------------------
+
+
+def test_the_text_part_of_a_model_of_several_modalities(folder):
+    nested = {"architectures": ["SomeVLM"], "text_config": {"vocab_size": 500, "max_position_embeddings": 64}}
+    config = build(folder(config__json=nested))
+    assert (config.model.vocab_size, config.model.max_model_len) == (500, 64)
+    assert config.model.checkpoint == nested
+
+
+@pytest.mark.parametrize(
+    ("files", "ids"),
+    [
+        ({}, (2,)),
+        ({"generation_config__json": {"eos_token_id": [5, 6]}}, (5, 6)),
+        ({"generation_config__json": {"eos_token_id": 5}, "tokenizer_config__json": {"eos_token": "<|end|>"}}, (5, 7)),
+        ({"tokenizer_config__json": {"eos_token": {"content": "<|end|>"}}}, (2, 7)),
+        ({"generation_config__json": {"eos_token_id": 7}, "tokenizer_config__json": {"eos_token": "<|end|>"}}, (7,)),
+        ({"tokenizer_config__json": {"eos_token": "not a token"}}, (2,)),
+    ],
+)
+def test_tokens_that_end_an_answer(folder, files, ids):
+    assert build(folder(**files)).model.eos_token_ids == ids
+
+
+def test_sampling_defaults(folder):
+    path = folder(generation_config__json={"temperature": 0.7, "top_k": 20, "do_sample": True, "top_p": None})
+    assert sampling_defaults(path) == {"temperature": 0.7, "top_k": 20}
+    assert sampling_defaults(folder("other")) == {}
+    with pytest.raises(ModelError, match=r"temperature in '.*' is not a number"):
+        sampling_defaults(folder("third", generation_config__json={"temperature": "hot"}))
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"config__json": None}, "has no config.json, so it is not a model's folder"),
+        ({"config__json": None, "weights__gguf": ""}, "holds a GGUF file, which is not served"),
+        ({"config__json": "{broken"}, "is not valid JSON: "),
+        ({"config__json": "[" * 100_000}, "is not valid JSON: "),
+        ({"config__json": "[]"}, "is not a JSON object"),
+        ({"config__json": {"vocab_size": 10}}, "names no architectures"),
+        ({"config__json": {**CONFIG, "vocab_size": None}}, "vocab_size is missing"),
+        ({"config__json": {**CONFIG, "vocab_size": "1000"}}, "vocab_size is not a positive whole number"),
+        ({"config__json": {**CONFIG, "vocab_size": True}}, "vocab_size is not a positive whole number"),
+        ({"config__json": {**CONFIG, "max_position_embeddings": -1}}, "max_position_embeddings is not a positive"),
+        ({"config__json": {**CONFIG, "max_position_embeddings": None}}, "give --max-model-len"),
+        ({"config__json": {**CONFIG, "text_config": 3}}, "text_config in '.*' is not an object"),
+        ({"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}}, r"is quantized \(awq\), which"),
+        ({"config__json": {**CONFIG, "eos_token_id": [-1]}}, "eos_token_id in '.*' is neither"),
+        ({"model__safetensors": None}, r"has no \*\.safetensors; add them, or use --load-format dummy"),
+        ({"model__safetensors": None, "model__bin": ""}, r"has its weights as \*\.bin; convert them"),
+        ({"tokenizer__json": None}, "has no tokenizer.json; give --tokenizer FOLDER, or --skip-tokenizer-init"),
+        ({"tokenizer__json": "{", "tokenizer_config__json": {"eos_token": "x"}}, "is not a tokenizer's JSON"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_one_line(folder, files, what):
+    with pytest.raises(ModelError, match=what) as caught:
+        build(folder(**files))
+    assert "\n" not in caught.value.message
+
+
+def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
+    near = folder("qwen3-0.6b")
+    with pytest.raises(ModelError, match=r"There is no folder '.*' \(near it: qwen3-0\.6b\)\. .* local folders only"):
+        build(near.parent / "qwen3-06b")
+    with pytest.raises(ModelError, match="local folders only"):
+        build("meta-llama/Llama-3.2-1B")
+    with pytest.raises(ModelError, match="is a file; name the folder"):
+        build(near / "config.json")
+
+
+def test_random_weights_need_none(folder):
+    path = folder(model__safetensors=None)
+    assert build(path, load_format="dummy").model.load_format == "dummy"
+
+
+def test_a_tokenizer_of_another_folder(folder):
+    other = folder("other")
+    path = folder(tokenizer__json=None)
+    assert build(path, tokenizer=str(other)).model.tokenizer == str(other)
+
+
+def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
+    path = folder(config__json={**CONFIG, "max_position_embeddings": None})
+    assert build(path, max_model_len=77).model.max_model_len == 77
+
+
+# ---- ranges -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"max_model_len": 2049}, "max_model_len is 2049, but the model was made for 2048 tokens"),
+        ({"max_model_len": 0}, "max_model_len must be from 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be from 1"),
+        ({"max_num_seqs": 10**9}, "max_num_seqs must be from 1"),
+        ({"max_num_seqs": "4"}, "max_num_seqs must be a whole number"),
+        ({"max_num_seqs": True}, "max_num_seqs must be a whole number"),
+        ({"max_num_batched_tokens": 8}, "each of max_num_seqs=256 needs a token of the step"),
+        (
+            {"max_num_batched_tokens": 1024, "enable_chunked_prefill": False},
+            "without chunked prefill a step must hold a whole prompt of max_model_len=2048",
+        ),
+        ({"block_size": 0}, "block_size must be from 1"),
+        ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be from 1"),
+        ({"gpu_memory_utilization": 1.5}, "must be above 0 and at most 1, got 1.5"),
+        ({"gpu_memory_utilization": float("nan")}, "must be above 0 and at most 1"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be from 1"),
+        ({"threads": 0}, "threads must be from 1"),
+        ({"seed": -1}, "seed must be from 0"),
+        ({"steps_in_flight": 99}, "steps_in_flight must be from 1 to 8"),
+        ({"dtype": "int3"}, "dtype must be one of auto, half"),
+        ({"load_format": "pt"}, "load_format must be one of auto, safetensors, dummy"),
+        ({"served_model_name": "a\nb"}, "printable"),
+        ({"trust_remote_code": True}, "never runs code from a model's folder"),
+    ],
+)
+def test_a_value_out_of_range_is_one_line(folder, flags, what):
+    with pytest.raises(ConfigError, match=what) as caught:
+        build(folder(), **flags)
+    assert "\n" not in caught.value.message
+
+
+def test_the_token_budget_grows_with_what_a_step_must_hold(folder):
+    path = folder(config__json={**CONFIG, "max_position_embeddings": 8192})
+    assert build(path, max_num_seqs=4000).scheduler.max_num_batched_tokens == 4000
+    assert build(path, enable_chunked_prefill=False).scheduler.max_num_batched_tokens == 8192
+
+
+def test_a_file_of_settings_has_a_limit(folder, monkeypatch):
+    monkeypatch.setattr("tessera.config.checkpoint.MAX_JSON_BYTES", 10)
+    with pytest.raises(ModelError, match="too many for a model's settings"):
+        build(folder())
+
+
+def test_code_that_a_folder_brings_is_never_imported(folder):
+    path = folder(config__json={**CONFIG, "auto_map": {"AutoConfig": "evil.Config"}}, evil__py="raise SystemExit")
+    assert build(path).model.vocab_size == 1000

@@ -1,0 +1,118 @@
+"""From layers and bytes to groups and blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tessera.config import CacheConfig, EngineConfig, ModelConfig
+from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
+from tessera.kvcache import solve
+from tessera.platform import CacheNeeds, Cross, KVLayout, Latent, LoadedModel, ModelFacts, Paged, Plane, State, Window
+
+
+def paged(layer, sizes=(16,), *, multiple=True, spec=None, align=1, index="int32", per_token=8):
+    spec = spec or Paged(1, 4, "float32")
+
+    def layout(block_size):
+        return KVLayout((Plane("k", "int8", (("token", max(block_size, 1)), ("dim", per_token))),))
+
+    return CacheNeeds(layer, spec, sizes, multiple, index, "bound", align, layout)
+
+
+def window(layer, size, sizes=(16,)):
+    return paged(layer, sizes, spec=Window(1, 4, "float32", window=size))
+
+
+def state(layer, nbytes):
+    return paged(layer, (), spec=State((("s", (nbytes,)),), "int8"), per_token=nbytes)
+
+
+def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4):
+    facts = ModelFacts("a", 10, 4, len(needs), 64, "float32", ())
+    model = ModelConfig("", "", {}, 10, max_model_len)
+    config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size))
+    return solve(LoadedModel(facts, tuple(needs), 0, nbytes), config, num_rows)
+
+
+def test_equal_layers_are_one_group():
+    plan = solved([paged(0), paged(1)], 10 * 256 + 5)
+    (group,) = plan.groups
+    assert (group.layers, group.kind, group.block_size, group.block_bytes) == ((0, 1), "paged", 16, 256)
+    assert group.num_blocks == 10, "null among them"
+    assert (plan.num_tokens, plan.num_rows, plan.max_model_len) == (144, 4, 64)
+
+
+def test_groups_that_grow_have_room_for_the_same_tokens():
+    plan = solved([paged(0, (16,), multiple=False), window(1, 8, (24,)), window(2, 9, (24,))], 20_000)
+    assert [(group.kind, group.block_size, group.window) for group in plan.groups] == [
+        ("paged", 16, None), ("window", 24, 8), ("window", 24, 9),
+    ]  # fmt: skip
+    tokens = {(group.num_blocks - 1) * group.block_size for group in plan.groups}
+    assert len(tokens) == 1
+    used = sum(group.num_blocks * group.block_bytes for group in plan.groups)
+    assert used <= 20_000 < used + 48 * 8 * 3, "nothing that would hold one more unit is left"
+
+
+def test_states_get_a_slot_a_row_first():
+    plan = solved([state(0, 100), paged(1)], 5 * 100 + 9 * 128, num_rows=4)
+    kept, grown = plan.groups
+    assert (kept.kind, kept.block_size, kept.num_blocks, kept.block_bytes) == ("state", 0, 5, 100)
+    assert grown.num_blocks == 9
+
+
+def test_only_states():
+    (group,) = solved([state(0, 100)], 500).groups
+    assert group.num_blocks == 5
+    with pytest.raises(MemoryBudgetError, match="--kv-cache-memory-bytes"):
+        solved([state(0, 100)], 499)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(32, 16), (16,)], [32, 32]),
+        ([(16, 32), (32,)], [32, 32]),
+        ([(16,), (24,)], [48, 48]),
+    ],
+)
+def test_the_first_preferred_size_that_suits_all_is_taken(sizes, expected):
+    plan = solved([paged(layer, own) for layer, own in enumerate(sizes)], 100_000)
+    assert [group.block_size for group in plan.groups for _ in group.layers] == expected
+
+
+def test_layers_with_no_size_in_common_have_their_own():
+    plan = solved([paged(0, (16,), multiple=False), paged(1, (24,), multiple=False)], 100_000)
+    assert [group.block_size for group in plan.groups] == [16, 24]
+
+
+def test_a_given_size_is_taken_or_refused():
+    assert solved([paged(0)], 100_000, block_size=48).groups[0].block_size == 48
+    with pytest.raises(ConfigError, match=r"--block-size 24 does not suit layer 1: it takes 16, 32 or a multiple\."):
+        solved([paged(0, (8,)), paged(1, (16, 32))], 100_000, block_size=24)
+    with pytest.raises(ConfigError, match=r"takes 16\."):
+        solved([paged(0, multiple=False)], 100_000, block_size=32)
+
+
+def test_layers_stand_at_aligned_addresses():
+    plan = solved([paged(0, per_token=1), paged(1, per_token=1, align=64)], 100_000)
+    assert plan.groups[0].block_bytes == 128
+
+
+def test_slots_fit_the_index_type():
+    plan = solved([paged(0)], 2**36)
+    assert plan.groups[0].num_blocks * 16 <= 2**31
+
+
+def test_too_little_memory_says_what_fits():
+    with pytest.raises(
+        MemoryBudgetError, match="room for 48 tokens, but one request may have 64; lower --max-model-len to 48"
+    ):
+        solved([paged(0)], 4 * 128)
+    with pytest.raises(MemoryBudgetError, match="no room for a single block"):
+        solved([paged(0)], 2 * 128 - 1)
+
+
+@pytest.mark.parametrize("spec", [Latent(4, 2, "float32"), Cross(1, 4, "float32", 8)])
+def test_caches_that_are_not_served_are_refused(spec):
+    with pytest.raises(PlatformError, match="Layer 3 keeps a"):
+        solved([paged(3, spec=spec)], 100_000)

@@ -1,0 +1,285 @@
+"""Tables, copies and prefixes of rows that open, fork, grow, are left and freed in any order, beside a model of what
+each block holds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tessera.arrays import int32
+from tessera.kvcache import KVCacheManager
+from tessera.platform import CacheGroup, CachePlan
+
+ROWS, MAX_LEN = 6, 40
+PAGED = CacheGroup((0,), "paged", 4, 1, 24)
+WINDOW = CacheGroup((1,), "window", 6, 1, 18, 8)
+STATE = CacheGroup((2,), "state", 0, 1, ROWS + 1)
+
+
+def manager(*groups, caching=True):
+    return KVCacheManager(CachePlan(groups or (PAGED,), ROWS, MAX_LEN), prefix_caching=caching)
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """Every step retires at once or lags one behind. contents[group][block]: the token of each of its slots."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens: dict[int, np.ndarray] = {}
+        self.chains: dict = {}
+        self.written: dict[int, int] = {}
+        self.cached: dict[int, int] = {}
+        self.left: deque[int] = deque()
+        self.copied: deque = deque()
+
+    @initialize(groups=st.sampled_from([(PAGED,), (PAGED, WINDOW), (PAGED, STATE)]), caching=st.booleans())
+    def begin(self, groups, caching):
+        self.groups = groups
+        self.cache = manager(*groups, caching=caching)
+        self.contents = [np.full((group.num_blocks, max(group.block_size, 1)), -1) for group in groups]
+
+    def free_row(self):
+        return next((row for row in range(ROWS) if row not in self.tokens and row not in self.left), None)
+
+    @rule(length=st.integers(1, MAX_LEN), kind=st.integers(0, 2))
+    def open(self, length, kind):
+        row = self.free_row()
+        if row is None:
+            return
+        tokens = int32([(token + kind) % 7 for token in range(length)])
+        prefix_cache = self.cache.prefix_cache
+        chain = None if prefix_cache is None else prefix_cache.chain("", "")
+        hit = self.cache.get_computed_blocks(chain, tokens)
+        assert hit.num_tokens < length
+        free = [pool.num_free for pool in self.cache.pools]
+        needed = self.cache.blocks_to_start(hit, length)
+        self.cache.open(row, hit)
+        self.tokens[row], self.chains[row] = tokens, chain
+        self.written[row] = self.cached[row] = hit.num_tokens
+        if self.cache.has(needed) and (needed <= free).all():
+            self.grow(row, length)
+            for group, spec in enumerate(self.groups):
+                if spec.kind != "state":
+                    assert free[group] - self.cache.pools[group].num_free == needed[group]
+
+    @precondition(lambda self: self.tokens and self.cache.can_fork and self.free_row() is not None)
+    @rule(data=st.data(), other=st.integers(10, 20))
+    def fork(self, data, other):
+        source, row = data.draw(st.sampled_from(sorted(self.tokens))), self.free_row()
+        if self.written[source] == 0:
+            return
+        common = data.draw(st.integers(1, min(self.written[source], MAX_LEN - 1)))
+        self.cache.fork(source, row, common)
+        more = data.draw(st.integers(1, MAX_LEN - common))
+        self.tokens[row] = np.concatenate([self.tokens[source][:common], np.full(more, other, np.int32)])
+        chain = self.chains[source]
+        self.chains[row] = None if chain is None else chain.fork(common)
+        self.written[row] = common
+        self.cached[row] = 0 if chain is None else common - common % chain.unit
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def write(self, data):
+        row = data.draw(st.sampled_from(sorted(self.tokens)))
+        if self.written[row] < len(self.tokens[row]):
+            self.grow(row, data.draw(st.integers(self.written[row] + 1, len(self.tokens[row]))))
+
+    def grow(self, row, end):
+        rows, starts, ends = int32([row]), int32([self.written[row]]), int32([end])
+        demand = self.cache.demand(rows, starts, ends)
+        if demand is not None:
+            if not self.cache.has(demand.blocks):
+                return
+            free = [pool.num_free for pool in self.cache.pools]
+            self.cache.allocate_slots(demand)
+            assert [pool.num_free for pool in self.cache.pools] == [
+                a - b for a, b in zip(free, demand.blocks, strict=True)
+            ]
+        self.step()
+        for group, spec in enumerate(self.groups):
+            if spec.kind != "state":
+                table = self.cache.tables.of(group, row)
+                for position in range(int(starts[0]), end):
+                    self.contents[group][table[position // spec.block_size], position % spec.block_size] = self.tokens[
+                        row
+                    ][position]
+        self.written[row] = end
+        self.remember(row)
+
+    def step(self):
+        _, copies = self.cache.take_changes()
+        for copy in copies:
+            self.contents[copy.group][copy.targets] = self.contents[copy.group][copy.sources]
+        self.copied.append(copies)
+        if len(self.copied) > 1:
+            self.cache.free_copied(self.copied.popleft())
+
+    def remember(self, row):
+        chain = self.chains[row]
+        if chain is not None:
+            first, last = self.cached[row] // chain.unit, self.written[row] // chain.unit
+            self.cache.cache_blocks(row, chain, self.tokens[row], first, last)
+            self.cached[row] = last * chain.unit
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def leave(self, data):
+        row = data.draw(st.sampled_from(sorted(self.tokens)))
+        self.cache.leave(row)
+        del self.tokens[row]
+        self.left.append(row)
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def free(self):
+        self.cache.free(self.left.popleft())
+
+    @invariant()
+    def the_books_are_right(self):
+        if not hasattr(self, "cache"):
+            return
+        copies = [copy for copies in self.copied for copy in copies]
+        self.cache.check([*self.tokens, *self.left], list(self.left), copies)
+        for row, tokens in self.tokens.items():
+            for group, spec in enumerate(self.groups):
+                table = self.cache.tables.of(group, row)
+                if spec.kind == "state":
+                    assert len(table) == 1
+                    continue
+                held = self.contents[group][table].reshape(-1)[: self.written[row]]
+                assert held.tolist() == tokens[: self.written[row]].tolist(), "a row lost what it wrote"
+
+    def teardown(self):
+        for row in list(self.tokens):
+            self.cache.leave(row)
+            self.left.append(row)
+            del self.tokens[row]
+        while self.left:
+            self.cache.free(self.left.popleft())
+        while self.copied:
+            self.cache.free_copied(self.copied.popleft())
+        self.cache.check([], [], [])
+        assert self.cache.usage == 0.0
+
+
+ManagerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True, database=None
+)
+TestManager = ManagerMachine.TestCase
+
+
+def start(cache, row, tokens, end=None):
+    """Opens a row and writes its tokens."""
+    tokens = int32(tokens)
+    chain = None if cache.prefix_cache is None else cache.prefix_cache.chain("", "")
+    hit = cache.get_computed_blocks(chain, tokens)
+    cache.open(row, hit)
+    end = len(tokens) if end is None else end
+    demand = cache.demand(int32([row]), int32([hit.num_tokens]), int32([end]))
+    if demand is not None:
+        cache.allocate_slots(demand)
+    if chain is not None:
+        cache.cache_blocks(row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
+    return hit
+
+
+def test_the_beginnings_of_prompts_live_longest():
+    cache = manager()
+    start(cache, 0, range(12))
+    blocks = cache.tables.of(0, 0).tolist()
+    cache.leave(0)
+    cache.free(0)
+    for row, length in ((1, 40), (3, 40), (4, 4)):  # all but two of the blocks
+        start(cache, row, [row + 100] * length)
+    hit = cache.get_computed_blocks(cache.prefix_cache.chain("", ""), int32(range(12)))
+    assert hit.blocks[0].tolist() == blocks[:2]
+
+
+def test_a_copy_is_made_only_where_two_go_on_in_one_block():
+    cache = manager()
+    start(cache, 0, range(6))
+    cache.fork(0, 1, 5)
+    cache.fork(0, 2, 4)
+    assert cache.demand(int32([2]), int32([4]), int32([5])).copies == (), "it goes on in a block of its own"
+    both = cache.demand(int32([0, 1]), int32([6, 5]), int32([7, 6]))
+    assert [(copy.row, copy.index) for copy in both.copies] == [(0, 1)], "the last one to write keeps the block"
+    assert both.blocks.tolist() == [1]
+    cache.allocate_slots(both)
+    deltas, copies = cache.take_changes()
+    shared, own = int(cache.tables.of(0, 1)[1]), int(cache.tables.of(0, 0)[1])
+    assert (copies[0].sources.tolist(), copies[0].targets.tolist()) == ([shared], [own])
+    assert deltas[0].rows.tolist()[-1:] == [0]
+    assert deltas[0].starts.tolist()[-1:] == [1]
+    assert deltas[0].blocks.tolist()[-1:] == [own]
+    assert cache.demand(int32([0, 1]), int32([6, 5]), int32([7, 6])) is None
+    cache.check([0, 1, 2], [], copies)
+    cache.free_copied(copies)
+    cache.check([0, 1, 2], [], [])
+
+
+def test_a_known_block_that_is_written_again_is_forgotten():
+    cache = manager()
+    start(cache, 0, [1, 2, 3, 4, 5])
+    cache.fork(0, 1, 3)
+    cache.leave(0)
+    cache.free(0)
+    demand = cache.demand(int32([1]), int32([3]), int32([4]))
+    assert demand.copies == (), "nobody else holds it"
+    cache.allocate_slots(demand)
+    cache.tables.take_changes()
+    chain = cache.prefix_cache.chain("", "")
+    assert cache.get_computed_blocks(chain, int32([1, 2, 3, 4, 5])).num_tokens == 0
+
+
+def test_a_hit_ends_at_a_multiple():
+    cache = manager()
+    start(cache, 0, range(30))
+    chain = cache.prefix_cache.chain("", "")
+    assert cache.get_computed_blocks(chain, int32(range(30))).num_tokens == 28
+    hit = cache.get_computed_blocks(chain, int32(range(30)), 8)
+    assert (hit.num_tokens, len(hit.blocks[0])) == (24, 6)
+
+
+@pytest.mark.parametrize(("groups", "tokens"), [((PAGED,), 92), ((PAGED, WINDOW), 92), ((WINDOW, STATE), 102)])
+def test_what_fits_alone_is_known(groups, tokens):
+    assert manager(*groups).max_tokens == tokens
+
+
+def test_a_state_turns_prefixes_and_forks_off():
+    cache = manager(PAGED, STATE)
+    assert cache.prefix_cache is None
+    assert not cache.can_fork
+    start(cache, 3, range(5))
+    assert [len(cache.tables.of(group, 3)) for group in range(2)] == [2, 1]
+    assert cache.usage == pytest.approx(2 / 23)
+
+
+def test_changes_of_a_row_that_nobody_saw_are_withdrawn():
+    cache = manager()
+    demand = cache.demand(int32([0, 1, 2]), int32([0, 0, 0]), int32([4, 9, 5]))
+    cache.allocate_slots(demand)
+    kept = [cache.tables.of(0, row).tolist() for row in (0, 2)]
+    cache.tables.withdraw(1)
+    delta = cache.take_changes()[0][0]
+    assert (delta.rows.tolist(), delta.counts.tolist()) == ([0, 2], [1, 2])
+    assert delta.blocks.tolist() == [*kept[0], *kept[1]]
+
+
+@pytest.mark.parametrize("broken", ["table", "count", "room"])
+def test_the_check_sees_what_is_wrong(broken):
+    cache = manager()
+    start(cache, 0, range(6))
+    cache.check([0], [], [])
+    if broken == "table":
+        cache.tables.blocks[0][0, 0] = cache.tables.blocks[0][0, 1]
+    elif broken == "count":
+        cache.tables.counts[0][0] -= 1
+    else:
+        cache.covered[1] = 4
+    with pytest.raises(AssertionError):
+        cache.check([0], [], [])

@@ -1,0 +1,105 @@
+"""No block is lost or used twice, whatever is allocated, shared, left and freed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tessera.arrays import int32
+from tessera.kvcache import BlockPool
+
+BLOCKS = 12
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """holders: what each of a few requests holds; leaving: which of them are going."""
+
+    def __init__(self):
+        super().__init__()
+        self.reused: list[int] = []
+        self.pool = BlockPool(BLOCKS, self.reused.append)
+        self.holders: list[np.ndarray] = []
+        self.leaving: list[np.ndarray] = []
+        self.free = list(range(1, BLOCKS))
+
+    @rule(count=st.integers(1, 4))
+    def allocate(self, count):
+        if count > self.pool.num_free:
+            return
+        before = len(self.reused)
+        blocks = self.pool.allocate(count)
+        assert blocks.dtype == np.int32
+        assert blocks.tolist() == self.free[:count], "not those that were free longest"
+        assert self.reused[before:] == blocks.tolist()
+        self.free = self.free[count:]
+        self.holders.append(blocks)
+
+    @rule(data=st.data())
+    def touch(self, data):
+        """Blocks that another holds, or that are free and still known."""
+        blocks = int32(data.draw(st.lists(st.integers(1, BLOCKS - 1), min_size=1, max_size=4, unique=True)))
+        assert self.pool.count_unheld(blocks) == len(set(blocks.tolist()) & set(self.free))
+        self.pool.touch(blocks)
+        self.free = [block for block in self.free if block not in blocks]
+        self.holders.append(blocks)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def leave(self, data):
+        blocks = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
+        self.pool.leave(blocks)
+        self.leaving.append(blocks)
+
+    @precondition(lambda self: self.leaving)
+    @rule()
+    def free_one(self):
+        blocks = self.leaving.pop(0)
+        before = self.pool.num_freed
+        self.pool.free(blocks)
+        held = {block for other in self.holders + self.leaving for block in other.tolist()}
+        back = [block for block in blocks.tolist() if block not in held]
+        self.free += back
+        assert self.pool.num_freed - before == len(back)
+
+    @invariant()
+    def every_block_is_somewhere_once(self):
+        leaving = Counter(block for blocks in self.leaving for block in blocks.tolist())
+        held = Counter(block for blocks in self.holders for block in blocks.tolist()) + leaving
+        counts = [np.array([of[block] for block in range(BLOCKS)]) for of in (held, leaving)]
+        self.pool.check(*counts)
+        assert self.pool.num_free == len(self.free)
+        assert list(self.pool._free) == self.free
+        assert self.pool.num_returning == sum(held[block] == leaving[block] for block in held)
+        assert all(self.pool.num_staying(block) == held[block] - leaving[block] for block in range(BLOCKS))
+
+
+PoolMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True, database=None
+)
+TestPool = PoolMachine.TestCase
+
+
+@pytest.mark.parametrize("broken", ["lost", "held and free", "null held", "miscounted"])
+def test_the_check_sees_what_is_wrong(broken):
+    pool = BlockPool(4)
+    held = pool.allocate(1)
+    counts = np.bincount(held, minlength=4)
+    nothing = np.zeros(4, dtype=int)
+    pool.check(counts, nothing)
+    if broken == "lost":
+        pool.ref_count[held] = 0
+        counts = nothing
+    elif broken == "held and free":
+        pool._free[int(held[0])] = None
+    elif broken == "null held":
+        pool.ref_count[0] = 1
+        counts = pool.ref_count.copy()
+    else:
+        counts = counts + counts
+    with pytest.raises(AssertionError):
+        pool.check(counts, nothing)

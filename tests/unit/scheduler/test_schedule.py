@@ -1,0 +1,450 @@
+"""What a step holds, and when: one promise a test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessera.arrays import int32
+from tessera.errors import ConfigError, OverloadedError, RequestError
+from tessera.platform import StepRules
+from tessera.scheduler import FirstComeFirstServed, policy_named
+from tessera.step import RowLogprobs
+from tests.unit.scheduler.fake_device import expected_answer
+from tests.unit.scheduler.world import World, paged, plan, prompt_of, state
+
+RNG = np.random.default_rng(0)
+
+
+def grants(step):
+    return dict(zip(step.rows.tolist(), step.num_tokens.tolist(), strict=True))
+
+
+def test_a_prompt_is_chunked_beside_decodes():
+    world = World(plan(paged(4, 64)), budget=16)
+    world.add(prompt_of(RNG, 3), 30)
+    world.schedule()
+    world.update()
+    world.add(prompt_of(RNG, 40), 4)
+    step = world.schedule()
+    assert step.num_tokens.tolist() == [1, 15]
+    assert step.samples.tolist() == [step.rows[0]]
+    world.update()
+    assert world.schedule().num_tokens.tolist() == [1, 15]
+    world.update()
+    step = world.schedule()
+    assert step.num_tokens.tolist() == [1, 10]
+    assert step.samples.tolist() == step.rows.tolist()
+    world.update()
+    world.run()
+
+
+def test_the_oldest_prompt_goes_on_however_many_decode():
+    world = World(plan(paged(4, 64)), budget=4, rules=StepRules(chunk_multiple=2))
+    for _ in range(3):
+        world.add([1, 2], 40)
+    for _ in range(4):
+        world.schedule()
+        world.update()
+    world.scheduler.abort([0])
+    world.add(prompt_of(RNG, 20), 2)
+    world.add([1], 40)
+    assert world.schedule().num_tokens.tolist() == [1, 1, 2]
+    world.update()
+    step = world.schedule()
+    assert step.num_tokens.tolist() == [1, 1, 2]
+    world.update()
+    world.run()
+
+
+def test_steps_run_ahead_of_their_answers():
+    world = World(plan(num_rows=8), depth=2)
+    world.add([1, 2, 3], 3)
+    first, second = world.schedule(), world.schedule()
+    assert (first.step, first.after) == (0, -1)
+    assert (second.step, second.after) == (1, 0)
+    assert second.starts.tolist() == [3]
+    assert world.scheduler.in_flight == 2
+    assert world.schedule() is None, "no more than depth"
+    world.update()
+    third = world.schedule()
+    assert third.after == 1
+    world.update()
+    assert world.schedule() is None, "the steps in flight draw its last token"
+    progressed = world.update()
+    assert [(end.reason, end.stop_token) for end in progressed.finished] == [("length", None)]
+    world.run()
+
+
+def test_an_end_of_text_is_seen_one_step_late_and_what_came_after_is_dropped():
+    answer = expected_answer([1, 2, 3], 0, 20)
+    world = World(plan(num_rows=8), depth=2, eos=(answer[4],))
+    key = world.add([1, 2, 3], 20, seed=0)
+    world.run()
+    assert world.answers[key] == answer[: answer.index(answer[4]) + 1]
+    assert world.finished[key].reason == "stop"
+    assert world.finished[key].stop_token is None
+    assert len(world.steps) == len(world.answers[key]) + 1, "one step too many was in flight"
+
+
+def test_ignore_eos_goes_on_to_the_length():
+    answer = expected_answer([1, 2, 3], 0, 20)
+    world = World(plan(), eos=(answer[4],))
+    key = world.add([1, 2, 3], 20, seed=0, ignore_eos=True)
+    world.run()
+    assert world.answers[key] == answer
+
+
+@pytest.mark.parametrize("stops", ["eos", "named"])
+def test_min_tokens_lets_early_stops_pass(stops):
+    answer = expected_answer([1, 2, 3], 0, 20)
+    stop = answer[2]
+    last = next((place for place in range(7, 20) if answer[place] == stop), 19)
+    world = World(plan(), eos=(stop,) if stops == "eos" else ())
+    named = (stop,) if stops == "named" else ()
+    key = world.add([1, 2, 3], 20, seed=0, min_tokens=8, stop_token_ids=named)
+    world.run()
+    assert world.answers[key] == answer[: last + 1]
+
+
+def test_a_named_stop_token_is_told():
+    answer = expected_answer([1, 2, 3], 0, 20)
+    world = World(plan())
+    key = world.add([1, 2, 3], 20, seed=0, stop_token_ids=(99, answer[3]))
+    other = world.add([1, 2, 3], 20, seed=0)
+    world.run()
+    assert world.answers[key] == answer[: answer.index(answer[3]) + 1]
+    assert (world.finished[key].reason, world.finished[key].stop_token) == ("stop", answer[3])
+    assert world.finished[other].reason == "length"
+
+
+def test_an_answer_ends_at_the_longest_context():
+    world = World(plan(num_rows=4, max_model_len=20))
+    key = world.add(prompt_of(RNG, 15), 1000)
+    world.run()
+    assert len(world.answers[key]) == 5
+    assert world.finished[key].reason == "length"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_abort_ends_a_request_wherever_it_is(depth):
+    world = World(plan(paged(4, 12), num_rows=2 * depth, max_model_len=40), depth=depth, max_num_seqs=2)
+    running, also, waiting = (world.add(prompt_of(RNG, 9), 25) for _ in range(3))
+    world.schedule()
+    world.scheduler.abort([running, waiting, 77])
+    finished = world.scheduler.take_finished()
+    assert {(end.key, end.reason) for end in finished} == {(running, "abort"), (waiting, "abort")}
+    assert world.scheduler.take_finished() == []
+    for end in finished:
+        world.end(end)
+    world.check()
+    world.run()
+    assert world.answers[running] == []
+    assert len(world.answers[also]) == 25
+
+
+def test_an_abort_comes_out_of_the_next_update_too():
+    world = World(plan(), depth=1)
+    key = world.add([1, 2, 3], 5)
+    world.schedule()
+    world.scheduler.abort([key])
+    assert [end.key for end in world.update().finished] == [key]
+
+
+def test_rows_and_blocks_of_an_ended_request_stay_until_its_step_retires():
+    world = World(plan(paged(4, 6), num_rows=2, max_model_len=20), depth=2, max_num_seqs=1)
+    first = world.add([1] * 12, 4)
+    world.add([2] * 12, 4)
+    step = world.schedule()
+    world.scheduler.abort([first])
+    assert world.schedule() is None, "the blocks are still in use"
+    world.update()
+    later = world.schedule()
+    assert later.freed.tolist() == step.rows.tolist()
+    world.run()
+
+
+def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight():
+    world = World(plan(paged(4, 9), num_rows=4, max_model_len=32), depth=2, max_num_seqs=2, caching=False)
+    keys = [world.add([key] * 8, 20) for key in (1, 2)]
+    world.run()
+    counters = world.scheduler.counters
+    assert counters.preemptions >= 1
+    assert counters.recomputed_tokens >= 8
+    assert world.finished_at[keys[0]] < world.finished_at[keys[1]]
+    opened = [entry for step in world.steps for entry in step.opened]
+    assert all(entry.request_id == f"request-{keys[1]}" for entry in opened[2:])
+    assert all(len(entry.tokens) > entry.num_prompt == 8 for entry in opened[2:])
+
+
+def test_a_request_that_can_never_fit_is_refused_with_what_fits():
+    world = World(plan(paged(4, 6), num_rows=4, max_model_len=100))
+    with pytest.raises(RequestError, match="room for requests of 21"):
+        world.add([1] * 10, 12)
+    with pytest.raises(RequestError, match="1 to 99 tokens"):
+        world.add([1] * 100, 1)
+    with pytest.raises(RequestError, match="1 to 99 tokens, got 0"):
+        world.add([], 1)
+    key = world.add([1] * 10, 11)
+    world.run()
+    assert len(world.answers[key]) == 11
+
+
+def test_too_many_waiting_are_refused():
+    world = World(plan(), max_waiting=2)
+    world.add([1], 1)
+    world.add([1], 1)
+    with pytest.raises(OverloadedError, match="2 requests are waiting"):
+        world.add([1], 1)
+    world.schedule()
+    world.add([1], 1)
+    world.update()
+    world.run()
+
+
+def test_a_row_that_fails_ends_alone():
+    world = World(plan(num_rows=8), depth=2)
+    bad, good = world.add([1, 2, 3], 6), world.add([1, 2, 4], 6)
+    world.device.fail.add(f"request-{bad}")
+    world.run()
+    assert (world.finished[bad].reason, world.finished[bad].message) == ("error", "it broke")
+    assert world.answers[bad] == []
+    assert len(world.answers[good]) == 6
+
+
+def test_logprobs_go_to_their_request():
+    world = World(plan())
+    key = world.add([1, 2, 3], 2)
+    step = world.schedule()
+    output = world.outputs[0][0]
+    output.logprobs.append(RowLogprobs(int(step.rows[0]), int32([[5]]), np.zeros((1, 1), np.float32), int32([1])))
+    progressed = world.update()
+    assert [(entry.key, entry.logprobs.ids.tolist()) for entry in progressed.logprobs] == [(key, [[5]])]
+    world.schedule()
+    world.scheduler.abort([key])
+    world.outputs[0][0].logprobs.append(output.logprobs[0])
+    assert world.update().logprobs == []
+
+
+def test_starts_are_told_once_with_what_was_cached():
+    world = World(plan(paged(4, 9), num_rows=4, max_model_len=32), max_num_seqs=2)
+    first = world.add([1] * 9, 2)
+    world.run()
+    second = world.add([1] * 9, 20)
+    third = world.add([2] * 8, 20)
+    world.run()
+    assert world.scheduler.counters.preemptions > 0
+    assert [world.started[key].num_cached_tokens for key in (first, second, third)] == [0, 8, 0]
+    counters = world.scheduler.counters
+    assert (counters.requests, counters.prompt_tokens) == (3, 26)
+    assert (counters.prefix_queries_tokens, counters.cached_prompt_tokens) == (26, 8)
+    assert counters.generation_tokens == 42
+
+
+# ---- prefixes --------------------------------------------------------------------------------------------------------
+
+
+def computed(world):
+    return sum(step.total_tokens for step in world.steps)
+
+
+def test_a_hit_leaves_a_token_to_compute():
+    world = World(plan())
+    world.add([1] * 8, 1)
+    world.run()
+    before = computed(world)
+    world.add([1] * 8, 1)
+    world.run()
+    assert computed(world) - before == 4, "of two full blocks the second is computed again"
+
+
+def test_answers_are_found_again():
+    world = World(plan())
+    key = world.add([1, 2, 3, 4], 9)
+    world.run()
+    before = computed(world)
+    chat = [1, 2, 3, 4, *world.answers[key]]
+    world.add(chat, 1)
+    world.run()
+    assert computed(world) - before == 1
+
+
+@pytest.mark.parametrize("options", [{"salt": "other"}, {}])
+def test_tenants_do_not_share(options):
+    world = World(plan())
+    world.add([1] * 12, 1, salt="one")
+    world.run()
+    before = computed(world)
+    world.add([1] * 12, 1, **options)
+    world.run()
+    assert computed(world) - before == 12
+
+
+def test_a_hit_is_as_long_in_every_group():
+    world = World(plan(paged(4, 40), paged(6, 40, "window")))
+    world.add(list(range(30)), 1)
+    world.run()
+    before = computed(world)
+    world.add(list(range(30)), 1)
+    world.run()
+    assert computed(world) - before == 6, "the unit is 12 tokens"
+
+
+def test_without_prefix_caching_all_is_computed():
+    world = World(plan(), caching=False)
+    for _ in range(2):
+        world.add([1] * 12, 1)
+        world.run()
+    assert computed(world) == 24
+    assert world.scheduler.counters.prefix_queries_tokens == 0
+
+
+# ---- answers that share a prompt -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("length", [8, 9, 11, 12])
+def test_siblings_compute_their_prompt_once(depth, length):
+    world = World(plan(num_rows=4 * depth), depth=depth, caching=False)
+    prompt = prompt_of(RNG, length)
+    leader = world.add(prompt, 12)
+    followers = [world.add(prompt, 12, leader=leader) for _ in range(3)]
+    world.run()
+    answers = [world.answers[key] for key in (leader, *followers)]
+    assert len({tuple(answer) for answer in answers}) == 4, "each draws by its own seed"
+    assert computed(world) == length + 4 * 12 - 1, "of the prompt each follower computes its last token only"
+    assert world.scheduler.counters.forked_tokens == 3 * (length - 1)
+    copies = sum(len(copy.sources) for step in world.steps for copy in step.copies)
+    assert copies == (3 if (length - 1) % 4 else 0)
+
+
+def test_a_follower_whose_leader_is_gone_goes_its_own_way():
+    world = World(plan(), budget=8, caching=False)
+    prompt = prompt_of(RNG, 20)
+    leader = world.add(prompt, 4)
+    follower = world.add(prompt, 4, leader=leader)
+    world.schedule()
+    assert (world.scheduler.num_running, world.scheduler.num_waiting) == (1, 1)
+    world.update()
+    world.schedule()
+    world.scheduler.abort([leader])
+    world.update()
+    world.run()
+    assert len(world.answers[follower]) == 4
+
+
+def test_a_follower_keeps_its_turn():
+    world = World(plan(), budget=16, max_num_seqs=2, caching=False)
+    prompt = prompt_of(RNG, 14)
+    leader = world.add(prompt, 4)
+    follower = world.add(prompt, 4, leader=leader)
+    later = world.add(prompt_of(RNG, 4), 4)
+    world.schedule()
+    assert (world.scheduler.num_running, world.scheduler.num_waiting) == (2, 1), "its row is taken while it waits"
+    world.update()
+    world.run()
+    assert world.finished_at[follower] < world.finished_at[later]
+
+
+def test_a_state_is_not_forked():
+    world = World(plan(paged(), state()))
+    leader = world.add([1] * 9, 3)
+    world.add([1] * 9, 3, leader=leader)
+    step = world.schedule()
+    assert sorted(grants(step).values()) == [9, 9]
+    world.update()
+    world.run()
+
+
+# ---- what a device allows --------------------------------------------------------------------------------------------
+
+
+def test_prompts_and_answers_take_turns_where_they_do_not_mix():
+    world = World(plan(), budget=8, rules=StepRules(mix_prefill_decode=False))
+    world.add([1, 2], 20)
+    world.schedule()
+    world.update()
+    world.add(prompt_of(RNG, 40), 2)
+    kinds = []
+    for _ in range(8):
+        step = world.schedule()
+        kinds.append("prefill" if step.num_tokens[0] > 1 else "decode")
+        world.update()
+    assert kinds == ["decode", "prefill"] * 4
+    world.run()
+
+
+def test_chunks_end_at_multiples():
+    world = World(plan(), budget=21, rules=StepRules(chunk_multiple=8))
+    world.add(prompt_of(RNG, 43), 2)
+    sizes = []
+    for _ in range(3):
+        sizes.append(world.schedule().num_tokens.tolist())
+        world.update()
+    assert sizes == [[16], [16], [11]]
+    world.run()
+
+
+def test_a_prompt_that_may_not_be_cut_waits_until_it_fits():
+    world = World(plan(max_model_len=32), budget=32, chunked=False)
+    world.add(prompt_of(RNG, 20), 3)
+    world.add(prompt_of(RNG, 20), 3)
+    assert world.schedule().num_tokens.tolist() == [20]
+    world.update()
+    assert world.schedule().num_tokens.tolist() == [1, 20]
+    world.update()
+    world.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"budget": 16, "chunkable": False}, "not cut"),
+        ({"rules": StepRules(chunk_multiple=64)}, "multiples of 64"),
+    ],
+)
+def test_a_budget_that_cannot_work_is_refused(options, said):
+    with pytest.raises(ConfigError, match=said):
+        World(plan(), **options)
+
+
+# ---- the policy ------------------------------------------------------------------------------------------------------
+
+
+class LastComeFirstServed(FirstComeFirstServed):
+    """The other way round, and only two at once."""
+
+    def __init__(self):
+        self.heard = []
+
+    def next(self, waiting):
+        return waiting[-1]
+
+    def victim(self, running):
+        return running[0]
+
+    def may_start(self, request, num_running):
+        return num_running < 2
+
+    def step_took(self, seconds, num_tokens):
+        self.heard.append((seconds, num_tokens))
+
+
+def test_a_policy_chooses_who_starts_and_who_gives_way():
+    policy = LastComeFirstServed()
+    world = World(plan(paged(4, 9), num_rows=4, max_model_len=32), policy=policy, caching=False)
+    keys = [world.add([key] * 8, 20) for key in range(4)]
+    world.schedule()
+    assert [entry.request_id for entry in world.steps[0].opened] == ["request-3", "request-2"]
+    world.update()
+    world.run()
+    assert world.scheduler.counters.preemptions > 0
+    assert world.finished_at[keys[3]] < world.finished_at[keys[0]]
+    assert [tokens for _, tokens in policy.heard] == [step.total_tokens for step in world.steps]
+    assert all(seconds > 0 for seconds, _ in policy.heard)
+
+
+def test_policies_have_names():
+    assert isinstance(policy_named("fcfs"), FirstComeFirstServed)
+    with pytest.raises(ConfigError, match="there is fcfs"):
+        policy_named("magic")
