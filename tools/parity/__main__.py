@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from transformers.utils import logging
 
-from tools.parity.compare import MAX_EXCUSED, Cell
+from tools.parity.compare import MAX_EXCUSED, TOLERANCE, Cell
 from tools.parity.families import FAMILIES, save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
@@ -25,6 +26,7 @@ COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every cell holds."""
     options = _options(arguments)
+    logging.disable_progress_bar()
     torch.set_num_threads(1)  # the models are too small for more
     began = time.monotonic()
     cells = []
@@ -38,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def measure(
-    family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int
-) -> list[Cell]:
+def measure(family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int) -> list[Cell]:
     """The family's cells; its model is saved in folder."""
     _progress(f"{family}: asking transformers")
     model = save_model(FAMILIES[family], folder)
@@ -96,8 +96,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.parity",
         description="Tessera's logits and greedy tokens against transformers (eager attention, float32).",
-        epilog=f"A cell holds where max |diff| is at most 1e-4 x max(1, max |logit|) for every prompt and all tokens are "
-        f"equal; a prompt is excused where the oracle's two best logits are within 1e-4 (at most {MAX_EXCUSED:.0%}).",
+        epilog=f"A cell holds where, for every prompt, max |diff| is at most {TOLERANCE} x max(1, max |logit|) and all "
+        f"tokens are equal. A prompt's comparison may stop where the oracle's two best logits are within {TOLERANCE}: "
+        f"at most {MAX_EXCUSED:.0%} of prompts.",
     )
     parser.add_argument("--family", action="append", choices=[*FAMILIES], help="may be repeated; default: all")
     parser.add_argument(

@@ -82,9 +82,7 @@ class Cell:
             equal=sum(one.equal for one in compared),
             excused=excused,
             evidence=evidence,
-            ok=bool(evidence)
-            and all(one.ok for one in compared)
-            and excused <= MAX_EXCUSED * len(compared),
+            ok=bool(evidence) and all(one.ok for one in compared) and excused <= MAX_EXCUSED * len(compared),
         )
 
 

@@ -90,7 +90,7 @@ class Numbered:
 
 def alone(subject: Subject) -> Result:
     """One request at a time, each prompt in one piece."""
-    numbered, tokens = Numbered(), {}
+    numbered, tokens = Numbered(), dict[str, list[int]]()
     with subject.engine() as engine:
         for request in numbered(subject.answers):
             ran = engine.run([request])
@@ -140,7 +140,7 @@ def each_token(subject: Subject) -> Result:
 
 def every_point(subject: Subject) -> Result:
     """For every k, all of it again: after step k whatever runs is preempted once, in the middle of prompts too."""
-    numbered, tokens = Numbered(), {}
+    numbered, tokens = Numbered(), dict[str, list[int]]()
     answers = subject.answers[:EVERY_POINT_PROMPTS]
     with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
         ran = engine.run(numbered(answers))
@@ -153,7 +153,7 @@ def every_point(subject: Subject) -> Result:
 
 def prefix_hits(subject: Subject) -> Result:
     """The prompts, then the same again, then each with the first part of its answer: compared in all three rounds."""
-    numbered, tokens = Numbered(), {}
+    numbered, tokens = Numbered(), dict[str, list[int]]()
     rounds = (
         subject.answers,
         subject.answers,
