@@ -105,7 +105,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--platform", action="append", help=f"{', '.join(PLATFORMS)} or package.module:Class; default: cpu and strict"
     )
     parser.add_argument("--mode", action="append", choices=[*MODES], help="may be repeated; default: all")
-    parser.add_argument("--prompts", type=int, default=20, help="of uneven lengths (default: %(default)s)")
+    parser.add_argument("--prompts", type=int, default=50, help="of uneven lengths (default: %(default)s)")
     options = parser.parse_args(arguments)
     options.family = options.family or [*FAMILIES]
     options.platform = options.platform or ["cpu", "strict"]
