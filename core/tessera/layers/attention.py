@@ -55,7 +55,7 @@ class Attention:
     """x, residual -> attended, residual. The result is this rank's partial sum."""
 
     def __init__(self, build: Build, prefix: str, norm: str, shape: AttentionShape, tables: RotaryTable) -> None:
-        q_rows = _heads(build, shape.heads, shape.head_dim)
+        q_rows = _heads(build, shape.heads, shape.head_dim, "attention")
         kv_rows = _kv_heads(build, shape.kv_heads, shape.head_dim)
         wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         sharded = build.group.size > 1
@@ -111,8 +111,8 @@ class _LateWeights(dict[str, Tensor]):
         return self.slots[name].tensor
 
 
-def _heads(build: Build, heads: int, head_dim: int) -> tuple[int, int]:
-    start, stop = build.shard(heads, "the number of attention heads")
+def _heads(build: Build, heads: int, head_dim: int, kind: str) -> tuple[int, int]:
+    start, stop = build.shard(heads, f"the number of {kind} heads")
     return start * head_dim, stop * head_dim
 
 
@@ -124,4 +124,4 @@ def _kv_heads(build: Build, heads: int, head_dim: int) -> tuple[int, int]:
             raise ModelError(f"the number of key/value heads ({heads}) does not divide --tensor-parallel-size {ranks}.")
         head = build.group.rank * heads // ranks
         return head * head_dim, (head + 1) * head_dim
-    return _heads(build, heads, head_dim)
+    return _heads(build, heads, head_dim, "key/value")

@@ -17,7 +17,7 @@ def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, 
         return Part(f"{name}.weight", (vocab, n)), 0
     each = -(-vocab // build.group.size)
     start = build.group.rank * each
-    return Part(f"{name}.weight", (each, n), (min(start, vocab), min(start + each, vocab))), start
+    return Part(f"{name}.weight", (vocab, n), (start, start + each)), start
 
 
 class Embedding:

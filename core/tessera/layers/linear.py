@@ -37,9 +37,9 @@ class Linear:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
         bias = bias and (sources[0].columns is None or build.group.rank == 0)
         self.spec = LinearSpec(n, k, build.dtype, bias=bias)
-        parts = {"weight": [Part(f"{s.name}.weight", s.shape, s.rows, s.columns) for s in sources]}
+        parts = {"weight": [Part(f"{s.name}.weight", (s.n, s.k), s.rows, s.columns) for s in sources]}
         if bias:
-            parts["bias"] = [Part(f"{s.name}.bias", s.shape[:1], s.rows) for s in sources]
+            parts["bias"] = [Part(f"{s.name}.bias", (s.n,), s.rows) for s in sources]
         self.slot = build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into)))
         self.call = build.ops.bind("linear", self.spec)
 

@@ -62,10 +62,10 @@ class MixtureOfExperts:
         down = LinearSpec(hidden, n, build.dtype, experts=experts)
         spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
         wide = [
-            [Part(f"{name.format(e)}.weight", (n, hidden), part) for name in (names.gate, names.up)]
+            [Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in (names.gate, names.up)]
             for e in range(experts)
         ]
-        back = [[Part(f"{names.down.format(e)}.weight", (hidden, n), columns=part)] for e in range(experts)]
+        back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(experts)]
         self.gate_up = build.slot(
             Slot({"weight": wide}, lambda raw, into: build.ops.prepare("linear", gate_up, raw, into), stacked=True)
         )

@@ -12,11 +12,17 @@ from torch import Tensor
 
 from tessera.errors import ModelError
 
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""The scalings that are served, and what each must be told."""
+
 
 @dataclass(frozen=True)
 class Rope:
-    """dim: rotated elements of a head. kind: "default", "linear" or "llama3", with its parameters as checkpoints name
-    them."""
+    """dim: rotated elements of a head. kind: one of NEEDED, with the parameters it needs as checkpoints name them."""
 
     dim: int
     theta: float = 10000.0
@@ -26,18 +32,37 @@ class Rope:
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any], dim: int) -> Rope:
         """From config.json, in its old form (rope_theta, rope_scaling) or its new one (rope_parameters). Raises
-        ModelError for a scaling not served."""
-        said = {**(checkpoint.get("rope_scaling") or {}), **(checkpoint.get("rope_parameters") or {})}
+        ModelError for a scaling that is not served or lacks a number."""
+        said = {**_object(checkpoint, "rope_scaling"), **_object(checkpoint, "rope_parameters")}
         kind = str(said.get("rope_type", said.get("type", "default")))
-        if kind not in ("default", "linear", "llama3"):
-            raise ModelError(f"rotary scaling '{kind}' is not served yet; default, linear and llama3 are.")
-        theta = float(said.get("rope_theta", checkpoint.get("rope_theta") or 10000.0))
-        numbers = {
-            name: float(value)
-            for name, value in said.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        }
-        return cls(dim, theta, kind, tuple(sorted(numbers.items())))
+        if kind not in NEEDED:
+            raise ModelError(f"rotary scaling '{kind[:40]}' is not served yet; {', '.join(NEEDED)} are.")
+        if said.get("partial_rotary_factor", checkpoint.get("partial_rotary_factor")) not in (None, 1, 1.0):
+            raise ModelError("a partial_rotary_factor below 1 is not served for this architecture.")
+        theta = said.get("rope_theta", checkpoint.get("rope_theta"))
+        return cls(
+            dim,
+            10000.0 if theta is None else _positive("rope_theta", theta),
+            kind,
+            tuple((name, _positive(name, said.get(name))) for name in NEEDED[kind]),
+        )
+
+
+def _object(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = checkpoint.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise ModelError(f"{name} in config.json is not an object.")
+    return value
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ModelError(f"{name} of the rotary embedding {_fault(value)} in config.json.")
+    return float(value)
+
+
+def _fault(value: Any) -> str:
+    return "is missing" if value is None else "is not a positive number"
 
 
 def frequencies(rope: Rope) -> Tensor:

@@ -13,14 +13,24 @@ from tessera.platform.ops import Packed
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all. shape: of the shard; where rows
-    has fewer, zeros follow. fill: what a dummy load puts there (None: random)."""
+    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all, and rows beyond the tensor's
+    are zeros. whole: the tensor's shape that config.json implies. fill: what a dummy load puts there (None: random)."""
 
     name: str
-    shape: tuple[int, ...]
+    whole: tuple[int, ...]
     rows: tuple[int, int] | None = None
     columns: tuple[int, int] | None = None
     fill: float | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the shard."""
+        rows, *rest = self.whole
+        if self.rows is not None:
+            rows = self.rows[1] - self.rows[0]
+        if self.columns is not None:
+            rest[0] = self.columns[1] - self.columns[0]
+        return rows, *rest
 
 
 Join = Sequence[Part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -15,9 +16,12 @@ from torch import Tensor
 from tessera.errors import ModelError
 from tessera.layers.weights import Part
 
+_INDEX = "model.safetensors.index.json"
+_APART = "the folder's files and config.json do not belong together"
+
 
 class Source(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that most of it has."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: of its matrices."""
 
     dtype: str
 
@@ -32,31 +36,34 @@ class Safetensors:
         self.folder = Path(folder)
         self._files: dict[Path, Any] = {}
         self._where = self._index()
-        self.dtype = self._most_common_dtype()
+        self.dtype = self._dtype_of_matrices()
 
     def names(self) -> Iterator[str]:
         return iter(self._where)
 
     def whole(self, name: str) -> Tensor:
         """A whole tensor by its name."""
-        tensor: Tensor = self._open(self._where[name]).get_tensor(name)
+        tensor: Tensor = self._stored(name)[...]
         return tensor
 
     def read(self, part: Part) -> Tensor:
-        if part.name not in self._where:
-            raise ModelError(
-                f"the weights lack '{part.name}', which this architecture needs; "
-                "the folder's files and config.json do not belong together."
-            )
-        view = self._open(self._where[part.name]).get_slice(part.name)
-        if part.columns is not None:
-            tensor = view[_slice(part.rows), _slice(part.columns)]
-        else:
-            tensor = view[_slice(part.rows)]
-        if part.rows is None and tuple(tensor.shape) != part.shape:
-            raise ModelError(f"'{part.name}' has shape {tuple(tensor.shape)} where config.json says {part.shape}.")
-        result: Tensor = tensor
-        return result
+        stored = self._stored(part.name)
+        shape = tuple(stored.get_shape())
+        if shape != part.whole:
+            raise ModelError(f"'{part.name}' has shape {shape} where config.json implies {part.whole}; {_APART}.")
+        rows = _within(part.rows, shape[0])
+        tensor: Tensor = stored[rows] if part.columns is None else stored[rows, slice(*part.columns)]
+        return tensor
+
+    def _stored(self, name: str) -> Any:
+        """A tensor as it lies in its file; nothing of it is read yet."""
+        if name not in self._where:
+            raise ModelError(f"the weights lack '{name}', which this architecture needs; {_APART}.")
+        file = self._where[name]
+        try:
+            return self._open(file).get_slice(name)
+        except SafetensorError:
+            raise ModelError(f"{_INDEX} says that {file.name} has '{name}', but it has not; download both.") from None
 
     def _open(self, file: Path) -> Any:
         if file not in self._files:
@@ -67,16 +74,16 @@ class Safetensors:
         return self._files[file]
 
     def _index(self) -> dict[str, Path]:
-        index = self.folder / "model.safetensors.index.json"
+        index = self.folder / _INDEX
         if index.is_file():
             try:
                 named = json.loads(index.read_text())["weight_map"]
                 where = {str(name): self.folder / Path(file).name for name, file in named.items()}
-            except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise ModelError(f"{index.name} is not a safetensors index ({_first_line(error)}).") from None
+            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+                raise ModelError(f"{_INDEX} is not a safetensors index; download it again.") from None
             for file in sorted(set(where.values())):
                 if not file.is_file():
-                    raise ModelError(f"{index.name} names {file.name}, which is not there; download it again.")
+                    raise ModelError(f"{_INDEX} names {file.name}, which is not there; download it again.")
             return where
         files = sorted(self.folder.glob("*.safetensors"))
         if not files:
@@ -86,10 +93,11 @@ class Safetensors:
             )
         return {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 
-    def _most_common_dtype(self) -> str:
-        names = [name for name in self._where if name.endswith("weight")] or list(self._where)
-        kind = self._open(self._where[names[0]]).get_slice(names[0]).get_dtype()
-        return {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}.get(kind, "float32")
+    def _dtype_of_matrices(self) -> str:
+        """Of the first one; norms may be kept wider."""
+        stored = (self._stored(name) for name in self._where)
+        kind = next((tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1), "F32")
+        return {"BF16": "bfloat16", "F16": "float16"}.get(kind, "float32")
 
 
 class Dummy:
@@ -104,13 +112,18 @@ class Dummy:
     def read(self, part: Part) -> Tensor:
         if part.fill is not None:
             return torch.full(part.shape, part.fill)
-        generator = torch.Generator().manual_seed(self.seed + sum(map(ord, part.name)) + (part.rows or (0,))[0])
+        generator = torch.Generator().manual_seed(self._seed_of(part))
         spread = 1.0 / math.sqrt(part.shape[-1])
         return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
 
+    def _seed_of(self, part: Part) -> int:
+        text = f"{self.seed} {part.name} {part.rows} {part.columns}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
-def _slice(bounds: tuple[int, int] | None) -> slice:
-    return slice(None) if bounds is None else slice(*bounds)
+
+def _within(bounds: tuple[int, int] | None, size: int) -> slice:
+    """What of bounds there is."""
+    return slice(None) if bounds is None else slice(min(bounds[0], size), min(bounds[1], size))
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,79 @@
+"""Models that are built but not loaded, and checkpoints that fit them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tessera.layers.build import TENSOR_GROUP, Build
+from tessera.loader.load import fill_slots
+from tessera.models import families
+from tessera.platform.collectives import Alone
+from tessera.platform.ops import BoundOps
+from tessera.platform.platform import Arena
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing import ReferencePlatform
+from tests.unit.loader.folders import CONFIG
+
+
+class Rank(Alone):
+    """One of several ranks, none of which ever speaks."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+class Built:
+    """A model of one rank and what it was built with."""
+
+    def __init__(self, family, checkpoint, group):
+        self.device = ReferencePlatform().open(0)
+        ops = BoundOps(REFERENCE, self.device, {TENSOR_GROUP: group})
+        self.build = Build(ops, self.device, "float32", [ReferenceAttention()], group)
+        self.model = getattr(families, family)(self.build, checkpoint, 32)
+        self.arena = Arena("weights")
+
+    @property
+    def parts(self):
+        """(slot, name, index of the join, part) of every part."""
+        for slot in self.build.slots:
+            for name in slot.parts:
+                for index, join in enumerate(slot.joins(name)):
+                    for part in join:
+                        yield slot, name, index, part
+
+    def load(self, source, dtype="float32"):
+        self.progress = []
+        fill_slots(self.build.slots, source, dtype, self.device, self.arena, self.progress.append)
+        return self
+
+
+@pytest.fixture
+def built():
+    def make(family="llama", rank=0, size=1, **differs):
+        return Built(family, {**CONFIG, **differs}, Rank(rank, size) if size > 1 else Alone())
+
+    return make
+
+
+def random_tensors(built):
+    """A tensor of its whole shape for every part's name."""
+    generator = torch.Generator().manual_seed(1)
+    return {part.name: torch.randn(part.whole, generator=generator) for _, _, _, part in built.parts}
+
+
+@pytest.fixture
+def checkpoint(tmp_path, built):
+    """Writes a folder with random weights; returns it and the tensors."""
+
+    def write(family="llama", **differs):
+        tensors = random_tensors(built(family, **differs))
+        (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **differs}))
+        save_file(tensors, tmp_path / "model.safetensors")
+        return tmp_path, tensors
+
+    return write

@@ -1,0 +1,145 @@
+"""A checkpoint that is incomplete, broken or of another model: one line that says so, on every rank."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tessera.config import build_config
+from tessera.errors import ModelError
+from tessera.loader.checkpoint import Safetensors
+from tests.unit.loader.folders import INDEX, split
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+def refusal(call):
+    with pytest.raises(ModelError) as raised:
+        call()
+    message = str(raised.value)
+    assert "\n" not in message
+    assert len(message) < 300
+    return message
+
+
+@pytest.fixture
+def load(built):
+    """Loads a folder and returns what it was refused with."""
+
+    def refused(folder, family="llama", rank=0, size=1, **differs):
+        return refusal(lambda: built(family, rank, size, **differs).load(Safetensors(str(folder))))
+
+    return refused
+
+
+def test_a_missing_tensor(checkpoint, load):
+    folder, tensors = checkpoint()
+    del tensors[NAME]
+    split(folder, [tensors])
+    assert f"the weights lack '{NAME}'" in load(folder)
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        NAME,
+        "model.layers.0.self_attn.k_proj.weight",
+        "model.layers.0.self_attn.o_proj.weight",
+        "model.layers.1.input_layernorm.weight",
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    ],
+)
+@pytest.mark.parametrize("longer", [-2, 2])
+@pytest.mark.parametrize("dimension", [0, -1])
+def test_a_wrong_shape(checkpoint, load, name, rank, size, longer, dimension):
+    folder, tensors = checkpoint()
+    shape = list(tensors[name].shape)
+    shape[dimension] += longer
+    split(folder, [{**tensors, name: torch.zeros(shape)}])
+    message = load(folder, rank=rank, size=size)
+    assert message.startswith(
+        f"'{name}' has shape {tuple(shape)} where config.json implies {tuple(tensors[name].shape)}"
+    )
+
+
+def test_a_wrong_expert(checkpoint, load):
+    folder, tensors = checkpoint("mixtral")
+    name = "model.layers.1.block_sparse_moe.experts.7.w2.weight"
+    split(folder, [{**tensors, name: tensors[name].T.contiguous()}])
+    assert load(folder, "mixtral", rank=1, size=2).startswith(f"'{name}' has shape (28, 20)")
+
+
+def test_more_dimensions_than_a_matrix(checkpoint, load):
+    folder, tensors = checkpoint()
+    split(folder, [{**tensors, NAME: tensors[NAME][None]}])
+    assert "has shape (1, 28, 20)" in load(folder)
+
+
+@pytest.fixture
+def two_files(checkpoint):
+    folder, tensors = checkpoint()
+    split(folder, [dict(list(tensors.items())[number::2]) for number in range(2)])
+    return folder
+
+
+def test_a_missing_file(two_files, load):
+    (two_files / "model-00002-of-00002.safetensors").unlink()
+    assert load(two_files) == f"{INDEX} names model-00002-of-00002.safetensors, which is not there; download it again."
+
+
+@pytest.mark.parametrize("left", [0, 7, 100, -1])
+def test_a_truncated_file(two_files, load, left):
+    file = two_files / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:left])
+    assert load(two_files).startswith("model-00002-of-00002.safetensors cannot be read (")
+
+
+def test_a_file_of_something_else(checkpoint, load):
+    folder, _ = checkpoint()
+    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 3)
+    assert load(folder).startswith("model.safetensors cannot be read (")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"weight_map": 3}', '{"weight_map": {"a": 3}}', "\x00"])
+def test_an_index_that_is_none(two_files, load, content):
+    (two_files / INDEX).write_text(content)
+    assert load(two_files) == f"{INDEX} is not a safetensors index; download it again."
+
+
+def test_an_index_with_nothing_in_it(two_files, load):
+    (two_files / INDEX).write_text('{"weight_map": {}}')
+    assert load(two_files).startswith("the weights lack 'model.embed_tokens.weight'")
+
+
+def test_an_index_that_is_wrong_about_a_file(two_files, load):
+    index = json.loads((two_files / INDEX).read_text())
+    there = index["weight_map"][NAME]
+    other = next(file for file in index["weight_map"].values() if file != there)
+    index["weight_map"][NAME] = other
+    (two_files / INDEX).write_text(json.dumps(index))
+    assert load(two_files) == f"{INDEX} says that {other} has '{NAME}', but it has not; download both."
+
+
+def test_an_index_reads_nothing_outside_the_folder(two_files, load, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    save_file({NAME: torch.zeros(28, 20)}, elsewhere / "secret.safetensors")
+    index = json.loads((two_files / INDEX).read_text())
+    index["weight_map"][NAME] = str(elsewhere / "secret.safetensors")
+    (two_files / INDEX).write_text(json.dumps(index))
+    assert load(two_files) == f"{INDEX} names secret.safetensors, which is not there; download it again."
+
+
+def test_no_safetensors(checkpoint, load):
+    folder, _ = checkpoint()
+    (folder / "model.safetensors").unlink()
+    assert load(folder).startswith("no *.safetensors in ")
+    message = refusal(lambda: build_config(model=str(folder), skip_tokenizer_init=True, platform="a.b:C"))
+    assert "has no *.safetensors" in message
+    (folder / "pytorch_model.bin").touch()
+    message = refusal(lambda: build_config(model=str(folder), skip_tokenizer_init=True, platform="a.b:C"))
+    assert "has its weights as *.bin; convert them to *.safetensors." in message

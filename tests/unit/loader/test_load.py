@@ -1,0 +1,199 @@
+"""Weights reach their slots: whole or by shards, joined, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from tessera.engine.engine import Engine
+from tessera.errors import ModelError
+from tessera.layers.weights import Part
+from tessera.loader.checkpoint import Dummy, Safetensors
+from tests.unit.loader.folders import config_only, dummy_config, split
+
+FAMILIES = {
+    "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "mixtral": ("mixtral", {"num_local_experts": 3}),
+    "tied": ("llama", {"tie_word_embeddings": True}),
+}
+
+
+class Counting:
+    """A source, and how often it was asked for what."""
+
+    def __init__(self, source):
+        self.source, self.dtype, self.reads = source, source.dtype, Counter()
+
+    def read(self, part):
+        self.reads[part] += 1
+        return self.source.read(part)
+
+
+def placed(ranks):
+    """The tensors of a checkpoint put together again from what the slots of all ranks hold. Values of several ranks at
+    one place must be equal; nothing may be left out."""
+    whole = {}
+    for rank in ranks:
+        at = Counter()
+        for slot, name, index, part in rank.parts:
+            value = slot.packed[name][index] if slot.stacked else slot.packed[name]
+            key = (id(slot), name, index)
+            shard = value[at[key] : at[key] + part.shape[0]]
+            at[key] += part.shape[0]
+            put(whole.setdefault(part.name, torch.full(part.whole, torch.nan)), shard, part)
+    return whole
+
+
+def put(into, shard, part):
+    assert tuple(shard.shape) == part.shape
+    start, stop = part.rows or (0, part.whole[0])
+    there = min(stop, part.whole[0]) - min(start, part.whole[0])
+    assert not shard[there:].any(), "what is beyond the tensor is zero"
+    place = into[min(start, part.whole[0]) :][:there]
+    if part.columns is not None:
+        place = place[:, slice(*part.columns)]
+    assert (place.isnan() | (place == shard[:there])).all()
+    place.copy_(shard[:there])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shards_put_together_are_the_checkpoint(built, checkpoint, name, size):
+    family, differs = FAMILIES[name]
+    folder, tensors = checkpoint(family, **differs)
+    ranks = [built(family, rank, size, **differs).load(Safetensors(str(folder))) for rank in range(size)]
+    whole = placed(ranks)
+    assert whole.keys() == tensors.keys()
+    for tensor, value in whole.items():
+        assert torch.equal(value, tensors[tensor]), tensor
+
+
+def test_the_last_rank_pads_the_vocabulary(built, checkpoint):
+    folder, tensors = checkpoint()
+    last = built(rank=3, size=4).load(Safetensors(str(folder)))  # 29 rows: 8, 8, 8 and 5
+    rows = last.model.embedding.slot.tensor
+    assert rows.shape == (8, 20)
+    assert torch.equal(rows[:5], tensors["model.embed_tokens.weight"][24:])
+    assert not rows[5:].any()
+
+
+def test_a_rank_whose_vocabulary_is_all_padding(built, checkpoint):
+    folder, _ = checkpoint(vocab_size=5)
+    last = built(rank=3, size=4, vocab_size=5).load(Safetensors(str(folder)))  # 2, 2, 1 and none
+    assert last.model.embedding.slot.tensor.tolist() == [[0.0] * 20] * 2
+
+
+def test_only_the_first_rank_adds_a_bias_to_a_partial_sum(built):
+    first, second = (built(rank=rank, size=2, attention_bias=True) for rank in range(2))
+    name = "model.layers.0.self_attn.o_proj.bias"
+    assert name in {part.name for _, _, _, part in first.parts}
+    assert name not in {part.name for _, _, _, part in second.parts}
+
+
+@pytest.mark.parametrize(
+    ("differs", "message"),
+    [
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "the number of attention heads (5) does not divide"),
+        ({"intermediate_size": 27}, "the inner size of the MLP (27) does not divide"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 3}, "the number of key/value heads (3) does not divide"),
+    ],
+)
+def test_what_cannot_be_sharded(built, differs, message):
+    with pytest.raises(ModelError) as raised:
+        built(rank=0, size=2, **differs)
+    assert message in str(raised.value)
+
+
+# ---- tied heads ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_tied_head_is_read_once_and_shared(built, checkpoint, size):
+    folder, tensors = checkpoint(tie_word_embeddings=True)
+    assert "lm_head.weight" not in tensors
+    source = Counting(Safetensors(str(folder)))
+    loaded = built(rank=size - 1, size=size, tie_word_embeddings=True).load(source)
+    embedding, head = loaded.model.embedding.slot.tensor, loaded.model.head.weight["weight"]
+    assert embedding.data_ptr() == head.data_ptr()
+    assert set(source.reads.values()) == {1}
+    distinct = {slot.packed[name].data_ptr(): slot.packed[name].nbytes for slot, name, _, _ in loaded.parts}
+    assert loaded.arena.nbytes == sum(distinct.values())
+
+
+def test_an_untied_head_is_another(built, checkpoint):
+    folder, tensors = checkpoint()
+    loaded = built().load(Safetensors(str(folder)))
+    assert torch.equal(loaded.model.head.weight["weight"], tensors["lm_head.weight"])
+    assert loaded.model.embedding.slot.tensor.data_ptr() != loaded.model.head.weight["weight"].data_ptr()
+
+
+# ---- dtypes, files, progress -----------------------------------------------------------------------------------------
+
+
+def test_weights_are_converted(built, checkpoint):
+    folder, tensors = checkpoint()
+    loaded = built().load(Safetensors(str(folder)), dtype="bfloat16")
+    assert torch.equal(loaded.model.head.weight["weight"], tensors["lm_head.weight"].bfloat16())
+
+
+def test_the_dtype_is_that_of_matrices(checkpoint):
+    folder, tensors = checkpoint()
+    split(folder, [{name: t.half() if t.dim() > 1 else t for name, t in tensors.items()}])
+    assert Safetensors(str(folder)).dtype == "float16"
+
+
+def test_several_files_are_one_checkpoint(built, checkpoint):
+    folder, tensors = checkpoint()
+    split(folder, [dict(list(tensors.items())[number::3]) for number in range(3)])
+    assert len(list(folder.glob("*.safetensors"))) == 3
+    source = Safetensors(str(folder))
+    assert sorted(source.names()) == sorted(tensors)
+    assert all(torch.equal(source.whole(name), tensor) for name, tensor in tensors.items())
+    assert placed([built().load(source)]).keys() == tensors.keys()
+
+
+def test_progress_counts_the_slots(built, checkpoint):
+    folder, _ = checkpoint()
+    loaded = built().load(Safetensors(str(folder)))
+    total = len(loaded.build.slots)
+    assert [(step.done, step.total) for step in loaded.progress] == [(n + 1, total) for n in range(total)]
+
+
+# ---- random weights --------------------------------------------------------------------------------------------------
+
+
+def test_random_weights_need_config_json_alone(tmp_path, built):
+    folder = config_only(tmp_path)
+    assert [file.name for file in folder.iterdir()] == ["config.json"]
+    engine = Engine(dummy_config(folder))
+    engine.close()
+    expected = built().load(Dummy(0), dtype=engine.info.dtype).arena.nbytes
+    assert engine.info.weight_bytes == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral"])
+def test_random_weights_repeat(built, family):
+    first, second, other = (built(family).load(Dummy(seed)) for seed in (5, 5, 2**64 - 1))
+    pairs = zip(first.parts, second.parts, other.parts, strict=True)
+    for (one, name, _, part), (same, *_), (different, *_) in pairs:
+        assert torch.equal(one.packed[name], same.packed[name])
+        if part.fill is None:
+            assert not torch.equal(one.packed[name], different.packed[name])
+
+
+def test_random_weights_differ_from_each_other():
+    names = ("layers.12.weight", "layers.21.weight")  # the same letters
+    first, second = (Dummy(0).read(Part(name, (4, 6))) for name in names)
+    upper, lower = (Dummy(0).read(Part(names[0], (8, 6), rows=rows)) for rows in ((0, 4), (4, 8)))
+    left, right = (Dummy(0).read(Part(names[0], (4, 12), columns=columns)) for columns in ((0, 6), (6, 12)))
+    assert not torch.equal(first, second)
+    assert not torch.equal(upper, lower)
+    assert not torch.equal(left, right)
+
+
+def test_random_norms_change_nothing(built):
+    assert built().load(Dummy(0)).model.norm.slot.tensor.tolist() == [1.0] * 20

@@ -1,0 +1,117 @@
+"""`python -m tools.parity`: the table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers.utils import logging
+
+from tools.parity.compare import MAX_EXCUSED, TOLERANCE, Cell
+from tools.parity.families import FAMILIES, save_model
+from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
+
+COLUMNS = (
+    "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
+    "", "ok",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where every cell holds."""
+    options = _options(arguments)
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the models are too small for more
+    began = time.monotonic()
+    cells = []
+    for family in options.family:
+        with tempfile.TemporaryDirectory() as folder:
+            cells += measure(family, Path(folder), options.platform, options.mode, options.prompts)
+    _progress("")
+    print(table(cells))
+    failed = sum(not cell.ok for cell in cells)
+    print(f"\n{len(cells)} cells, {failed} failed, {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+def measure(family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int) -> list[Cell]:
+    """The family's cells; its model is saved in folder."""
+    _progress(f"{family}: asking transformers")
+    model = save_model(FAMILIES[family], folder)
+    answers = ask(model, make_prompts(model.config.vocab_size, num_prompts))
+    cells = []
+    for platform in platforms:
+        for mode in modes:
+            _progress(f"{family}: {mode} on {platform}")
+            compared, evidence = MODES[mode](Subject(folder, PLATFORMS.get(platform, platform), answers))
+            cells.append(Cell.of((platform, family, mode), compared, evidence))
+    return cells
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """Aligned text, a line a cell."""
+    rows = [COLUMNS, *(_row(cell) for cell in cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    left = (0, 1, 2, 9, 10)
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if column in left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    return (
+        cell.platform,
+        cell.family,
+        cell.mode,
+        str(cell.prompts),
+        str(cell.positions),
+        f"{cell.diff:.1e}",
+        f"{cell.bound:.1e}",
+        f"{cell.equal}/{cell.prompts}",
+        f"{cell.excused / cell.prompts:.0%}",
+        cell.evidence,
+        "ok" if cell.ok else "FAILED",
+    )
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+    elif text:
+        sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.parity",
+        description="Tessera's logits and greedy tokens against transformers (eager attention, float32).",
+        epilog=f"A cell holds where, for every prompt, max |diff| is at most {TOLERANCE} x max(1, max |logit|) and all "
+        f"tokens are equal. A prompt's comparison may stop where the oracle's two best logits are within {TOLERANCE}: "
+        f"at most {MAX_EXCUSED:.0%} of prompts.",
+    )
+    parser.add_argument("--family", action="append", choices=[*FAMILIES], help="may be repeated; default: all")
+    parser.add_argument(
+        "--platform", action="append", help=f"{', '.join(PLATFORMS)} or package.module:Class; default: cpu and strict"
+    )
+    parser.add_argument("--mode", action="append", choices=[*MODES], help="may be repeated; default: all")
+    parser.add_argument("--prompts", type=int, default=50, help="of uneven lengths (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    options.family = options.family or [*FAMILIES]
+    options.platform = options.platform or ["cpu", "strict"]
+    options.mode = options.mode or [*MODES]
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Whether what an engine computed is what the oracle says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tools.parity.oracle import Answer
+
+TOLERANCE = 1e-4
+MAX_EXCUSED = 0.02
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One prompt. positions: logits compared (several times where computed again). diff: the largest; NaN stays NaN.
+    equal: whether the tokens are, up to where it was excused."""
+
+    positions: int
+    missing: int
+    diff: float
+    bound: float
+    equal: bool
+    excused: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.equal and self.missing == 0 and self.diff <= self.bound
+
+
+def compare(
+    answer: Answer, tokens: Sequence[int], logits: Sequence[tuple[int, Tensor]], *, first_position: int = 0
+) -> Compared:
+    """logits: (position, [vocabulary]) as computed; every position from first_position on that an answer needs must be
+    among them. Where tokens part and the oracle's two best logits are within TOLERANCE, the comparison stops there."""
+    want, end = answer.answer, len(answer.tokens) - 1  # the last token is never fed back
+    parted = next((i for i, pair in enumerate(zip(tokens, want, strict=False)) if pair[0] != pair[1]), None)
+    excused = parted is not None and answer.gap(parted) <= TOLERANCE
+    if excused and parted is not None:
+        end = len(answer.prompt) + parted
+    equal = excused or tuple(tokens) == want
+    bound = TOLERANCE * max(1.0, float(answer.logits.abs().max()))
+    known = [(position, got) for position, got in logits if position < end]
+    missing = len(set(range(first_position, end)) - {position for position, _ in known})
+    if not known:
+        return Compared(0, missing, 0.0, bound, equal, excused)
+    positions = torch.tensor([position for position, _ in known])
+    diff = (torch.stack([got for _, got in known]).float() - answer.logits[positions]).abs().max()
+    return Compared(len(known), missing, float(diff), bound, equal, excused)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line of the table. evidence: what shows that the mode did what it is named for, "" where it did not."""
+
+    platform: str
+    family: str
+    mode: str
+    prompts: int
+    positions: int
+    diff: float
+    bound: float
+    equal: int
+    excused: int
+    evidence: str
+    ok: bool
+
+    @classmethod
+    def of(cls, where: tuple[str, str, str], compared: Sequence[Compared], evidence: str) -> Cell:
+        """where: platform, family, mode."""
+        excused = sum(one.excused for one in compared)
+        worst = max(compared, key=_excess)
+        return cls(
+            *where,
+            prompts=len(compared),
+            positions=sum(one.positions for one in compared),
+            diff=worst.diff,
+            bound=worst.bound,
+            equal=sum(one.equal for one in compared),
+            excused=excused,
+            evidence=evidence,
+            ok=bool(evidence) and all(one.ok for one in compared) and excused <= MAX_EXCUSED * len(compared),
+        )
+
+
+def _excess(one: Compared) -> float:
+    """How near the bound; NaN is beyond it."""
+    return one.diff / one.bound if one.diff == one.diff else float("inf")
+
+
+def compare_all(
+    answers: Mapping[str, Answer],
+    tokens: Mapping[str, Sequence[int]],
+    logits: Mapping[str, Sequence[tuple[int, Tensor]]],
+    *,
+    cached: bool = False,
+) -> list[Compared]:
+    """By request id. cached: what a prefix hit brought was not computed, so only from the first computed position on
+    must there be logits."""
+    result = []
+    for name, answer in answers.items():
+        computed = logits.get(name, ())
+        first = min((position for position, _ in computed), default=0) if cached else 0
+        result.append(compare(answer, tokens[name], computed, first_position=first))
+    return result

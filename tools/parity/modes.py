@@ -1,0 +1,196 @@
+"""The ways in which the same work is cut: alone, in a mixed batch, in chunks, preempted, after prefix hits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.arrays import int32
+from tessera.config import build_config
+from tessera.request import Request, SamplingParams
+from tessera.scheduler.progress import Progressed
+from tools.parity.compare import Compared, compare_all
+from tools.parity.families import MAX_POSITIONS
+from tools.parity.oracle import Answer
+from tools.parity.recording import Ran, WatchedEngine
+
+PLATFORMS = {
+    "cpu": "tessera_cpu.platform:CpuPlatform",
+    "reference": "tessera.testing:ReferencePlatform",
+    "strict": "tessera.testing:StrictPlatform",
+    "strict-separate": "tessera.testing:SeparateStrictPlatform",
+}
+
+MAX_SEQS = 8
+BUDGET = 128
+SMALL_BUDGET = 16
+CACHE_BYTES = 2**21
+CONTINUED_AFTER = 16
+EVERY_POINT_PROMPTS = 4
+
+Result = tuple[list[Compared], str]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's folder, the dotted path of a platform, and what the oracle answered."""
+
+    folder: Path
+    platform: str
+    answers: Sequence[Answer]
+
+    @contextmanager
+    def engine(self, **flags: Any) -> Iterator[WatchedEngine]:
+        """In this process, of float32. flags: of build_config, beyond those that all modes share."""
+        given: dict[str, Any] = {
+            "max_num_seqs": MAX_SEQS,
+            "max_num_batched_tokens": BUDGET,
+            "kv_cache_memory_bytes": CACHE_BYTES,
+            "enable_prefix_caching": False,
+            **flags,
+        }
+        config = build_config(
+            model=str(self.folder), skip_tokenizer_init=True, dtype="float32", platform=self.platform, **given
+        )
+        engine = WatchedEngine(dataclasses.replace(config, embedded=True))
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+class Numbered:
+    """Requests for answers, each with a key of its own."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+
+    def __call__(self, answers: Iterable[Answer]) -> list[Request]:
+        return [self._request(answer) for answer in answers]
+
+    def _request(self, answer: Answer) -> Request:
+        key = len(self.answers)
+        self.answers[str(key)] = answer
+        count = len(answer.answer)
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        return Request(
+            key=key,
+            request_id=str(key),
+            prompt=int32(answer.prompt),
+            params=params,
+            max_tokens=count,
+            seed=0,
+            arrival=float(key),
+        )
+
+
+def alone(subject: Subject) -> Result:
+    """One request at a time, each prompt in one piece."""
+    numbered, tokens = Numbered(), dict[str, list[int]]()
+    with subject.engine() as engine:
+        for request in numbered(subject.answers):
+            ran = engine.run([request])
+            tokens |= ran.tokens
+        record = engine.record
+    compared = compare_all(numbered.answers, tokens, record.logits)
+    return compared, "1 row a step" if record.widest == 1 else ""
+
+
+def mixed(subject: Subject) -> Result:
+    """All at once: prompts start beside rows that decode."""
+    numbered = Numbered()
+    with subject.engine() as engine:
+        ran = engine.run(numbered(subject.answers))
+    compared = compare_all(numbered.answers, ran.tokens, ran.record.logits)
+    return compared, f"up to {ran.record.widest} rows" if ran.record.widest > 1 else ""
+
+
+def chunked(subject: Subject) -> Result:
+    """All at once, SMALL_BUDGET tokens a step."""
+    numbered = Numbered()
+    with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
+        ran = engine.run(numbered(subject.answers))
+    compared = compare_all(numbered.answers, ran.tokens, ran.record.logits)
+    return compared, f"{ran.record.cut} partial prompts" if ran.record.cut else ""
+
+
+def full_cache(subject: Subject) -> Result:
+    """A cache with room for just one request of the greatest length: the last to arrive gives way, and may find some of
+    its blocks again."""
+    numbered = Numbered()
+    with subject.engine() as engine:
+        least = engine.cache_bytes(MAX_POSITIONS)
+    with subject.engine(kv_cache_memory_bytes=least, enable_prefix_caching=True) as engine:
+        ran = engine.run(numbered(subject.answers))
+    compared = compare_all(numbered.answers, ran.tokens, ran.record.logits, cached=True)
+    return compared, _preemptions(ran)
+
+
+def each_token(subject: Subject) -> Result:
+    """Every request is preempted whenever it got a token, so that all of it is computed again for the next one."""
+    numbered = Numbered()
+    with subject.engine() as engine:
+        ran = engine.run(numbered(subject.answers), lambda _, progressed: _preempt(engine, progressed))
+    return compare_all(numbered.answers, ran.tokens, ran.record.logits), _preemptions(ran)
+
+
+def every_point(subject: Subject) -> Result:
+    """For every k, all of it again: after step k whatever runs is preempted once, in the middle of prompts too."""
+    numbered, tokens = Numbered(), dict[str, list[int]]()
+    answers = subject.answers[:EVERY_POINT_PROMPTS]
+    with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
+        ran = engine.run(numbered(answers))
+        tokens |= ran.tokens
+        for point in range(1, engine.steps + 1):
+            ran = engine.run(numbered(answers), _after(point, engine))
+            tokens |= ran.tokens
+    return compare_all(numbered.answers, tokens, ran.record.logits), _preemptions(ran)
+
+
+def prefix_hits(subject: Subject) -> Result:
+    """The prompts, then the same again, then each with the first part of its answer: compared in all three rounds."""
+    numbered, tokens = Numbered(), dict[str, list[int]]()
+    rounds = (
+        subject.answers,
+        subject.answers,
+        [answer.continued(CONTINUED_AFTER) for answer in subject.answers],
+    )
+    with subject.engine(enable_prefix_caching=True) as engine:
+        for answers in rounds:
+            ran = engine.run(numbered(answers))
+            tokens |= ran.tokens
+    compared = compare_all(numbered.answers, tokens, ran.record.logits, cached=True)
+    hits = ran.counters.cached_prompt_tokens
+    return compared, f"{hits} tokens hit" if hits else ""
+
+
+MODES: dict[str, Callable[[Subject], Result]] = {
+    "alone": alone,
+    "mixed batch": mixed,
+    "chunked": chunked,
+    "full cache": full_cache,
+    "preempted each token": each_token,
+    "preempted every point": every_point,
+    "prefix hits": prefix_hits,
+}
+
+
+def _preempt(engine: WatchedEngine, progressed: Progressed) -> None:
+    engine.scheduler.preempt(progressed.keys.tolist())
+
+
+def _after(point: int, engine: WatchedEngine) -> Callable[[int, Progressed], None]:
+    def preempt(step: int, _: Progressed) -> None:
+        if step == point:
+            engine.scheduler.preempt_all()
+
+    return preempt
+
+
+def _preemptions(ran: Ran) -> str:
+    count = ran.counters.preemptions
+    return f"{count} preemptions" if count else ""

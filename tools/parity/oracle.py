@@ -1,0 +1,64 @@
+"""What transformers answers: prompts of uneven lengths, their greedy tokens and the logits of every position."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NUM_TOKENS = 32
+LENGTHS = (29, 1, 16, 40, 5, 33, 17, 2, 24, 36)
+STEM = 26
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prompt and what follows it. tokens: prompt and greedy answer; logits [len(tokens), vocabulary] float32: after
+    each of them."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logits: Tensor
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return self.tokens[len(self.prompt) :]
+
+    def gap(self, index: int) -> float:
+        """Between the two best logits where token `index` of the answer was chosen."""
+        best = self.logits[len(self.prompt) + index - 1].topk(2).values
+        return float(best[0] - best[1])
+
+    def continued(self, count: int) -> Answer:
+        """The same text with the first `count` tokens of the answer in the prompt."""
+        return Answer(self.tokens[: len(self.prompt) + count], self.tokens, self.logits)
+
+
+def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]:
+    """Random token ids; every third prompt that is longer than STEM begins as the others of its kind do."""
+    draw = random.Random(seed)
+    stem = [draw.randrange(vocab) for _ in range(STEM)]
+    prompts = []
+    for number in range(count):
+        length = LENGTHS[number % len(LENGTHS)]
+        tokens = [draw.randrange(vocab) for _ in range(length)]
+        prompts.append(tuple((stem + tokens[STEM:]) if length > STEM and number % 3 == 0 else tokens))
+    return prompts
+
+
+@torch.inference_mode()
+def ask(model: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
+    """Greedy, one prompt at a time, the whole text again for each token: nothing is cached or padded."""
+    answers = []
+    for prompt in prompts:
+        tokens = list(prompt)
+        for _ in range(NUM_TOKENS):
+            logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+            tokens.append(int(logits[-1].argmax()))
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+        answers.append(Answer(tuple(prompt), tuple(tokens), logits.float().clone()))
+    return answers

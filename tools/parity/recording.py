@@ -1,0 +1,155 @@
+"""An engine that is watched: the logits of every position it computes, and requests preempted when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from tessera.config import EngineConfig
+from tessera.engine import engine as engine_module
+from tessera.engine.engine import Engine
+from tessera.executor.in_process import InProcessExecutor
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+from tessera.platform.runner import CachePlan, Hidden, Model, Progress
+from tessera.request import Request
+from tessera.scheduler.progress import Progressed, SchedulerCounters
+from tessera.scheduler.scheduler import Scheduler
+from tessera.step import SchedulerOutput
+
+RECORDING_EXECUTOR = "tools.parity.recording:RecordingExecutor"
+
+
+@dataclass
+class Record:
+    """logits: by request id, (position, [vocabulary]) in the order of computation. widest: most rows of a step. mixed:
+    steps that held whole or cut prompts beside rows that decode. cut: grants that ended within a row's known tokens."""
+
+    logits: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    widest: int = 0
+    mixed: int = 0
+    cut: int = 0
+
+
+class RecordingModel:
+    """The model, and after each forward the logits of all its tokens. What it returns is the model's own."""
+
+    def __init__(self, model: Model, hear: Callable[[Launch, Tensor], None]) -> None:
+        self._model = model
+        self._hear = hear
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
+        hidden = self._model.forward(x, launch, caches)
+        everywhere = torch.arange(len(hidden.last))
+        self._hear(launch, self._model.logits(self._model.select(hidden, everywhere)))
+        return hidden
+
+
+class RecordingExecutor(InProcessExecutor):
+    """The ordinary executor; rows are known by the request that opened them last."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.record = Record()
+        self._request_of: dict[int, str] = {}
+
+    def allocate(self, plan: CachePlan) -> None:
+        super().allocate(plan)
+        self.groups = plan.groups
+
+    def warm_up(self, report: Callable[[Progress], None]) -> None:
+        super().warm_up(report)
+        runner: Any = self.worker.runner
+        runner.model = RecordingModel(runner.model, self._hear)
+
+    def execute(self, step: SchedulerOutput) -> Any:
+        self._request_of.update((opened.row, opened.request_id) for opened in step.opened)
+        record, decodes = self.record, int((step.num_tokens == 1).sum())
+        record.widest = max(record.widest, len(step.rows))
+        record.mixed += 0 < decodes < len(step.rows)
+        record.cut += len(step.rows) - len(step.samples)
+        return super().execute(step)
+
+    def _hear(self, launch: Launch, logits: Tensor) -> None:
+        for number in range(launch.num_rows):
+            count, end = int(launch.q_len_host[number]), int(launch.kv_len_host[number])
+            first = int(launch.q_start[number])
+            heard = self.record.logits.setdefault(self._request_of[int(launch.rows[number])], [])
+            heard.extend((end - count + i, logits[first + i].clone()) for i in range(count))
+
+
+class PreemptingScheduler(Scheduler):
+    """Preempts on demand, as if the cache were full."""
+
+    def preempt(self, keys: Iterable[int]) -> None:
+        """Those of keys whose requests run."""
+        running = {int(self._rows.key[row]) for row in self._rows.running.tolist()}
+        for key in running.intersection(keys):
+            self._preempt(self._requests[key])
+
+    def preempt_all(self) -> None:
+        self.preempt(self._rows.key[self._rows.running].tolist())
+
+
+@dataclass
+class Ran:
+    """tokens: by request id, in the order of delivery."""
+
+    tokens: dict[str, list[int]]
+    record: Record
+    counters: SchedulerCounters
+
+
+class WatchedEngine(Engine):
+    """The ordinary engine with the two classes above in it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        with patch.object(engine_module, "Scheduler", PreemptingScheduler):
+            super().__init__(config, executor=RECORDING_EXECUTOR)
+        self.steps = 0
+
+    @property
+    def scheduler(self) -> PreemptingScheduler:
+        assert isinstance(self._scheduler, PreemptingScheduler)
+        return self._scheduler
+
+    @property
+    def record(self) -> Record:
+        assert isinstance(self._executor, RecordingExecutor)
+        return self._executor.record
+
+    def cache_bytes(self, num_tokens: int) -> int:
+        """That a cache for so many tokens takes, its null blocks included."""
+        assert isinstance(self._executor, RecordingExecutor)
+        groups = self._executor.groups
+        return sum(group.block_bytes * (1 + group.blocks_of(num_tokens)) for group in groups)
+
+    def run(self, requests: Iterable[Request], after: Callable[[int, Progressed], None] | None = None) -> Ran:
+        """Until all are answered. after: hears the number of each step (from 1) and what came of it."""
+        ids = {}
+        tokens: dict[str, list[int]] = {}
+        for request in requests:
+            ids[request.key] = request.request_id
+            tokens[request.request_id] = []
+            self.add(request)
+        steps = 0
+        while self.has_work:
+            progressed = self.step()
+            if progressed is None:
+                continue
+            steps += 1
+            for key, token in zip(progressed.keys.tolist(), progressed.tokens.tolist(), strict=True):
+                tokens[ids[key]].append(token)
+            if after is not None:
+                after(steps, progressed)
+        self.check_integrity()
+        self.steps = steps
+        return Ran(tokens, self.record, self.stats.counters)
