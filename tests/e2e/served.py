@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,8 +19,16 @@ class Served:
     """`with Served([...]) as server:` starts it and waits until it is ready. seconds: from process start to that."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, program: Sequence[str] = (), ready_within: float = 90.0
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        program: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        ready_within: float = 90.0,
     ) -> None:
+        self.environment, self.folder = environment, folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log, self.ready_within = log, ready_within
@@ -30,7 +38,9 @@ class Served:
     def __enter__(self) -> Self:
         began = time.monotonic()
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder
+            )
         while self.status("/readyz") != 200:
             if self.process.poll() is not None or time.monotonic() - began > self.ready_within:
                 self.process.kill()
