@@ -31,9 +31,13 @@ class Prompt:
 
 
 class Admission:
-    """Checks prompts and makes requests of them; nothing is told to the engine yet."""
+    """Checks prompts and makes requests of them; nothing is told to the engine yet. shorten: a max_tokens that does not
+    fit the context is cut to what does, rather than refused."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, max_model_len: int) -> None:
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer | None, max_model_len: int, *, shorten: bool = False
+    ) -> None:
+        self._shorten = shorten
         self._tokenizer = tokenizer
         self._vocab_size = config.model.vocab_size
         self._max_model_len = max_model_len
@@ -98,7 +102,7 @@ class Admission:
 
     def _bounded(self, num_prompt: int, max_tokens: int | None) -> int:
         room = self._max_model_len - num_prompt
-        if max_tokens is None:
+        if max_tokens is None or (max_tokens > room and self._shorten):
             return room
         if max_tokens > room:
             raise self._over_context(num_prompt, max_tokens)

@@ -79,10 +79,12 @@ class Update:
 class FrontEnd:
     """The requests of one engine. submit() makes them, update() takes in what a step brought, drop() forgets them."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, *, max_model_len: int) -> None:
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer | None, *, max_model_len: int, shorten: bool = False
+    ) -> None:
         self.tokenizer = tokenizer
         self.metrics = EngineMetrics(max_model_len)
-        self._admission = Admission(config, tokenizer, max_model_len)
+        self._admission = Admission(config, tokenizer, max_model_len, shorten=shorten)
         self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._live: dict[int, tuple[RequestState, Completion]] = {}
         self._by_id: dict[str, RequestState] = {}

@@ -40,7 +40,7 @@ class OfflineEngine:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer | None) -> None:
         self.config = engine.config
-        self.front = FrontEnd(engine.config, tokenizer, max_model_len=engine.info.max_model_len)
+        self.front = FrontEnd(engine.config, tokenizer, max_model_len=engine.info.max_model_len, shorten=True)
         self._engine = engine
         self._unusable: str | None = None
         self._closed = False

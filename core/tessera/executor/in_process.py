@@ -9,7 +9,7 @@ from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.platform import Future
 from tessera.platform.runner import CachePlan, LoadedModel
-from tessera.plugins import load_path
+from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
@@ -17,7 +17,7 @@ from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOut
 class InProcessExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.platform = load_path(config.platform)()
+        self.platform = load_platform(config.platform)
         (spec,) = self.platform.placement(config.parallel)
         self.worker = Worker(config, self.platform, replace(spec, shared=config.embedded))
 

@@ -29,7 +29,7 @@ from tessera.executor.messages import (
     WarmUp,
 )
 from tessera.platform.runner import LoadedModel, Progress
-from tessera.plugins import load_path
+from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
 from tessera.step import Close, ControlResult
 
@@ -55,7 +55,7 @@ class WorkerProcess:
                     self._do(self.worker, order)
 
     def _start(self, start: Start) -> None:
-        worker = self.worker = Worker(start.config, load_path(start.config.platform)(), start.spec, start.rendezvous)
+        worker = self.worker = Worker(start.config, load_platform(start.config.platform), start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.frames.send(Loaded.of(self.loaded))
 

@@ -38,7 +38,7 @@ from tessera.executor.messages import (
 from tessera.platform.attention import KVLayout
 from tessera.platform.platform import Future, WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
-from tessera.plugins import load_path
+from tessera.plugins import load_platform
 from tessera.step import Close, Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
 CLOSE_SECONDS = 10.0
@@ -50,7 +50,7 @@ class WorkersExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.platform = load_path(config.platform)()
+        self.platform = load_platform(config.platform)
         self.folder = Path(tempfile.mkdtemp(prefix="tessera-"))
         self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tessera.errors import MemoryBudgetError
 from tessera.platform.attention import KVLayout
 from tessera.platform.platform import Device
 from tessera.platform.runner import CacheGroup, CachePlan
@@ -24,7 +25,7 @@ class CacheMemory:
         self.planes: list[Sequence[Tensor]] = [()] * sum(len(group.layers) for group in plan.groups)
         with device.arena("kv") as arena:
             for group in plan.groups:
-                buffer = torch.empty(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
+                buffer = _bytes(group, device)
                 self.buffers.append(arena.hold(buffer))
                 self._lay(group, buffer, layout)
         self.nbytes = arena.nbytes
@@ -59,3 +60,13 @@ class CacheMemory:
             parts.append(torch.from_numpy(layout.export(data[:, start : start + layout.nbytes])))
             start += layout.nbytes
         return torch.cat(parts, dim=1)
+
+
+def _bytes(group: CacheGroup, device: Device) -> Tensor:
+    try:
+        return torch.empty(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
+    except RuntimeError as error:
+        raise MemoryBudgetError(
+            f"{group.num_blocks * group.block_bytes / 2**30:.1f} GiB for the KV cache cannot be had; "
+            "lower --kv-cache-memory-bytes."
+        ) from error
