@@ -42,7 +42,10 @@ class Api:
 async def in_process(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Api]:
     app = create_app(engine, settings or ServerSettings())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
         yield Api(engine, client)
 
 

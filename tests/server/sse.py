@@ -62,9 +62,7 @@ def _check_finish(own: list[dict[str, Any]]) -> None:
     assert own[-1]["finish_reason"] in ("stop", "length")
 
 
-def _check_frame(
-    events: list[dict[str, Any]], kind: str, *, usage: bool, continuous: bool
-) -> list[dict[str, Any]]:
+def _check_frame(events: list[dict[str, Any]], kind: str, *, usage: bool, continuous: bool) -> list[dict[str, Any]]:
     assert {(event["id"], event["created"], event["model"], event["object"]) for event in events} == {
         (events[0]["id"], events[0]["created"], events[0]["model"], kind)
     }

@@ -137,9 +137,7 @@ def test_preemption_changes_no_token(start: Start, alone: Alone, caching: bool) 
     run = start(max_model_len=96, kv_cache_memory_bytes=300 * 384, enable_prefix_caching=caching)
     questions = prompts(8, longest=30, seed=7)
     answers = run.ask(questions, 60, ignore_eos=True, **SAMPLED)
-    assert answers == [
-        alone(question, 60, seed=i, ignore_eos=True, **SAMPLED) for i, question in enumerate(questions)
-    ]
+    assert answers == [alone(question, 60, seed=i, ignore_eos=True, **SAMPLED) for i, question in enumerate(questions)]
     assert run.engine.stats.counters.preemptions > 0
 
 

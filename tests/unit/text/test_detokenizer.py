@@ -109,13 +109,9 @@ def test_special_tokens_shown_or_skipped(tokenizers_by_kind: dict[str, Tokenizer
 
 
 @pytest.mark.parametrize(("parted", "expected"), [(True, "dog <s> </s> dog"), (False, "dog <s></s> dog")])
-def test_spaces_between_special_tokens(
-    tokenizers_by_kind: dict[str, Tokenizer], parted: bool, expected: str
-) -> None:
+def test_spaces_between_special_tokens(tokenizers_by_kind: dict[str, Tokenizer], parted: bool, expected: str) -> None:
     tokenizer = tokenizers_by_kind["word_piece"]
-    stream = IncrementalDetokenizer(
-        tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=parted
-    )
+    stream = IncrementalDetokenizer(tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=parted)
     ids = tokenizer.encode("dog <s></s> dog")
     assert "".join(stream.append([token_id]) for token_id in ids) + stream.finish() == expected
 
