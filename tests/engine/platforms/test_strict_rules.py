@@ -69,7 +69,7 @@ READS = {
     "numpy": lambda x: x.numpy(),
     "tolist": lambda x: x.tolist(),
     "mask": lambda x: x[x > 0],
-    "nonzero": lambda x: torch.nonzero(x),
+    "nonzero": torch.nonzero,
     "where": lambda x: torch.where(x > 0),
     "unique": lambda x: x.unique(),
     "repeat": lambda x: x.repeat_interleave(x.int()),
