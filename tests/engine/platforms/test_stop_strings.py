@@ -44,7 +44,12 @@ def test_an_answer_ends_before_its_stop_string(
     stops = [text[4 + i : 6 + i] for i, text in enumerate(texts)]
     params = [
         SamplingParams(
-            temperature=1, seed=i, max_tokens=24, ignore_eos=True, stop=["\x00", stop], include_stop_str_in_output=include
+            temperature=1,
+            seed=i,
+            max_tokens=24,
+            ignore_eos=True,
+            stop=["\x00", stop],
+            include_stop_str_in_output=include,
         )
         for i, stop in enumerate(stops)
     ]
