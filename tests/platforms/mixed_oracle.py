@@ -46,20 +46,22 @@ class MixedOracle:
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
         q, k = (self._rotated(heads) for heads in (q, k))
+        token = torch.arange(len(q))
+        seen = token[None, :] <= token[:, None]
+        if window:
+            seen &= token[None, :] > token[:, None] - WINDOW
         result = torch.empty_like(q)
-        for token in range(len(q)):
-            first = max(0, token + 1 - WINDOW) if window else 0
-            for head in range(HEADS):
-                shared = head // (HEADS // KV_HEADS)
-                scores = k[first : token + 1, shared] @ q[token, head] * DIM**-0.5
-                result[token, head] = torch.softmax(scores, 0) @ v[first : token + 1, shared]
+        for head in range(HEADS):
+            shared = head // (HEADS // KV_HEADS)
+            scores = (q[:, head] @ k[:, shared].T * DIM**-0.5).masked_fill(~seen, -torch.inf)
+            result[:, head] = torch.softmax(scores, -1) @ v[:, shared]
         return result
 
     def _recurrent(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        decay = 1 - 2.0 ** (-5 - torch.arange(HEADS))
+        decay = (1 - 2.0 ** (-5 - torch.arange(HEADS)))[:, None, None]
         state, result = torch.zeros(HEADS, DIM, DIM), torch.empty_like(q)
         for token in range(len(q)):
-            state = decay[:, None, None] * state + k[token, :, :, None] * v[token, :, None, :]
+            state = decay * state + k[token, :, :, None] * v[token, :, None, :]
             result[token] = (q[token, :, None, :] @ state)[:, 0] * DIM**-0.5
         return result
 

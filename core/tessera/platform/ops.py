@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tessera.errors import PlatformError
@@ -322,7 +323,7 @@ class OpSet:
         return [f.name for f in dataclasses.fields(self) if f.name != "extra"] + list(self.extra)
 
 
-REPLACED_OPS: Mapping[str, str] = {}
+REPLACED_OPS: Mapping[str, str] = MappingProxyType({})
 """Names that ops had, and what replaced them."""
 
 

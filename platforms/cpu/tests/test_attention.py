@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from tessera.platform import AttentionBackend
-from tessera.reference.attention import ReferenceAttention
-from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
-from tessera.testing.op_inputs import TOLERANCES
+from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, ReferenceAttention, attention_cases
 from tessera_cpu.attention import SdpaAttention
 
 CASES = [pytest.param(case, id=str(number)) for number, case in enumerate(attention_cases())]

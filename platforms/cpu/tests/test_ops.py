@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tessera.platform.ops import BoundOps, LogitsSampleSpec, Op, SampleSpec
-from tessera.reference import REFERENCE
-from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
+from tessera.platform import BoundOps, LogitsSampleSpec, Op, SampleSpec
+from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu.platform import CpuPlatform
 
 PLATFORM = CpuPlatform()

@@ -49,8 +49,8 @@ def start_mixed(start: Start, mixed: Path) -> Start:
 
 
 def test_a_batch_answers_as_the_oracle(start_mixed: Start, greedy: Greedy) -> None:
-    answers = start_mixed(max_num_seqs=4).ask(QUESTIONS, 12)
-    assert answers == [greedy(number, 12) for number in range(len(QUESTIONS))]
+    answers = start_mixed(max_num_seqs=4).ask(QUESTIONS, LONGEST)
+    assert answers == [greedy(number, LONGEST) for number in range(len(QUESTIONS))]
 
 
 def test_chunks_change_no_token(start_mixed: Start, greedy: Greedy) -> None:

@@ -1,4 +1,4 @@
-"""Between token ids and logits a model of any family calls ops, attention layers and views: nothing a platform could not
+"""Between token ids and logits a model of any family calls ops, attention layers and views, all of which a platform may
 replace."""
 
 from __future__ import annotations
