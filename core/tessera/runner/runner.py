@@ -96,7 +96,7 @@ class CoreRunner(ModelRunner):
     def allocate(self, plan: CachePlan) -> None:
         self.plan = plan
         needs = {need.layer: need for need in self._needs()}
-        self.memory = CacheMemory(plan, lambda layer, block_size: needs[layer].layout(block_size), self.device)
+        self.memory = CacheMemory(plan, needs, self.device)
         self.caches = list(self.memory.planes)
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)

@@ -4,6 +4,7 @@ captured step."""
 from __future__ import annotations
 
 import traceback
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 from unittest.mock import patch
@@ -49,8 +50,14 @@ class HostReads(TorchDispatchMode):
         for method in self._patches:
             method.stop()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Documented by torch for subclasses: nothing here is compiled, and to say so would load the compiler, seconds
+        of it."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func).replace(".default", "")
+        name = _name(func)
         if name in _READING_OPS or (name in _INDEXING_OPS and _by_mask(args[1])):
             self._note(name)
         return func(*args, **(kwargs or {}))
@@ -73,6 +80,11 @@ class HostReads(TorchDispatchMode):
             return
         frames = [frame for frame in traceback.extract_stack() if not _between(frame.filename)]
         self.found.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}")
+
+
+@cache
+def _name(func: Any) -> str:
+    return str(func).replace(".default", "")
 
 
 def _by_mask(indices: Any) -> bool:
