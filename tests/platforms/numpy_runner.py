@@ -10,114 +10,92 @@ from typing import Any
 
 import numpy as np
 
-from tessera.platform import (
-    Array,
-    Artifacts,
-    CacheNeeds,
-    CachePlan,
-    Capabilities,
-    Control,
-    ControlResult,
-    Device,
-    KVLayout,
-    LayerCache,
-    LoadedModel,
-    Masks,
-    MemoryBudget,
-    MemoryFigures,
-    ModelFacts,
-    ModelRunner,
-    Paged,
-    Plane,
-    Platform,
-    Progress,
-    Ready,
-    RunnerServices,
-    SchedulerOutput,
-    StepOutput,
-)
+from tessera import platform as tp
 
 CACHE_BYTES = 1 << 20
+Array = tp.Array
 
 
-class NumpyDevice(Device):
+class NumpyDevice(tp.Device):
     target = "cpu"
 
-    def memory(self) -> MemoryFigures:
-        return MemoryFigures(1 << 30, 1 << 30, host=True)
+    def memory(self) -> tp.MemoryFigures:
+        return tp.MemoryFigures(1 << 30, 1 << 30, host=True)
 
     def synchronize(self) -> None:
         return None
 
-    def to_host(self, tensor: Any) -> Ready:
-        return Ready(tensor)
+    def to_host(self, tensor: Any) -> tp.Ready:
+        return tp.Ready(tensor)
 
 
-class NumpyPlatform(Platform):
+class NumpyPlatform(tp.Platform):
     name = "numpy"
-    capabilities = Capabilities(dtypes=("float32",), async_dispatch=False)
+    capabilities = tp.Capabilities(dtypes=("float32",), async_dispatch=False)
 
-    def open(self, index: int) -> Device:
+    def open(self, index: int) -> tp.Device:
         return NumpyDevice()
 
-    def runner(self, services: RunnerServices) -> ModelRunner:
+    def runner(self, services: tp.RunnerServices) -> tp.ModelRunner:
         return NumpyRunner(services)
 
 
-class NumpyRunner(ModelRunner):
-    def __init__(self, services: RunnerServices) -> None:
-        self.services = services
-        said = services.checkpoint()
+class NumpyRunner(tp.ModelRunner):
+    def __init__(self, services: tp.RunnerServices) -> None:
+        self.services, said = services, services.checkpoint()
         self.hidden, self.heads, self.kv_heads = (
-            said[n] for n in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+            said[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
         )
         self.layers, self.eps, self.dim = said["num_hidden_layers"], said["rms_norm_eps"], self.hidden // self.heads
         self.theta = said["rope_parameters"]["rope_theta"]
 
-    def load(self, budget: MemoryBudget) -> LoadedModel:
+    def load(self, budget: tp.MemoryBudget) -> tp.LoadedModel:
         self.weights = {name.removeprefix("model."): tensor.float().numpy() for name, tensor in self.services.weights()}
-        spec = Paged(self.kv_heads, self.dim, "float32")
-        facts = ModelFacts(
-            "LlamaForCausalLM", len(self.weights["lm_head.weight"]), self.hidden, self.layers,
-            self.services.config.model.max_model_len, "float32", tuple(LayerCache(i, spec) for i in range(self.layers)),
-        )  # fmt: skip
-        needs = [CacheNeeds(i, spec, (16,), True, "int32", "exact", 1, self._layout) for i in range(self.layers)]
-        return LoadedModel(facts, tuple(needs), sum(w.nbytes for w in self.weights.values()), budget.kv or CACHE_BYTES)
+        layers, spec = range(self.layers), tp.Paged(self.kv_heads, self.dim, "float32")
+        facts = tp.ModelFacts(
+            architecture="LlamaForCausalLM",
+            vocab_size=len(self.weights["lm_head.weight"]),
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            max_positions=self.services.config.model.max_model_len,
+            dtype="float32",
+            caches=tuple(tp.LayerCache(layer, spec) for layer in layers),
+        )
+        needs = tuple(tp.CacheNeeds(layer, spec, (16,), True, "int32", "exact", 1, self._layout) for layer in layers)
+        weight_bytes = sum(weight.nbytes for weight in self.weights.values())
+        return tp.LoadedModel(facts, needs, weight_bytes, budget.kv or CACHE_BYTES)
 
-    def _layout(self, block_size: int) -> KVLayout:
+    def _layout(self, block_size: int) -> tp.KVLayout:
         axes = (("token", block_size), ("head", self.kv_heads), ("dim", self.dim))
-        return KVLayout((Plane("k", "float32", axes), Plane("v", "float32", axes)))
+        return tp.KVLayout((tp.Plane("k", "float32", axes), tp.Plane("v", "float32", axes)))
 
-    def allocate(self, plan: CachePlan) -> None:
+    def allocate(self, plan: tp.CachePlan) -> None:
         (self.group,) = plan.groups
         shape = (self.layers, 2, self.group.num_blocks, self.group.block_size, self.kv_heads, self.dim)
         self.cache = np.full(shape, np.nan, np.float32)
         self.batch = self.services.input_batch(plan)
 
-    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
+    def warm_up(self, store: tp.Artifacts, report: Callable[[tp.Progress], None]) -> None:
         return None
 
-    def execute(self, step: SchedulerOutput) -> Any:
+    def execute(self, step: tp.SchedulerOutput) -> Any:
         self.batch.apply(step)
         for copy in step.copies:
             self.cache[:, :, copy.targets] = self.cache[:, :, copy.sources]
         grants = zip(step.rows.tolist(), step.starts.tolist(), step.num_tokens.tolist(), strict=True)
-        return step, {row: (self._forward(row, start, start + count), start + count) for row, start, count in grants}
+        return step, {row: (start + count, self._forward(row, start, start + count)) for row, start, count in grants}
 
-    def sample(self, pending: Any, masks: Masks | None) -> Ready:
+    def sample(self, pending: Any, masks: tp.Masks | None) -> tp.Ready:
         step, results = pending
-        rows = np.array([row for row in step.rows.tolist() if row in step.samples], np.int32)
-        tokens = np.zeros(0, np.int32)
+        rows, tokens = step.samples, np.zeros(0, np.int32)
         if len(rows):
-            ends = np.array([results[row][1] for row in rows.tolist()], np.int32)
-            tokens = self.services.sample(np.stack([results[row][0] for row in rows.tolist()]), self.batch, rows, ends)
+            ends, logits = (np.stack(column) for column in zip(*(results[row] for row in rows.tolist()), strict=True))
+            tokens = self.services.sample(logits, self.batch, rows, ends)
             self.batch.tokens[rows, ends] = tokens
-        return Ready(StepOutput(step.step, rows, np.ones(len(rows), np.int32), tokens, epoch=step.epoch))
+        return tp.Ready(tp.StepOutput(step.step, rows, np.ones(len(rows), np.int32), tokens, epoch=step.epoch))
 
-    def control(self, verb: Control) -> ControlResult:
-        return ControlResult()
-
-    # ---- the model ---------------------------------------------------------------------------------------------------
+    def control(self, verb: tp.Control) -> tp.ControlResult:
+        return tp.ControlResult()
 
     def _forward(self, row: int, start: int, stop: int) -> Array:
         """Tokens start..stop of a row through the model; the logits of the last."""
@@ -126,9 +104,8 @@ class NumpyRunner(ModelRunner):
         for i in range(self.layers):
             x = x + self._attention(f"layers.{i}.self_attn", self._norm(x, f"layers.{i}.input_layernorm"), i, row, at)
             h = self._norm(x, f"layers.{i}.post_attention_layernorm")
-            gate = h @ w[f"layers.{i}.mlp.gate_proj.weight"].T
-            wide = gate / (1 + np.exp(-gate)) * (h @ w[f"layers.{i}.mlp.up_proj.weight"].T)
-            x = x + wide @ w[f"layers.{i}.mlp.down_proj.weight"].T
+            gate, up = (h @ w[f"layers.{i}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+            x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"layers.{i}.mlp.down_proj.weight"].T
         logits: Array = self._norm(x[-1], "norm") @ w["lm_head.weight"].T
         return logits
 
@@ -138,14 +115,11 @@ class NumpyRunner(ModelRunner):
     def _attention(self, name: str, x: Array, layer: int, row: int, at: Array) -> Array:
         q, k, v = ((x @ self.weights[f"{name}.{p}_proj.weight"].T).reshape(len(at), -1, self.dim) for p in "qkv")
         q, k = self._rotated(q, at), self._rotated(k, at)
-        size, table = self.group.block_size, self.batch.tables[0][row]
+        size, table, past = self.group.block_size, self.batch.tables[0][row], np.arange(at[-1] + 1)
         for plane, values in zip(self.cache[layer], (k, v), strict=True):
             plane[table[at // size], at % size] = values
-        past = np.arange(at[-1] + 1)
-        k, v = (
-            np.repeat(plane[table[past // size], past % size], self.heads // self.kv_heads, 1)
-            for plane in self.cache[layer]
-        )
+        held = self.cache[layer][:, table[past // size], past % size]
+        k, v = np.repeat(held, self.heads // self.kv_heads, axis=2)
         scores = np.einsum("qhd,khd->hqk", q, k) * self.dim**-0.5
         scores[:, past[None, :] > at[:, None]] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))

@@ -45,8 +45,10 @@ async def in_process(
 ) -> AsyncIterator[Api]:
     app = create_app(engine, settings or ServerSettings(), template)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    client = httpx.AsyncClient(transport=transport, base_url="http://test")
-    async with app.router.lifespan_context(app), client:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
         yield Api(engine, client)
 
 

@@ -102,7 +102,7 @@ def main() -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - printed, sent, and the process ends
         traceback.print_exc()
-        frames.send(Failed("", f"{type(error).__name__}: {error}"))
+        frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
         return 1
     process.close()
     return 0

@@ -117,7 +117,8 @@ class ShapePolicy(ABC):
 
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:
-        """The bounded set that warm-up walks; empty where shapes are not bounded."""
+        """The bounded set that warm-up walks, without bits: core adds those of the features that are on, which
+        launches() finds in its step. Empty where shapes are not bounded."""
 
 
 class ExactShapes(ShapePolicy):

@@ -252,6 +252,9 @@ class RunnerServices(Protocol):
     groups: Mapping[str, Communicator]
     device: Device
 
+    def reference(self) -> OpSet:
+        """Core's ops and those that plugins bring, for the platform to put its kernels in."""
+
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model: ...
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole tensors of the checkpoint on the host, by their names in it."""

@@ -28,6 +28,7 @@ from tessera.platform.attention import (
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Device, Reason
+from tessera.reference.plans import persistent
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class ReferenceAttention(AttentionBackend):
         first = (launch.kv_len - launch.q_len)[:, None, None]
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
-        return PagedPlan(
-            RowGrid.of(launch), slots // size, slots % size, tables, query, key, key < launch.kv_len[:, None, None]
-        )
+        filled = key < launch.kv_len[:, None, None]
+        plan = PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, filled)
+        return persistent(plan, f"{self.name}{group}", buffers)
 
 
 class ReferenceAttentionLayer(HeadsLayer):

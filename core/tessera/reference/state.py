@@ -27,6 +27,7 @@ from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Device, Reason
 from tessera.reference.attention import RowGrid
+from tessera.reference.plans import persistent
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class ReferenceLinearAttention(AttentionBackend):
         return LinearAttentionLayer(spec, device)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> StatePlan:
-        return StatePlan(
-            RowGrid.of(launch), launch.block_tables[group][:, 0], launch.q_len, launch.kv_len == launch.q_len
-        )
+        fresh = launch.kv_len == launch.q_len
+        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group][:, 0], launch.q_len, fresh)
+        return persistent(plan, f"{self.name}{group}", buffers)
 
 
 class LinearAttentionLayer(Mixer):

@@ -15,19 +15,21 @@ from tessera.reference.dtypes import torch_dtype
 
 
 class DeviceBuffers:
-    """Each name has one flat tensor, as large as `sizes` says or as was asked for first; it grows only for names
-    without a declared size."""
+    """sizes: elements of the names whose shapes vary from launch to launch, each a view of the start of one tensor. Any
+    other name has a tensor for each shape that it is asked for in, so that none ever moves."""
 
     def __init__(self, device: Device, sizes: dict[str, int] | None = None) -> None:
         self.device, self.sizes = device, sizes or {}
-        self._flat: dict[tuple[str, str], Tensor] = {}
+        self._flat: dict[tuple[str, str, int], Tensor] = {}
 
     def get(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
-        number, key = prod(shape), (name, dtype)
-        flat = self._flat.get(key)
-        if flat is None or flat.numel() < number:
-            size = max(number, self.sizes.get(name, 0))
-            flat = self._flat[key] = torch.empty(size, dtype=torch_dtype(dtype), device=self.device.target)
+        number = prod(shape)
+        size = self.sizes.get(name, number)
+        assert number <= size, (name, shape, size)
+        flat = self._flat.get((name, dtype, size))
+        if flat is None:
+            flat = torch.empty(size, dtype=torch_dtype(dtype), device=self.device.target)
+            self._flat[name, dtype, size] = flat
         return flat[:number].view(*shape)
 
     def put(self, name: str, values: Any, dtype: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,30 +10,33 @@ from torch import Tensor
 from tessera.errors import MemoryBudgetError
 from tessera.platform.attention import KVLayout
 from tessera.platform.platform import Device
-from tessera.platform.runner import CacheGroup, CachePlan
+from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan
 from tessera.reference.dtypes import torch_dtype
 from tessera.step import BlockCopy
 
 
 class CacheMemory:
-    """buffers: by group [num_blocks, block_bytes] uint8, not touched until they are used. planes: by layer, views of
-    them as its layout says."""
+    """needs: by layer. buffers: by group [num_blocks, block_bytes] uint8. planes: by layer, views of them as its layout
+    says, where its alignment lets it begin."""
 
-    def __init__(self, plan: CachePlan, layout: Callable[[int, int], KVLayout], device: Device) -> None:
+    def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.layouts: dict[int, KVLayout] = {}
+        self.starts: dict[int, int] = {}
         self.buffers: list[Tensor] = []
         self.planes: list[Sequence[Tensor]] = [()] * sum(len(group.layers) for group in plan.groups)
         with device.arena("kv") as arena:
             for group in plan.groups:
                 buffer = _bytes(group, device)
                 self.buffers.append(arena.hold(buffer))
-                self._lay(group, buffer, layout)
+                self._lay(group, buffer, needs)
         self.nbytes = arena.nbytes
 
-    def _lay(self, group: CacheGroup, buffer: Tensor, layout: Callable[[int, int], KVLayout]) -> None:
+    def _lay(self, group: CacheGroup, buffer: Tensor, needs: Mapping[int, CacheNeeds]) -> None:
         start = 0
         for layer in group.layers:
-            self.layouts[layer] = layout(layer, group.block_size)
+            self.layouts[layer] = needs[layer].layout(group.block_size)
+            start += -start % needs[layer].align_bytes
+            self.starts[layer] = start
             planes = []
             for plane in self.layouts[layer].planes:
                 part = buffer[:, start : start + plane.nbytes].view(torch_dtype(plane.dtype))
@@ -54,11 +57,10 @@ class CacheMemory:
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
         """Blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
         data = self.buffers[number][blocks.to(self.buffers[number].device)].cpu().numpy()
-        parts, start = [], 0
+        parts = []
         for layer in group.layers:
-            layout = self.layouts[layer]
+            layout, start = self.layouts[layer], self.starts[layer]
             parts.append(torch.from_numpy(layout.export(data[:, start : start + layout.nbytes])))
-            start += layout.nbytes
         return torch.cat(parts, dim=1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.platform.launch import Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.ops import SamplingRows
 from tessera.platform.runner import CachePlan
 from tessera.runner.batch import InputBatch, ragged_arange
 from tessera.runner.buffers import DeviceBuffers
@@ -149,10 +150,12 @@ def _scattered(at: Array, values: Array, size: int, filler: int) -> Array:
     return result
 
 
-def buffer_sizes(rows: int, tokens: int, plan: CachePlan) -> dict[str, int]:
-    """Elements of the buffers of the largest launch."""
+def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
+    """Elements of the buffers of the largest launch and of its sampling. columns: of the features."""
     sizes = dict.fromkeys(("positions", "token_rows", "tokens"), tokens)
-    sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "sample_at"), rows)
+    sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "sample_at", "feed"), rows)
+    sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
+    sizes |= dict.fromkeys((f"column_{name}" for name in columns), rows)
     for number, group in enumerate(plan.groups):
         sizes[f"slots{number}"] = tokens
         sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +28,6 @@ from tessera.platform.runner import (
     ModelRunner,
     Progress,
 )
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.request import TensorRef
@@ -58,14 +58,16 @@ class CoreRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
-        self.model = services.build_model(platform.ops(REFERENCE), backends)
+        self.model = services.build_model(platform.ops(services.reference()), backends)
         assert services.build is not None
         self.build = services.build
         with self.device.arena("weights") as arena:
             fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
         self.graphs: GraphRunner = platform.graph_runner(self.device) or Eager()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
-        graphs = self.graphs.estimate(self.shapes.keys())
+        bounded: Sequence[LaunchKey] = self.shapes.keys()
+        self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
+        graphs = self.graphs.estimate(self.keys)
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, self.model.facts, graphs)
         choices = self.build.ops.choices.values()
         fallbacks = sorted({choice.op for choice in choices if choice.how == "reference"})
@@ -98,13 +100,13 @@ class CoreRunner(ModelRunner):
     def allocate(self, plan: CachePlan) -> None:
         self.plan = plan
         needs = {need.layer: need for need in self._needs()}
-        self.memory = CacheMemory(plan, lambda layer, block_size: needs[layer].layout(block_size), self.device)
+        self.memory = CacheMemory(plan, needs, self.device)
         self.caches = list(self.memory.planes)
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
         scheduler = self.services.config.scheduler
         rows, tokens = widest(self.shapes, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-        self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan))
+        self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan, self.batch.columns))
         self.builder = LaunchBuilder(
             plan,
             self.batch,
@@ -119,13 +121,12 @@ class CoreRunner(ModelRunner):
 
     def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
         self.executables: dict[LaunchKey, Any] = {}
-        keys = self.shapes.keys()
         with torch.inference_mode():
-            for number, key in enumerate(keys):
+            for number, key in enumerate(self.keys):
                 launch = self._planned(self.builder.empty(key))
                 self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
                 self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
-                report(Progress("warm-up", number + 1, len(keys)))
+                report(Progress("warm-up", number + 1, len(self.keys)))
         self.device.synchronize()
 
     # ---- a step ------------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ class CoreRunner(ModelRunner):
         for bound in self.build.mixers:
             key = (self.group_of[bound.spec.layer], bound.backend.name)
             if key not in made:
-                made[key] = bound.backend.plan(launch, key[0], self.buffers if self.executables else None)
+                made[key] = bound.backend.plan(launch, key[0], self.buffers if self.keys else None)
             plans.append(made[key])
         launch.plans = plans
         return launch

@@ -21,6 +21,7 @@ from tessera.platform.platform import Capabilities, Device
 from tessera.platform.runner import CachePlan, Feature, Model
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
+from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
 
@@ -38,9 +39,11 @@ class Services:
         self._features = [cast(Callable[[EngineConfig], Feature], load_path(path))(config) for path in config.features]
         self.build: Build | None = None
 
+    def reference(self) -> OpSet:
+        return with_extra(REFERENCE, [load_path(entry.path) for entry in self.registry.ops])
+
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
-        extra = [load_path(entry.path) for entry in self.registry.ops]
-        bound = BoundOps(with_extra(ops, extra), self.device, self.groups, no_fallback=self.config.no_fallback)
+        bound = BoundOps(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
         factory = load_path(self.registry.models.resolve(self.architecture))
         model: Model = factory(self.build, self.checkpoint(), self.config.model.max_model_len)

@@ -1,10 +1,27 @@
-"""What a platform's author tests with: the reference platform, the strict platform, and (to come) the conformance
-kit."""
+"""What a platform's author tests with: the definitions of ops and attention, inputs for them, the reference platform
+and the strict one."""
 
 from __future__ import annotations
 
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
 from tessera.testing.host_reads import HostReads
+from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
 from tessera.testing.reference import ReferencePlatform
 from tessera.testing.strict import SeparateStrictPlatform, StrictPlatform
 
-__all__ = ["HostReads", "ReferencePlatform", "SeparateStrictPlatform", "StrictPlatform"]
+__all__ = [
+    "REFERENCE",
+    "TOLERANCES",
+    "AttentionCase",
+    "AttentionTrial",
+    "HostReads",
+    "OpInputs",
+    "ReferenceAttention",
+    "ReferencePlatform",
+    "SeparateStrictPlatform",
+    "StrictPlatform",
+    "assert_same",
+    "attention_cases",
+]

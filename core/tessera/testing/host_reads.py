@@ -4,6 +4,7 @@ captured step."""
 from __future__ import annotations
 
 import traceback
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 from unittest.mock import patch
@@ -22,6 +23,7 @@ _READING_OPS = (
     "aten.equal",
     "aten.repeat_interleave.Tensor",
 )
+_INDEXING_OPS = ("aten.index.Tensor", "aten.index_put", "aten.index_put_", "aten._index_put_impl_")
 _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__")
 
 
@@ -32,6 +34,7 @@ class HostReads(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self._inside = False
         self._patches = [patch.object(torch.Tensor, name, self._reading(name)) for name in _READING_METHODS]
 
     def __enter__(self) -> Self:
@@ -47,9 +50,15 @@ class HostReads(TorchDispatchMode):
         for method in self._patches:
             method.stop()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Documented by torch for subclasses: nothing here is compiled, and to say so would load the compiler, seconds
+        of it."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func).replace(".default", "")
-        if name.partition(".")[2] and name in _READING_OPS:
+        name = _name(func)
+        if name in _READING_OPS or (name in _INDEXING_OPS and _by_mask(args[1])):
             self._note(name)
         return func(*args, **(kwargs or {}))
 
@@ -58,10 +67,30 @@ class HostReads(TorchDispatchMode):
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._note(name)
-            return original(tensor, *args, **kwargs)
+            outer, self._inside = self._inside, True  # what it does to read is not another read
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self._inside = outer
 
         return method
 
     def _note(self, what: str) -> None:
-        frames = [frame for frame in traceback.extract_stack()[:-2] if "/torch/" not in frame.filename]
+        if self._inside:
+            return
+        frames = [frame for frame in traceback.extract_stack() if not _between(frame.filename)]
         self.found.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}")
+
+
+@cache
+def _name(func: Any) -> str:
+    return str(func).replace(".default", "")
+
+
+def _by_mask(indices: Any) -> bool:
+    """A mask as an index: how many elements it has set must be known."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _between(filename: str) -> bool:
+    return "/torch/" in filename or filename == __file__

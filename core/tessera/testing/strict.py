@@ -9,7 +9,7 @@ tensors must keep their addresses; a product that writes where it is told, a nor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -198,7 +198,9 @@ class RecordingGraphs(GraphRunner):
 
     def replay(self, executable: Any, launch: Launch) -> Any:
         forward, addresses = executable
-        assert _addresses(launch) == addresses, "a captured launch was replayed with other buffers"
+        found = _addresses(launch)
+        moved = [name for name in found | addresses if found.get(name) != addresses.get(name)]
+        assert not moved, f"a captured launch was replayed with other buffers: {', '.join(moved)}"
         self.replays += 1
         return self._run(forward, launch)
 
@@ -207,16 +209,20 @@ class RecordingGraphs(GraphRunner):
         return forward(launch)
 
 
-def _addresses(launch: Launch) -> dict[str, tuple[int, tuple[int, ...]]]:
+def _addresses(value: Any, name: str = "launch") -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Where each tensor of a launch lies, those of its plans too."""
+    if isinstance(value, Tensor):
+        return {name: (value.data_ptr(), tuple(value.shape))}
+    parts: dict[Any, Any] = {}
+    if is_dataclass(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, dict):
+        parts = value
+    elif isinstance(value, list | tuple):
+        parts = dict(enumerate(value))
     found = {}
-    for field in fields(launch):
-        value = getattr(launch, field.name)
-        named = (
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [("", value)]
-        )
-        for name, tensor in named:
-            if isinstance(tensor, Tensor):
-                found[f"{field.name}{name}"] = (tensor.data_ptr(), tuple(tensor.shape))
+    for key, part in parts.items():
+        found.update(_addresses(part, f"{name}.{key}"))
     return found
 
 

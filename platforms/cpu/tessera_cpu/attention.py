@@ -29,10 +29,11 @@ from tessera.platform import (
 
 @dataclass(frozen=True)
 class Decode:
-    """count rows, one token each: where each key is ([rows, keys]; past a row's end its first key again, so that
-    nothing foreign is read), which of them count [rows, 1, 1, keys], and how far back each is [rows, 1, 1, keys]."""
+    """Rows of one token each: their tokens in the launch (a slice, or [rows] where there are gaps), where each key is
+    ([rows, keys]; past a row's end its first key again, so that nothing foreign is read), which of them count [rows, 1,
+    1, keys], and how far back each is [rows, 1, 1, keys]."""
 
-    count: int
+    tokens: slice | Tensor
     block: Tensor
     offset: Tensor
     seen: Tensor
@@ -90,7 +91,7 @@ class SdpaAttention(AttentionBackend):
             for row in range(decoding, len(lengths))
         )
         decode = (
-            _decode(decoding, launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size)
+            _decode(_tokens(starts[:decoding]), launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size)
             if decoding
             else None
         )
@@ -98,13 +99,17 @@ class SdpaAttention(AttentionBackend):
         return SdpaPlan(slots // size, slots % size, decode, prefill)
 
 
-def _decode(count: int, kv_len: Tensor, widest: int, table: Tensor, size: int) -> Decode:
+def _tokens(starts: list[int]) -> slice | Tensor:
+    return slice(0, len(starts)) if starts[-1] == len(starts) - 1 else torch.tensor(starts)
+
+
+def _decode(tokens: slice | Tensor, kv_len: Tensor, widest: int, table: Tensor, size: int) -> Decode:
     key = torch.arange(widest)[None, :]
     seen = key < kv_len[:, None]
     at = torch.where(seen, key, 0)
     block = table.gather(1, at // size)
     back = kv_len[:, None] - 1 - key
-    return Decode(count, block, at % size, seen[:, None, None, :], back[:, None, None, :])
+    return Decode(tokens, block, at % size, seen[:, None, None, :], back[:, None, None, :])
 
 
 def _prefill(first: int, length: int, keys: int, blocks: Tensor) -> Prefill:
@@ -129,12 +134,12 @@ class SdpaLayer(HeadsLayer):
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decode, out: Tensor) -> None:
         """The queries of a key head's group stand where a sequence of queries would."""
-        spec, rows = self.spec, slice(0, plan.count)
+        spec = self.spec
         k, v = (cache[plan.block, plan.offset].transpose(1, 2) for cache in (keys, values))
         seen = plan.seen if spec.window is None else plan.seen & (plan.back < spec.window)
-        grouped = q[rows].unflatten(1, (spec.num_kv_heads, -1))
+        grouped = q[plan.tokens].unflatten(1, (spec.num_kv_heads, -1))
         mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=spec.scale)
-        out[rows] = mixed.flatten(1, 2)
+        out[plan.tokens] = mixed.flatten(1, 2)
 
     def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: Prefill, out: Tensor) -> None:
         spec, rows = self.spec, slice(plan.first, plan.last)

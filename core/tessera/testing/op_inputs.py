@@ -1,0 +1,145 @@
+"""Random arguments for each op of the table at a place, and what counts as the same result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform.ops import (
+    AddNormSpec,
+    EmbeddingSpec,
+    ExpertsSpec,
+    GatedMLPSpec,
+    GateSpec,
+    LinearSpec,
+    LogitsSampleSpec,
+    MoESpec,
+    NormLinearSpec,
+    NormSpec,
+    Packed,
+    QuantizeSpec,
+    RotarySpec,
+    RouteSpec,
+    SampleSpec,
+    SamplingRows,
+)
+from tessera.reference.dtypes import torch_dtype
+
+TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
+"""Relative and absolute, for elements of about 1."""
+
+
+class OpInputs:
+    """`OpInputs(tokens, seed).of("linear", spec)`: the positional arguments of the op's hot call, on the host. The same
+    seed gives the same ones."""
+
+    def __init__(self, tokens: int, seed: int = 0) -> None:
+        self.tokens = tokens
+        self.random = torch.Generator().manual_seed(seed)
+
+    def of(self, name: str, spec: Any) -> tuple[Any, ...]:
+        make: Callable[[Any], tuple[Any, ...]] = getattr(self, f"_{name}")
+        return make(spec)
+
+    # ---- tensors -----------------------------------------------------------------------------------------------------
+
+    def _normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> Tensor:
+        return (torch.randn(*shape, generator=self.random) * scale).to(torch_dtype(dtype))
+
+    def _integers(self, low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=self.random, dtype=torch.int32)
+
+    def _uniform(self, low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(self.tokens, generator=self.random)
+
+    def _weight(self, spec: LinearSpec) -> Packed:
+        shape = (spec.experts, spec.n, spec.k) if spec.experts else (spec.n, spec.k)
+        packed = {"weight": self._normal(*shape, dtype=spec.dtype, scale=1 / math.sqrt(spec.k))}
+        if spec.bias:
+            packed["bias"] = self._normal(spec.n, dtype=spec.dtype)
+        return packed
+
+    def _rows(self) -> SamplingRows:
+        """Every third row is greedy; each filter is off for some."""
+        temperature = torch.where(torch.arange(self.tokens) % 3 == 0, 0.0, self._uniform(0.3, 2.0))
+        return SamplingRows(
+            temperature=temperature,
+            top_k=self._integers(0, 9, self.tokens),
+            top_p=torch.where(torch.arange(self.tokens) % 2 == 0, 1.0, self._uniform(0.1, 1.0)),
+            min_p=torch.where(torch.arange(self.tokens) % 4 < 2, 0.0, self._uniform(0.0, 0.3)),
+            seed=torch.randint(-(2**63), 2**63 - 1, (self.tokens,), generator=self.random),
+            position=torch.arange(self.tokens) + 5,
+        )
+
+    # ---- ops ---------------------------------------------------------------------------------------------------------
+
+    def _embedding(self, spec: EmbeddingSpec) -> tuple[Any, ...]:
+        vocabulary = 3 * spec.rows if spec.sharded else spec.rows
+        return self._integers(0, vocabulary, self.tokens), self._normal(spec.rows, spec.n, dtype=spec.dtype)
+
+    def _linear(self, spec: LinearSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.k, dtype=spec.dtype), self._weight(spec)
+
+    def _rms_norm(self, spec: NormSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.n, dtype=spec.dtype), self._normal(spec.n, dtype=spec.dtype)
+
+    def _rotary(self, spec: RotarySpec) -> tuple[Any, ...]:
+        angles = torch.outer(torch.arange(64.0), 100.0 ** -torch.linspace(0, 1, spec.dim // 2))
+        q, k = self._normal(self.tokens, 6, spec.head_dim), self._normal(self.tokens, 2, spec.head_dim)
+        return q, k, self._integers(0, 64, self.tokens), torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+    def _gate(self, spec: GateSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, 2 * spec.n, dtype=spec.dtype),)
+
+    def _add_norm(self, spec: AddNormSpec) -> tuple[Any, ...]:
+        x, weight = self._rms_norm(spec.norm)
+        return x, self._normal(self.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
+
+    def _norm_linear(self, spec: NormLinearSpec) -> tuple[Any, ...]:
+        return *self._add_norm(spec.norm), self._weight(spec.linear)
+
+    def _gated_mlp(self, spec: GatedMLPSpec) -> tuple[Any, ...]:
+        return *self._linear(spec.gate_up), self._weight(spec.down)
+
+    def _quantize(self, spec: QuantizeSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)
+
+    def _route(self, spec: RouteSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.experts),)
+
+    def _experts(self, spec: ExpertsSpec) -> tuple[Any, ...]:
+        experts = spec.gate_up.experts
+        order = torch.rand(self.tokens, experts, generator=self.random).argsort(-1)
+        ids = (order[:, : spec.top_k] + spec.first).to(torch.int32)
+        weights = torch.rand(self.tokens, spec.top_k, generator=self.random)
+        x = self._normal(self.tokens, spec.gate_up.k, dtype=spec.gate_up.dtype)
+        return x, weights, ids, self._weight(spec.gate_up), self._weight(spec.down)
+
+    def _moe(self, spec: MoESpec) -> tuple[Any, ...]:
+        experts = spec.experts
+        return *self._linear(spec.router), self._weight(experts.gate_up), self._weight(experts.down)
+
+    def _sample(self, spec: SampleSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.vocab, scale=2.0), self._rows()
+
+    def _logits_sample(self, spec: LogitsSampleSpec) -> tuple[Any, ...]:
+        return *self._linear(spec.head), self._rows()
+
+
+def assert_same(result: Any, expected: Any, tolerance: float) -> None:
+    """Nested results: integers alike, floats within the tolerance, relative and absolute."""
+    if isinstance(expected, Tensor):
+        assert result.shape == expected.shape, (result.shape, expected.shape)
+        assert result.dtype == expected.dtype, (result.dtype, expected.dtype)
+        torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance, equal_nan=False)
+    elif isinstance(expected, tuple):
+        assert len(result) == len(expected)
+        for part, other in zip(result, expected, strict=True):
+            assert_same(part, other, tolerance)
+    else:
+        assert result is expected, (result, expected)

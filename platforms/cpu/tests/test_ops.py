@@ -1,0 +1,62 @@
+"""Every op that the platform overrides, against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tessera.platform import BoundOps, LogitsSampleSpec, Op, SampleSpec
+from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
+from tessera_cpu.platform import CpuPlatform
+
+PLATFORM = CpuPlatform()
+OPS = PLATFORM.ops(REFERENCE)
+NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
+
+
+def places() -> Iterator[Any]:
+    for name in OPS.names():
+        op = OPS[name]
+        assert op.sample_specs is not None
+        for number, spec in enumerate(op.sample_specs()):
+            if op.compose is not None or (op.kernel is not None and op.kernel.supports(spec) is None):
+                yield pytest.param(op, spec, id=f"{name}-{number}")
+
+
+def dtype_of(spec: Any) -> str:
+    text = str(spec)
+    return next((name for name in ("bfloat16", "float16") if name in text), "float32")
+
+
+@pytest.mark.parametrize(("op", "spec"), list(places()))
+def test_it_agrees_with_the_reference(op: Op[Any], spec: Any) -> None:
+    device = PLATFORM.open(0)
+    native, reference = (BoundOps(ops, device).bind(op.name, spec) for ops in (OPS, REFERENCE))
+    sampling = isinstance(spec, SampleSpec | LogitsSampleSpec)
+    for tokens in (1, 2, 19):
+        mine, theirs = (OpInputs(tokens, seed=tokens).of(op.name, spec) for _ in range(2))
+        result, expected = native(*mine), reference(*theirs)
+        assert_same(result, expected, TOLERANCES[dtype_of(spec)])
+        if op.mutates:
+            assert_same(mine, theirs, TOLERANCES[dtype_of(spec)])
+        elif isinstance(expected, torch.Tensor) and not sampling:
+            out = torch.full_like(expected, torch.nan)
+            assert native(*OpInputs(tokens, seed=tokens).of(op.name, spec), out=out) is out
+            assert_same(out, result, 0.0)
+
+
+def test_what_is_overridden() -> None:
+    assert NATIVE == ["embedding", "linear", "rms_norm", "rotary", "gate", "route", "experts", "sample"]
+
+
+def test_experts_are_those_of_the_clear_definition() -> None:
+    op = OPS["experts"]
+    assert op.sample_specs is not None
+    assert op.oracle is not None
+    for spec in op.sample_specs():
+        arguments = OpInputs(9).of("experts", spec)
+        native = BoundOps(OPS, PLATFORM.open(0)).bind("experts", spec)
+        assert_same(native(*arguments), op.oracle(spec, *arguments), TOLERANCES[spec.gate.dtype])

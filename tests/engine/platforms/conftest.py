@@ -1,0 +1,74 @@
+"""The tiny models, made once; what each answers when it is asked alone; and the platforms an answer must not depend
+on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.platforms.engine_run import EngineRun
+from tests.platforms.tiny_models import save_family
+
+Start = Callable[..., EngineRun]
+Alone = Callable[..., list[int]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_family("llama", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_family("mixtral", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(
+    params=[(name, depth) for name in ("cpu", "reference", "strict", "strict-separate") for depth in (1, 2)],
+    ids=lambda at: f"{at[0]}-depth{at[1]}",
+)
+def place(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """Where an engine runs: the platform, and the steps in flight."""
+    return request.param
+
+
+@pytest.fixture
+def start(llama: Path, place: tuple[str, int]) -> Iterator[Start]:
+    """start(max_num_seqs=4): an engine of the tiny Llama at this place, closed after the test."""
+    runs: list[EngineRun] = []
+
+    def make(model: Path = llama, **options: Any) -> EngineRun:
+        platform, depth = place
+        runs.append(EngineRun(model, platform, **{"depth": depth, **options}))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="session")
+def alone(llama: Path) -> Iterator[Alone]:
+    """alone(prompt, 12, seed=3, temperature=1.0): what the tiny Llama answers on the reference platform where nothing
+    else runs."""
+    known: dict[str, list[int]] = {}
+    with EngineRun(llama, "reference", enable_prefix_caching=False) as run:
+
+        def answer(prompt: list[int], max_tokens: int = 12, **params: Any) -> list[int]:
+            question = repr((prompt, max_tokens, sorted(params.items())))
+            if question not in known:
+                key = run.add(prompt, max_tokens, **params)
+                run.finish()
+                known[question] = run.answers[key]
+            return list(known[question])
+
+        yield answer

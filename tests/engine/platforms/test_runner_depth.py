@@ -1,0 +1,60 @@
+"""A platform that brings its own model runner: NumPy, no torch device, the same tokens."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.platforms.conftest import Alone
+from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
+from tests.platforms import numpy_runner
+from tests.platforms.engine_run import EngineRun
+from tools.checks.sources import imports
+
+SOURCE = Path(numpy_runner.__file__).read_text(encoding="utf-8")
+
+
+def test_it_is_at_most_150_lines() -> None:
+    assert len(SOURCE.splitlines()) <= 150
+    assert max(map(len, SOURCE.splitlines())) <= 120
+
+
+def test_it_imports_the_contracts_and_numpy_and_nothing_else() -> None:
+    targets = {entry.target for entry in imports(ast.parse(SOURCE))}
+    outside = {target for target in targets if target.partition(".")[0] not in sys.stdlib_module_names}
+    assert outside == {"numpy", "tessera.platform"}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("params", [{}, SAMPLED, FILTERED], ids=["greedy", "sampled", "filtered"])
+def test_tokens_are_those_of_every_platform(llama: Path, alone: Alone, depth: int, params: dict) -> None:
+    questions = prompts(11)
+    with EngineRun(llama, "numpy", depth=depth) as run:
+        answers = run.ask(questions, 14, ignore_eos=True, **params)
+    assert answers == [
+        alone(question, 14, seed=seed, ignore_eos=True, **params) for seed, question in enumerate(questions)
+    ]
+
+
+def test_its_blocks_are_shared_forked_chunked_and_taken_away(llama: Path, alone: Alone) -> None:
+    shared = prompts(1, seed=8)[0] * 3
+    questions = [shared + rest for rest in prompts(4, longest=9, seed=9)]
+    pool = {"max_model_len": 256, "kv_cache_memory_bytes": 290 * 384, "max_num_batched_tokens": 24}
+    with EngineRun(llama, "numpy", depth=2, **pool) as run:
+        leader = run.add(questions[0], 40, seed=0, ignore_eos=True, **SAMPLED)
+        keys = [leader] + [
+            run.add(question, 40, seed=i, leader=leader if i == 1 else -1, ignore_eos=True, **SAMPLED)
+            for i, question in enumerate([questions[0], *questions[1:]], start=1)
+        ]
+        run.finish()
+        counters = run.engine.stats.counters
+    assert [run.answers[key] for key in keys] == [
+        alone(question, 40, seed=i, ignore_eos=True, **SAMPLED)
+        for i, question in enumerate([questions[0], questions[0], *questions[1:]])
+    ]
+    assert counters.forked_tokens > 0
+    assert counters.cached_prompt_tokens > 0
+    assert counters.preemptions > 0

@@ -1,0 +1,62 @@
+"""Two workers over gloo answer as one process does; and nothing of them is left, however they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.errors import EngineFailure
+from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
+from tests.platforms.engine_run import EngineRun
+
+QUESTIONS = prompts(6, longest=40, seed=17)
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def workers_find_tessera(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "core"), str(ROOT / "platforms/cpu")]))
+
+
+def ask(run: EngineRun) -> tuple[Any, ...]:
+    greedy = run.ask(QUESTIONS, 10)
+    sampled = run.ask(QUESTIONS, 10, logprobs=2, **SAMPLED)
+    return greedy, sampled, [[row.ids.tolist() for row in run.logprobs[key]] for key in run.logprobs]
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(family)
+    with EngineRun(model, "cpu") as alone:
+        expected = ask(alone)
+    with EngineRun(model, "cpu", depth=2, executor=None, tensor_parallel_size=2) as run:
+        executor: Any = run.engine._executor
+        folder, processes = executor.folder, [worker.process for worker in executor.workers]
+        assert len(processes) == 2
+        assert ask(run) == expected
+    assert [process.returncode for process in processes] == [0, 0]
+    assert not folder.exists()
+
+
+def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
+    run = EngineRun(llama, "cpu", executor=None, tensor_parallel_size=2)
+    executor: Any = run.engine._executor
+    folder, processes = executor.folder, [worker.process for worker in executor.workers]
+    run.add(QUESTIONS[0], 60, ignore_eos=True)
+    run.step()
+    os.kill(processes[1].pid, signal.SIGKILL)
+    with pytest.raises(EngineFailure, match=r"worker [01] (ended with exit code|failed)") as raised:
+        run.finish()
+    assert "\n" not in raised.value.message
+    run.close()
+    assert all(process.poll() is not None for process in processes)
+    assert not folder.exists()
+    children = subprocess.run(
+        ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
+    )
+    assert "worker_process" not in children.stdout

@@ -1,0 +1,149 @@
+"""An engine of a tiny model, what it was asked, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tessera.arrays import int32
+from tessera.config import build_config
+from tessera.engine.engine import Engine
+from tessera.request import Request, SamplingParams
+from tessera.scheduler.progress import Finished, Progressed
+from tessera.step import RowLogprobs, SchedulerOutput
+from tests.platforms.watched import WATCHED, WatchedExecutor
+
+PLATFORMS: Mapping[str, str] = {
+    "cpu": "tessera_cpu.platform:CpuPlatform",
+    "reference": "tessera.testing:ReferencePlatform",
+    "strict": "tessera.testing:StrictPlatform",
+    "strict-separate": "tessera.testing:SeparateStrictPlatform",
+    "numpy": "tests.platforms.numpy_runner:NumpyPlatform",
+}
+
+
+class EngineRun:
+    """answers, logprobs, ended, cached: by key. Flags are those of build_config."""
+
+    def __init__(
+        self,
+        model: Path,
+        platform: str,
+        *,
+        depth: int = 1,
+        features: Sequence[str] = (),
+        plugins: Sequence[str] = (),
+        eos_token_ids: Sequence[int] | None = None,
+        executor: str | None = WATCHED,
+        **flags: Any,
+    ) -> None:
+        flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
+        config = build_config(
+            model=str(model),
+            platform=PLATFORMS.get(platform, platform),
+            skip_tokenizer_init=True,
+            steps_in_flight=depth,
+            threads=1,
+            **flags,
+        )
+        if eos_token_ids is not None:
+            config = dataclasses.replace(
+                config, model=dataclasses.replace(config.model, eos_token_ids=tuple(eos_token_ids))
+            )
+        config = dataclasses.replace(
+            config, features=tuple(features), plugins=tuple(plugins), embedded=executor is not None
+        )
+        self.engine = Engine(config, executor=executor)
+        self.answers: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[RowLogprobs]] = {}
+        self.ended: dict[int, str] = {}
+        self.stop_tokens: dict[int, int | None] = {}
+        self.cached: dict[int, int] = {}
+
+    @property
+    def executor(self) -> WatchedExecutor:
+        executor: Any = self.engine._executor
+        return executor
+
+    @property
+    def steps(self) -> list[SchedulerOutput]:
+        return self.executor.steps
+
+    @property
+    def live(self) -> list[int]:
+        return [key for key in self.answers if key not in self.ended]
+
+    @property
+    def num_drawn_in_vain(self) -> int:
+        """Tokens drawn for answers that had ended by then."""
+        return sum(len(step.samples) for step in self.steps) - sum(map(len, self.answers.values()))
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 12,
+        *,
+        seed: int = 0,
+        leader: int = -1,
+        columns: Mapping[str, float] | None = None,
+        **params: Any,
+    ) -> int:
+        key = len(self.answers)
+        self.answers[key], self.logprobs[key] = [], []
+        sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": max_tokens, **params})
+        self.engine.add(
+            Request(
+                key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader, columns=dict(columns or {})
+            )
+        )
+        return key
+
+    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int = 12, **params: Any) -> list[list[int]]:
+        """The answers to all at once; request i has seed i."""
+        keys = [self.add(prompt, max_tokens, **{"seed": seed, **params}) for seed, prompt in enumerate(prompts)]
+        self.finish()
+        return [self.answers[key] for key in keys]
+
+    def step(self) -> None:
+        progressed = self.engine.step()
+        if progressed is not None:
+            self._take(progressed)
+
+    def finish(self) -> None:
+        """Steps until nothing is left to do. Nothing may be lost by then, nor read behind the device's back."""
+        while self.engine.has_work:
+            self.step()
+        self._end(self.engine._scheduler.take_finished())  # aborted after the last step
+        self.engine.check_integrity()
+        assert not self.live
+        if isinstance(self.executor, WatchedExecutor):
+            assert not self.executor.host_reads, self.executor.host_reads
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, progressed: Progressed) -> None:
+        tokens = iter(progressed.tokens.tolist())
+        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+            self.answers[key] += [next(tokens) for _ in range(count)]
+        for row in progressed.logprobs:
+            self.logprobs[row.key].append(row.logprobs)
+        for started in progressed.started:
+            self.cached.setdefault(started.key, started.num_cached_tokens)
+        self._end(progressed.finished)
+
+    def _end(self, ended: Sequence[Finished]) -> None:
+        for finished in ended:
+            self.ended[finished.key] = finished.reason
+            self.stop_tokens[finished.key] = finished.stop_token

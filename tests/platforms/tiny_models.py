@@ -1,0 +1,74 @@
+"""Tiny random models in the families' own format, no dimension a multiple of 16, with a tokenizer of one character a
+token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
+VOCAB = 101
+EOS = 2
+MAX_POSITIONS = 256
+_FIRST_CHARACTER = 27  # so that the last is 127: one byte each, whichever is drawn
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 72,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "max_position_embeddings": MAX_POSITIONS,
+    "initializer_range": 0.12,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 19},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 19, "max_window_layers": 1},
+    "qwen3": {},
+    "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None},
+}
+
+
+def save_family(family: str, folder: Path) -> Path:
+    """A model of a family in a new folder of this name; the same weights every time."""
+    target = folder / family
+    config = transformers.AutoConfig.for_model(family, **{**_SIZES, **FAMILIES[family]})
+    torch.manual_seed(20)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    disable_progress_bar()
+    try:
+        model.save_pretrained(target)
+    finally:
+        enable_progress_bar()
+    save_tokenizer(target)
+    return target
+
+
+def save_tokenizer(folder: Path) -> None:
+    spelled = {chr(_FIRST_CHARACTER + token): token for token in range(VOCAB)}
+    alphabet = {byte: character for character, byte in _byte_alphabet().items()}
+    vocabulary = {alphabet[ord(character)]: token for character, token in spelled.items()}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def text_of(tokens: list[int]) -> str:
+    return "".join(chr(_FIRST_CHARACTER + token) for token in tokens)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's: printable Latin-1 stands for itself, the other bytes in order for the characters from 256 on."""
+    itself = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in itself]
+    return {chr(byte): byte for byte in itself} | {chr(256 + place): byte for place, byte in enumerate(others)}

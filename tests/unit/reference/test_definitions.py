@@ -1,0 +1,190 @@
+"""Reference ops against definitions that share no code with them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tessera.platform import (
+    AddNormSpec,
+    BoundOps,
+    EmbeddingSpec,
+    ExpertsSpec,
+    GateSpec,
+    HostDevice,
+    LinearSpec,
+    MemoryFigures,
+    NormSpec,
+    RotarySpec,
+    RouteSpec,
+)
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing import HostReads, StrictPlatform
+from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
+from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
+from tessera.testing.strict import BLOCK_SIZE, StrictAttention
+
+DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
+CASES = [pytest.param(case, id=str(number)) for number, case in enumerate(attention_cases())]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def reference(name: str, spec, *arguments, **keywords):
+    return BoundOps(REFERENCE, DEVICE).bind(name, spec)(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_experts_are_each_token_through_each_of_its_experts(dtype: str) -> None:
+    for first in (0, 3):
+        spec = ExpertsSpec(
+            LinearSpec(88, 40, dtype, experts=5), GateSpec(44, dtype), LinearSpec(40, 44, dtype, experts=5), 2, first
+        )
+        x, weights, ids, gate_up, down = OpInputs(11).of("experts", spec)
+        ids[0] = first + 5  # experts of another rank add nothing
+        found = reference("experts", spec, x, weights, ids, gate_up, down)
+        assert_same(found, REFERENCE.experts.oracle(spec, x, weights, ids, gate_up, down), TOLERANCES[dtype])
+        assert not found[0].any()
+
+
+def test_the_oracle_of_experts_is_the_formula() -> None:
+    spec = ExpertsSpec(
+        LinearSpec(8, 4, "float32", experts=3), GateSpec(4, "float32"), LinearSpec(4, 4, "float32", experts=3), 2
+    )
+    x, weights, ids, gate_up, down = OpInputs(5).of("experts", spec)
+    for token in range(5):
+        total = torch.zeros(4)
+        for weight, expert in zip(weights[token], ids[token].tolist(), strict=True):
+            wide = gate_up["weight"][expert] @ x[token]
+            gated = wide[:4] / (1 + torch.exp(-wide[:4])) * wide[4:]
+            total += weight * (down["weight"][expert] @ gated)
+        found = REFERENCE.experts.oracle(spec, x, weights, ids, gate_up, down)[token]
+        assert torch.allclose(found, total, atol=1e-5)
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_routing_takes_the_largest_shares(renormalise: bool) -> None:
+    logits = torch.randn(6, 7, generator=torch.Generator().manual_seed(3))
+    weights, ids = reference("route", RouteSpec(7, 3, renormalise), logits)
+    for row, chosen, shares in zip(logits.tolist(), ids.tolist(), weights.tolist(), strict=True):
+        total = sum(math.exp(value) for value in row)
+        order = sorted(range(7), key=lambda i: -row[i])[:3]
+        assert chosen == order
+        expected = [math.exp(row[i]) / total for i in order]
+        scale = sum(expected) if renormalise else 1.0
+        assert shares == pytest.approx([share / scale for share in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("style", ["half", "pairs"])
+def test_rotary_turns_pairs_as_complex_numbers(style: str) -> None:
+    spec = RotarySpec(20, 16, style)
+    q, k, positions, cos_sin = OpInputs(9).of("rotary", spec)
+    before = q.clone(), k.clone()
+    assert reference("rotary", spec, q, k, positions, cos_sin) is None
+    turn = torch.complex(*cos_sin[positions.long()].chunk(2, dim=-1))[:, None]
+    for heads, old in zip((q, k), before, strict=True):
+        x = old[..., :16]
+        pairs = torch.complex(*x.chunk(2, -1)) if style == "half" else torch.view_as_complex(x.unflatten(-1, (8, 2)))
+        turned = pairs * turn
+        expected = (
+            torch.cat((turned.real, turned.imag), -1) if style == "half" else torch.view_as_real(turned).flatten(-2)
+        )
+        assert torch.allclose(heads[..., :16], expected, atol=1e-6)
+        assert bool((heads[..., 16:] == old[..., 16:]).all())
+
+
+def test_a_norm_divides_by_the_root_mean_square() -> None:
+    x, weight = OpInputs(5).of("rms_norm", NormSpec(40, "float32", 0.0))
+    for spec, scale in ((NormSpec(40, "float32", 0.5), weight), (NormSpec(40, "float32", 0.5, offset=1.0), weight + 1)):
+        found = reference("rms_norm", spec, x, weight)
+        for row, result in zip(x, found, strict=True):
+            length = math.sqrt(sum(float(value) ** 2 for value in row) / 40 + 0.5)
+            assert torch.allclose(result, row / length * scale, atol=1e-5)
+
+
+def test_a_first_norm_has_no_residual() -> None:
+    spec = AddNormSpec(NormSpec(40, "float32", 1e-6))
+    x, _, weight = OpInputs(5).of("add_norm", spec)
+    normed, residual = reference("add_norm", spec, x, None, weight)
+    assert_same(normed, reference("rms_norm", spec.norm, x, weight), 0)
+    assert_same(residual, x, 0)
+
+
+def test_shards_of_an_embedding_add_up() -> None:
+    weight, tokens = torch.randn(90, 12), torch.arange(90, dtype=torch.int32).flip(0)
+    parts = [
+        reference(
+            "embedding", EmbeddingSpec(30, 12, "float32", start, sharded=True), tokens, weight[start : start + 30]
+        )
+        for start in (0, 30, 60)
+    ]
+    assert_same(sum(parts), weight[tokens.long()], 0)
+
+
+OUT = ["embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe"]
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_result_goes_where_the_caller_wants_it(name: str) -> None:
+    for spec in REFERENCE[name].sample_specs():
+        expected = reference(name, spec, *OpInputs(5).of(name, spec))
+        out = torch.full_like(expected, torch.nan)
+        assert reference(name, spec, *OpInputs(5).of(name, spec), out=out) is out
+        assert_same(out, expected, 0)
+
+
+@pytest.mark.parametrize("name", REFERENCE.names())
+def test_a_reference_reads_nothing_back_and_knows_its_shapes(name: str) -> None:
+    """It may run inside a capture: no read, and no shape that depends on a value."""
+    specs = list(REFERENCE[name].sample_specs())
+    assert specs
+    for spec in specs:
+        call = BoundOps(REFERENCE, DEVICE).bind(name, spec)
+        arguments = OpInputs(5).of(name, spec)
+        with HostReads() as reads:
+            call(*arguments)
+        assert reads.found == []
+
+
+@pytest.mark.parametrize("name", ["linear", "rms_norm", "gated_mlp"])
+def test_the_strict_platforms_kernels_agree(name: str) -> None:
+    ops = StrictPlatform().ops(REFERENCE)
+    for spec in REFERENCE[name].sample_specs():
+        arguments = OpInputs(7).of(name, spec)
+        dtype = next(dtype for dtype in ("bfloat16", "float16", "float32") if dtype in str(spec))
+        found = BoundOps(ops, DEVICE).bind(name, spec)(*arguments)
+        assert_same(found, reference(name, spec, *arguments), TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_is_the_definition(case: AttentionCase) -> None:
+    trial = AttentionTrial(ReferenceAttention(), case)
+    for found, expected in zip(trial.run(), trial.expected(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=TOLERANCES[case.dtype], atol=TOLERANCES[case.dtype])
+
+
+def test_attention_caps_its_scores() -> None:
+    case = AttentionCase(((1, 30), (9, 20)), block_size=BLOCK_SIZE, softcap=0.7, stride=11)
+    trial = AttentionTrial(StrictAttention(), case)
+    for found, expected in zip(trial.run(), trial.expected(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_gives_the_log_of_its_sum_of_exponents() -> None:
+    case = AttentionCase(((1, 30), (4, 20)))
+    trial = AttentionTrial(ReferenceAttention(), case)
+    trial.run()
+    launch, starts = trial._launch([(1, 30, 0), (4, 20, 1)])
+    q = trial._laid(launch, starts, trial.queries, case.heads)
+    _, sums = trial.layer.attend(q, trial.caches, launch.plans[0], lse=True)
+    for i in range(4):
+        scores = (
+            torch.einsum("hd,khd->hk", trial.queries[1][i], trial.keys[1][: 17 + i].repeat_interleave(3, 1)) * 12**-0.5
+        )
+        assert torch.allclose(sums[1 + i], torch.logsumexp(scores, -1), atol=1e-5)

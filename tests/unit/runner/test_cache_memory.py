@@ -1,0 +1,61 @@
+"""A block is one span of bytes: its layers side by side, each where its alignment lets it begin."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tessera.arrays import int32
+from tessera.platform import CacheGroup, CacheNeeds, CachePlan, HostDevice, KVLayout, MemoryFigures, Paged, Plane
+from tessera.runner.cache import CacheMemory
+from tessera.step import BlockCopy
+
+DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
+SPEC = Paged(3, 5, "bfloat16")
+
+
+def layout(block_size: int) -> KVLayout:
+    axes = (("head", 3), ("token", block_size), ("dim", 5))
+    return KVLayout((Plane("k", "bfloat16", axes), Plane("v", "bfloat16", axes)))
+
+
+def memory(align: int) -> tuple[CacheMemory, CacheGroup]:
+    needs = {layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout) for layer in (0, 1)}
+    each = -(-layout(7).nbytes // align) * align
+    group = CacheGroup((0, 1), "paged", 7, 2 * each, 6, None)
+    return CacheMemory(CachePlan((group,), 4, 35), needs, DEVICE), group
+
+
+def test_each_layer_begins_where_its_alignment_lets_it() -> None:
+    assert layout(7).nbytes % 64 != 0
+    cache, group = memory(64)
+    assert cache.starts == {0: 0, 1: group.block_bytes // 2}
+    base = cache.buffers[0].data_ptr()
+    for layer in (0, 1):
+        assert (cache.planes[layer][0].data_ptr() - base) % 64 == 0
+        assert cache.planes[layer][0].stride(0) * 2 == group.block_bytes
+
+
+def test_layers_and_planes_do_not_overlap() -> None:
+    for align in (1, 64):
+        cache, _ = memory(align)
+        planes = [plane for layer in (0, 1) for plane in cache.planes[layer]]
+        for number, plane in enumerate(planes):
+            plane.fill_(number + 1)
+        assert [set(plane.flatten().tolist()) for plane in planes] == [{1.0}, {2.0}, {3.0}, {4.0}]
+
+
+def test_blocks_are_copied_and_exported_with_all_their_layers() -> None:
+    cache, group = memory(64)
+    numbers = torch.arange(6 * 3 * 7 * 5, dtype=torch.float32).reshape(6, 3, 7, 5) % 251
+    for layer in (0, 1):
+        for place, plane in enumerate(cache.planes[layer]):
+            plane.copy_(numbers + 2 * layer + place)
+    cache.copy([BlockCopy(0, int32([1, 2]), int32([4, 5]))])
+    exported = cache.export(group, 0, torch.tensor([5, 1])).numpy().view(np.int16)
+    expected = [
+        (numbers[block] + add).to(torch.bfloat16).transpose(0, 1).flatten().view(torch.int16).numpy()
+        for block in (2, 1)
+        for add in range(4)
+    ]
+    assert (exported.reshape(8, -1) == np.stack(expected)).all()
