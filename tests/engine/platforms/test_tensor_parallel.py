@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tessera.errors import EngineFailure
+from tessera.errors import EngineStepError
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
 
@@ -50,7 +50,7 @@ def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
     run.add(QUESTIONS[0], 60, ignore_eos=True)
     run.step()
     os.kill(processes[1].pid, signal.SIGKILL)
-    with pytest.raises(EngineFailure, match=r"worker [01] (ended with exit code|failed)") as raised:
+    with pytest.raises(EngineStepError, match=r"worker [01] (ended with exit code|failed)") as raised:
         run.finish()
     assert "\n" not in raised.value.message
     run.close()
