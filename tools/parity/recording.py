@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import Tensor
 
 from tessera.config import EngineConfig
@@ -48,8 +47,7 @@ class RecordingModel:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         hidden = self._model.forward(x, launch, caches)
-        everywhere = torch.arange(len(hidden.last))
-        self._hear(launch, self._model.logits(self._model.select(hidden, everywhere)))
+        self._hear(launch, self._model.logits(self._model.finish(hidden)))
         return hidden
 
 

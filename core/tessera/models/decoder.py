@@ -96,9 +96,8 @@ class Decoder:
             x, residual = layer(x, residual, launch, caches)
         return Hidden(x, residual)
 
-    def select(self, hidden: Hidden, at: Tensor) -> Tensor:
-        assert hidden.residual is not None
-        return self.norm(hidden.last[at], hidden.residual[at])[0]
+    def finish(self, hidden: Hidden) -> Tensor:
+        return self.norm(hidden.last, hidden.residual)[0]
 
     def logits(self, rows: Tensor) -> Tensor:
         return self.head(rows)

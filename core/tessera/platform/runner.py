@@ -60,6 +60,11 @@ class Hidden:
     residual: Tensor | None = None
     taps: tuple[Tensor, ...] = ()
 
+    def at(self, tokens: Tensor) -> Hidden:
+        """Those of some tokens [S]."""
+        residual = None if self.residual is None else self.residual[tokens]
+        return Hidden(self.last[tokens], residual, tuple(tap[tokens] for tap in self.taps))
+
 
 class SamplingHead(Protocol):
     """The way from hidden states to logits, for sampling as one composite."""
@@ -83,8 +88,8 @@ class Model(Protocol):
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden: ...
 
-    def select(self, hidden: Hidden, at: Tensor) -> Tensor:
-        """The rows of the last hidden state that sample, normed: [S, hidden]."""
+    def finish(self, hidden: Hidden) -> Tensor:
+        """Hidden states of tokens that sample, normed: [S, hidden]."""
 
     def logits(self, rows: Tensor) -> Tensor:
         """[S, hidden] -> [S, vocabulary], of the model's dtype."""

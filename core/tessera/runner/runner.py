@@ -180,7 +180,7 @@ class CoreRunner(ModelRunner):
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, normed: [R, hidden]."""
         hidden = self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches)
-        return self.model.select(hidden, launch.sample_at)
+        return self.model.finish(hidden.at(launch.sample_at))
 
     def _replay(self, launch: Launch) -> Tensor:
         executable = self.executables.get(launch.key)
