@@ -439,9 +439,7 @@ class BoundOps:
         how = "parts" if op.compose is not None else "reference"
         self.choices[op.name, spec] = Choice(op.name, spec, how, reason)
         if how == "reference" and self.no_fallback:
-            raise PlatformError(
-                f"op '{op.name}' would run on the reference ({reason}: {spec}), which --no-fallback forbids."
-            )
+            raise PlatformError(f"op '{op.name}' would run on the reference ({reason}), which --no-fallback forbids.")
         return self._reference(op, spec)
 
     def _reference(self, op: Op[Any], spec: Any) -> HotCall:

@@ -35,7 +35,7 @@ from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
 from tessera.runner.memory import cache_bytes
-from tessera.runner.sampler import Sampler
+from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
 from tessera.runner.transfer import PendingStep, SampledRows
 from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats
@@ -69,6 +69,7 @@ class CoreRunner(ModelRunner):
         self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
         graphs = self.graphs.estimate(self.keys)
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, self.model.facts, graphs)
+        bind_ahead(self.model, self.build.ops)
         choices = self.build.ops.choices.values()
         fallbacks = sorted({choice.op for choice in choices if choice.how == "reference"})
         return LoadedModel(

@@ -17,6 +17,16 @@ from tessera.runner.batch import SamplingColumns
 from tessera.runner.buffers import DeviceBuffers
 
 
+def bind_ahead(model: Model, ops: BoundOps) -> None:
+    """Binds what rows may ask for while the model is loaded, so that a platform that may not fall back is refused then
+    and not in a step."""
+    for greedy, filters in ((True, False), (False, False), (False, True)):
+        for logprobs in (-1, 1):
+            ops.bind(
+                "logits_sample", model.head.sampling_spec(SampleSpec(model.facts.vocab_size, greedy, filters, logprobs))
+            )
+
+
 class Sampler:
     """Binds sampling once for each combination of what rows ask for; a step in which nobody asks for anything pays for
     nothing."""
