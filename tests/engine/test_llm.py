@@ -81,7 +81,9 @@ def test_what_is_no_prompt_is_refused(llm, given):
 
 def test_outputs_are_in_order_with_a_text_and_its_tokens(llm):
     prompts = [f"Prompt {number}" for number in range(30)]
-    outputs = llm.generate(prompts, [SamplingParams(max_tokens=number % 5 + 1) for number in range(30)])
+    outputs = llm.generate(
+        prompts, [SamplingParams(max_tokens=number % 5 + 1, ignore_eos=True) for number in range(30)]
+    )
     assert [output.prompt for output in outputs] == prompts
     assert [len(ids) for ids in tokens(outputs)] == [number % 5 + 1 for number in range(30)]
     tokenizer = llm.get_tokenizer()
