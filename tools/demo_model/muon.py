@@ -1,0 +1,44 @@
+"""Muon: momentum whose update is made orthogonal (Jordan et al., 2024), for matrices of equal shape at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Quintic that pulls singular values towards one.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+
+
+class Muon:
+    """Updates matrices in groups of one shape, so that each step is a few batched products."""
+
+    def __init__(self, matrices: list[Tensor], momentum: float = 0.95, decay: float = 0.05) -> None:
+        shapes = sorted({tuple(matrix.shape) for matrix in matrices})
+        self.groups = [[matrix for matrix in matrices if tuple(matrix.shape) == shape] for shape in shapes]
+        self.velocities = [torch.zeros(len(group), *group[0].shape) for group in self.groups]
+        self.momentum = momentum
+        self.decay = decay
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """One step at learning rate `rate`, in units of the update's root mean square times five."""
+        for group, velocity in zip(self.groups, self.velocities, strict=True):
+            gradient = torch.stack([matrix.grad for matrix in group])
+            velocity.lerp_(gradient, 1 - self.momentum)
+            update = orthogonal(gradient.lerp(velocity, self.momentum))
+            scale = rate * 0.2 * max(update.shape[-2:]) ** 0.5
+            for matrix, part in zip(group, update, strict=True):
+                matrix.mul_(1 - rate * self.decay).add_(part, alpha=-scale)
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """Nearest (semi-)orthogonal matrices to x [count, rows, columns], roughly, by Newton-Schulz in bfloat16."""
+    a, b, c = COEFFICIENTS
+    wide = x.shape[-2] <= x.shape[-1]
+    y = (x if wide else x.mT).bfloat16()
+    y = y / (y.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        square = y @ y.mT
+        y = a * y + (b * square + c * square @ square) @ y
+    return (y if wide else y.mT).float()
