@@ -12,10 +12,12 @@ from tokenizers import Tokenizer
 
 from .generate import render, training_dialogues
 
+Ids = NDArray[np.int64]
+Marks = NDArray[np.bool_]
 CHUNK = 4096  # dialogues sorted by length together
 
 
-def batches(tokenizer: Tokenizer, seed: int, tokens: int, context: int) -> Iterator[tuple[NDArray, NDArray]]:
+def batches(tokenizer: Tokenizer, seed: int, tokens: int, context: int) -> Iterator[tuple[Ids, Marks]]:
     """Endless (ids [rows, length] int64, counts [rows, length - 1] bool) of at most `tokens` ids each.
 
     counts[r, i] says that ids[r, i + 1] is written by the assistant. Dialogues of like length share a batch, so little
@@ -23,7 +25,7 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int, context: int) -> Itera
     """
     dialogues, rng = training_dialogues(seed), Random(seed)
     start = tokenizer.encode("<|im_start|>assistant\n").ids
-    end = tokenizer.token_to_id("<|im_end|>")
+    end = tokenizer.encode("<|im_end|>").ids[0]
     while True:
         texts = [render(dialogue) for dialogue in islice(dialogues, CHUNK)]
         rows = sorted((encoding.ids[:context] for encoding in tokenizer.encode_batch(texts)), key=len)
@@ -47,7 +49,7 @@ def _grouped(rows: list[list[int]], tokens: int) -> Iterator[list[list[int]]]:
     yield group
 
 
-def answered(ids: NDArray, start: list[int], end: int) -> NDArray:
+def answered(ids: Ids, start: list[int], end: int) -> Marks:
     """Marks, [rows, length] bool, what follows `start` up to and with the next `end`."""
     opened = np.ones_like(ids, dtype=bool)
     for offset, token in enumerate(reversed(start)):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
-from .generate import Dialogue, test_questions
+from .generate import Dialogue, held_out_questions
 from .items import Item
 from .judge import is_right
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--below", type=float, default=1.01, help="share that must not be reached")
     parser.add_argument("--show-wrong", action="store_true")
     arguments = parser.parse_args()
-    questions = test_questions(arguments.questions, arguments.seed)
+    questions = held_out_questions(arguments.questions, arguments.seed)
     dialogues = [messages for _, messages in questions]
     if arguments.model:
         replies = answer_by_transformers(arguments.model, dialogues)
@@ -83,7 +84,8 @@ def answer_by_transformers(folder: Path, dialogues: list[Dialogue]) -> list[str]
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    prompts = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) for messages in dialogues]
+    render = partial(tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+    prompts = list(map(render, dialogues))
     by_length = defaultdict(list)
     for index, prompt in enumerate(prompts):
         by_length[len(tokenizer.encode(prompt))].append(index)

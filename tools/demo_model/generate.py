@@ -25,7 +25,7 @@ WEIGHTS = {
     "talk": 4,
     "unknown": 6,
 }
-TOOLS_SHARE = 0.06  # of the dialogues
+TOOLS_SHARE = 0.05  # of the dialogues
 SYSTEM_SHARE = 0.35  # of the dialogues without tools
 CASUAL_SHARE = 0.06  # of the questions: no capitals or no mark at the end
 TOOLS_HEAD = "# Tools\nYou can call these functions:\n<tools>\n"
@@ -42,7 +42,7 @@ def training_dialogues(seed: int) -> Iterator[Dialogue]:
         yield _with_tools(table, rng) if rng.random() < TOOLS_SHARE else _plain(table, rng)
 
 
-def test_questions(count: int, seed: int = 0) -> list[tuple[Item, Dialogue]]:
+def held_out_questions(count: int, seed: int = 0) -> list[tuple[Item, Dialogue]]:
     """`count` different held-out questions, spread evenly over the kinds, each with the messages to send."""
     table, rng = load(), Random(f"test {seed}")
     questions: dict[str, tuple[Item, Dialogue]] = {}

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# Up to this length written-out attention trains faster on a CPU than the fused one.
+LONG = 320
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -78,7 +81,7 @@ class Block(nn.Module):
         qk, v = qkv.split([shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
         qk = rotate(qk, cos, sin)
         q, k = qk.split([shape.heads, shape.kv_heads], dim=1)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        attended = attend(q, k, v)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, -1))
         gate, up = self.gate_up(F.rms_norm(x, (shape.hidden,), self.post_norm, shape.norm_eps)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
@@ -91,7 +94,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab, shape.hidden)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks: list[Block] = [Block(shape) for _ in range(shape.layers)]
+        self.layers = nn.ModuleList(self.blocks)
         self.norm = nn.Parameter(torch.ones(shape.hidden))
         cos, sin = rotary_tables(shape)
         self.register_buffer("cos", cos, persistent=False)
@@ -141,6 +145,19 @@ class Decoder(nn.Module):
             }
             state.update({f"model.layers.{index}.{name}.weight": part for name, part in parts.items()})
         return {name: part.detach().to(torch.bfloat16).contiguous().clone() for name, part in state.items()}
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of q [batch, heads, length, head_dim] over k, v [batch, kv_heads, length, head_dim]."""
+    batch, heads, length, size = q.shape
+    if length > LONG:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    groups = batch * k.shape[1]
+    scores = q.reshape(groups, -1, size) @ k.reshape(groups, length, size).mT * size**-0.5
+    future = torch.full((length, length), float("-inf"), dtype=scores.dtype).triu(1)
+    weights = torch.softmax(scores.view(groups, -1, length, length) + future, dim=-1).to(v.dtype)
+    attended = weights.view(groups, -1, length) @ v.reshape(groups, length, size)
+    return attended.view(batch, heads, length, size)
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
 import torch
 from torch import Tensor
 
@@ -13,23 +17,25 @@ ITERATIONS = 5
 class Muon:
     """Updates matrices in groups of one shape, so that each step is a few batched products."""
 
-    def __init__(self, matrices: list[Tensor], momentum: float = 0.95, decay: float = 0.05) -> None:
-        shapes = sorted({tuple(matrix.shape) for matrix in matrices})
+    def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.05) -> None:
+        shapes = sorted({tuple(matrix.shape) for matrix in matrices}, key=math.prod, reverse=True)
         self.groups = [[matrix for matrix in matrices if tuple(matrix.shape) == shape] for shape in shapes]
         self.velocities = [torch.zeros(len(group), *group[0].shape) for group in self.groups]
         self.momentum = momentum
         self.decay = decay
 
+    def step(self, rate: float, pool: Executor) -> None:
+        """One step, a group a task; 0.2 * `rate` is about the root mean square of the change of an entry."""
+        list(pool.map(self._update, self.groups, self.velocities, [rate] * len(self.groups)))
+
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """One step at learning rate `rate`, in units of the update's root mean square times five."""
-        for group, velocity in zip(self.groups, self.velocities, strict=True):
-            gradient = torch.stack([matrix.grad for matrix in group])
-            velocity.lerp_(gradient, 1 - self.momentum)
-            update = orthogonal(gradient.lerp(velocity, self.momentum))
-            scale = rate * 0.2 * max(update.shape[-2:]) ** 0.5
-            for matrix, part in zip(group, update, strict=True):
-                matrix.mul_(1 - rate * self.decay).add_(part, alpha=-scale)
+    def _update(self, group: list[Tensor], velocity: Tensor, rate: float) -> None:
+        gradient = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
+        velocity.lerp_(gradient, 1 - self.momentum)
+        update = orthogonal(gradient.lerp(velocity, self.momentum))
+        scale = rate * 0.2 * max(update.shape[-2:]) ** 0.5
+        for matrix, part in zip(group, update, strict=True):
+            matrix.mul_(1 - rate * self.decay).add_(part, alpha=-scale)
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -37,7 +43,7 @@ def orthogonal(x: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     wide = x.shape[-2] <= x.shape[-1]
     y = (x if wide else x.mT).bfloat16()
-    y = y / (y.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    y = y / (torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(ITERATIONS):
         square = y @ y.mT
         y = a * y + (b * square + c * square @ square) @ y

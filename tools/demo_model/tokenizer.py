@@ -1,6 +1,6 @@
 """Trains the tokenizer: byte-level BPE over the generator's own dialogues, every digit a token of its own.
 
-    PYTHONPATH=tools python -m demo_model.tokenizer --out core/tessera/demo
+PYTHONPATH=tools python -m demo_model.tokenizer --out core/tessera/demo
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def write(out: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     write(parser.parse_args().out)
 
