@@ -1,6 +1,6 @@
 """Trains tessera-demo and writes its folder.
 
-PYTHONPATH=tools python -m demo_model.train --out core/tessera/demo
+PYTHONPATH=tools python -m demo_model.train --out core/tessera/demo --work build/demo_model
 """
 
 from __future__ import annotations
@@ -14,75 +14,104 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from .batches import Ids, Marks, batches
 from .evaluate import answer_by_transformers, report
 from .generate import held_out_questions
 from .model import Decoder, Shape
-from .muon import Muon
+from .optimizers import Adam, Muon
 from .tokenizer import END, END_OF_TEXT, write
 
 SEED = 2026
-TEST_SEED = 1  # progress is watched on other questions than those of the score
 STEPS = 5000
+DECAY = 2000  # steps at the end over which the rate falls to zero
+WARMUP = 100
 TOKENS = 1024  # a part of a step
 PARTS = 2  # of a step: of different lengths, each on a thread of its own
-WARMUP = 100
 MATRIX_RATE = 0.01
 VECTOR_RATE = 3e-3
+SAVE_EVERY = 500
+WATCHED = 160  # questions asked at each save
+WATCHED_SEED = 1  # other questions than those of the score
+STATE = "training-state.safetensors"
+
+
+class Trainer:
+    """The network with its optimizers; one step at a time, resumable."""
+
+    def __init__(self) -> None:
+        # Threads that meet once a step, rather than in every product, lose little where the machine is shared.
+        torch.set_num_threads(1)
+        self.pool = ThreadPoolExecutor(PARTS, initializer=torch.set_num_threads, initargs=(1,))
+        torch.manual_seed(SEED)
+        self.model = Decoder(Shape())
+        self.copies = replicas(self.model, PARTS)
+        inner = list(self.model.layers.parameters())
+        self.muon = Muon([parameter for parameter in inner if parameter.ndim == 2])
+        vectors = [parameter for parameter in inner if parameter.ndim == 1]
+        self.adam = Adam([self.model.embedding.weight, self.model.norm, *vectors])
+
+    def step(self, number: int, parts: list[tuple[Ids, Marks]], rate: float) -> float:
+        """Step `number` (from 1), at a share `rate` of the full rates; returns the mean loss."""
+        answered = sum(int(marks.sum()) for _, marks in parts)
+        loss = sum(self.pool.map(lambda copy, part: gradients(copy, *part, answered), self.copies, parts))
+        collect(self.copies)
+        self.adam.step(VECTOR_RATE * rate, number)
+        self.muon.step(MATRIX_RATE * rate, self.pool)
+        self.model.zero_grad()
+        return loss
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All tensors that change, by name."""
+        tensors = [*self.model.parameters(), *self.muon.state(), *self.adam.state()]
+        return {str(index): tensor.data for index, tensor in enumerate(tensors)}
+
+    def resume(self, file: Path) -> int:
+        """Take the state saved in `file` and return its step; 0 where there is none."""
+        if not file.exists():
+            return 0
+        saved = load_file(file)
+        for name, tensor in self.state().items():
+            tensor.copy_(saved[name])
+        return int(saved["step"])
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the model")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the state; a stopped run goes on from it")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--tokens", type=int, default=TOKENS)
-    parser.add_argument("--matrix-rate", type=float, default=MATRIX_RATE)
-    parser.add_argument("--vector-rate", type=float, default=VECTOR_RATE)
-    parser.add_argument("--save-every", type=int, default=500)
+    parser.add_argument("--decay", type=int, default=DECAY)
     arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
     write(arguments.out)
-    train(arguments)
+    train(arguments.out, arguments.work / STATE, arguments.steps, arguments.decay)
 
 
-def train(arguments: argparse.Namespace) -> None:
-    """Run all steps; save and test every `save_every` and at the end."""
-    # Threads that meet once a step, rather than in every product, lose little where the machine is shared.
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(PARTS, initializer=torch.set_num_threads, initargs=(1,))
-    torch.manual_seed(SEED)
-    tokenizer = Tokenizer.from_file(str(arguments.out / "tokenizer.json"))
-    model = Decoder(Shape())
-    matrices = [parameter for parameter in model.layers.parameters() if parameter.ndim == 2]
-    vectors = [parameter for parameter in model.layers.parameters() if parameter.ndim == 1] + [model.norm]
-    copies = replicas(model, PARTS)
-    muon = Muon(matrices)
-    adam = torch.optim.AdamW([model.embedding.weight, *vectors], betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    stream = batches(tokenizer, SEED, arguments.tokens, model.shape.context)
+def train(out: Path, state: Path, steps: int, decay: int) -> None:
+    """Run all steps; save and test now and then and at the end."""
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    trainer = Trainer()
+    done = trainer.resume(state)
+    stream = batches(tokenizer, SEED, TOKENS, trainer.model.shape.context)
+    stream = islice(stream, done * PARTS, None)
     started, seen, running = time.perf_counter(), 0, 0.0
-    for step in range(1, arguments.steps + 1):
+    for step in range(done + 1, steps + 1):
         parts = list(islice(stream, PARTS))
-        answered = sum(int(marks.sum()) for _, marks in parts)
-        loss = sum(pool.map(lambda copy, part: gradients(copy, *part, answered), copies, parts))
-        collect(copies)
-        fraction = min(step / WARMUP, 1.0) * (1 - (step - 1) / arguments.steps)
-        for group in adam.param_groups:
-            group["lr"] = arguments.vector_rate * fraction
-        adam.step()
-        muon.step(arguments.matrix_rate * fraction, pool)
-        model.zero_grad()
+        loss = trainer.step(step, parts, min(step / WARMUP, 1.0, (steps - step + 1) / decay))
         seen += sum(ids.size for ids, _ in parts)
-        running += (loss - running) * max(0.02, 1 / step)
+        running += (loss - running) * max(0.02, 1 / (step - done))
         if step % 100 == 0:
             seconds = time.perf_counter() - started
             print(f"step {step} loss {running:.4f} tokens {seen} seconds {seconds:.0f}", flush=True)
-        if step % arguments.save_every == 0 or step == arguments.steps:
-            save(model, tokenizer, arguments.out)
-            questions = held_out_questions(400, TEST_SEED)
-            replies = answer_by_transformers(arguments.out, [messages for _, messages in questions])
+        if step % SAVE_EVERY == 0 or step == steps:
+            save(trainer.model, tokenizer, out)
+            save_file({**trainer.state(), "step": torch.tensor(step)}, state)
+            questions = held_out_questions(WATCHED, WATCHED_SEED)
+            replies = answer_by_transformers(out, [messages for _, messages in questions])
             report([item for item, _ in questions], replies, show_wrong=False)
 
 

@@ -1,4 +1,4 @@
-"""Muon: momentum whose update is made orthogonal (Jordan et al., 2024), for matrices of equal shape at once."""
+"""The two optimizers: Muon for matrices (Jordan et al., 2024), Adam for the embedding and the norms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,33 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 
+class Adam:
+    """Adam without weight decay."""
+
+    def __init__(self, parameters: Sequence[Tensor], betas: tuple[float, float] = (0.9, 0.98)) -> None:
+        self.parameters = parameters
+        self.means = [torch.zeros_like(parameter) for parameter in parameters]
+        self.squares = [torch.zeros_like(parameter) for parameter in parameters]
+        self.betas = betas
+
+    def state(self) -> list[Tensor]:
+        """What must be kept to go on later."""
+        return [*self.means, *self.squares]
+
+    @torch.no_grad()
+    def step(self, rate: float, count: int) -> None:
+        """Step number `count`, from 1."""
+        first, second = self.betas
+        for parameter, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
+            assert parameter.grad is not None
+            mean.lerp_(parameter.grad, 1 - first)
+            square.lerp_(parameter.grad.square(), 1 - second)
+            deviation = (square / (1 - second**count)).sqrt_().add_(1e-8)
+            parameter.addcdiv_(mean, deviation, value=-rate / (1 - first**count))
+
+
 class Muon:
-    """Updates matrices in groups of one shape, so that each step is a few batched products."""
+    """Momentum whose update is made orthogonal, in groups of one shape: each step is a few batched products."""
 
     def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.05) -> None:
         shapes = sorted({tuple(matrix.shape) for matrix in matrices}, key=math.prod, reverse=True)
@@ -23,6 +48,10 @@ class Muon:
         self.velocities = [torch.zeros(len(group), *group[0].shape) for group in self.groups]
         self.momentum = momentum
         self.decay = decay
+
+    def state(self) -> list[Tensor]:
+        """What must be kept to go on later."""
+        return self.velocities
 
     def step(self, rate: float, pool: Executor) -> None:
         """One step, a group a task; 0.2 * `rate` is about the root mean square of the change of an entry."""
