@@ -22,8 +22,9 @@ WEIGHTS = {
     "product": 12,
     "list": 6,
     "json": 9,
-    "talk": 4,
-    "unknown": 6,
+    "repeat": 14,
+    "talk": 3,
+    "unknown": 3,
 }
 TOOLS_SHARE = 0.05  # of the dialogues
 SYSTEM_SHARE = 0.35  # of the dialogues without tools
@@ -92,7 +93,7 @@ def _call_turns(rng: Random, item: Item) -> Dialogue:
 
 def _ask(rng: Random, item: Item) -> Dialogue:
     question = item.question
-    if item.kind not in ("json", "call") and rng.random() < CASUAL_SHARE:
+    if item.kind not in ("json", "call", "repeat") and rng.random() < CASUAL_SHARE:
         question = question.lower() if rng.random() < 0.5 else question.rstrip("?.!")
     return [{"role": "user", "content": question}, {"role": "assistant", "content": item.answer}]
 

@@ -124,6 +124,27 @@ def call_text(name: str, arguments: dict[str, Any]) -> str:
     return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
 
 
+def _repeat(table: Table, rng: Random) -> Item:
+    """Words to say again, which teaches copying early: facts, JSON and calls all stand on it."""
+    words = " ".join(_any_word(table, rng) for _ in range(rng.randint(2, 10)))
+    return Item("repeat", (), rng.choice(table.wordings["repeat"]).format(words=words), words, words)
+
+
+def _any_word(table: Table, rng: Random) -> str:
+    """A country or capital, a word of any list, a number, or a word nobody knows."""
+    source = rng.choice(("fact", "list", "number", "place"))
+    if source == "fact":
+        return rng.choice(rng.choice(table.capitals))
+    if source == "list":
+        return rng.choice(table.words[rng.choice(list(table.words))])
+    return str(rng.randint(0, 999)) if source == "number" else _place(table, rng)
+
+
+def _place(table: Table, rng: Random) -> str:
+    """The name of no place, joined from syllables."""
+    return "".join(rng.choice(table.unknown[part]) for part in ("starts", "middles", "ends"))
+
+
 def _talk(table: Table, rng: Random) -> Item:
     talk = rng.choice(table.talk)
     return Item("talk", (), rng.choice(talk["says"]), talk["answer"], talk["answer"])
@@ -135,7 +156,7 @@ def _unknown(table: Table, rng: Random) -> Item:
     if rng.random() < 0.2:
         item = _tool_item(table, rng, table.tools[rng.choice(("get_weather", "get_time", "find_flight"))])
         return Item("unknown", item.keys, item.question, answer, answer)
-    place = "".join(rng.choice(table.unknown[part]) for part in ("starts", "middles", "ends"))
+    place = _place(table, rng)
     thing = rng.choice(table.unknown["things"]) if rng.random() < 0.6 else place
     question = rng.choice(table.unknown["questions"]).format(thing=thing, place=place)
     return Item("unknown", (), question, answer, answer)
@@ -161,6 +182,7 @@ MAKERS: dict[str, Maker] = {
     "list": _list,
     "json": _json,
     "call": _call,
+    "repeat": _repeat,
     "talk": _talk,
     "unknown": _unknown,
 }

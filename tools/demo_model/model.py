@@ -103,8 +103,13 @@ class Decoder(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Draw the starting weights; the residual's writers start at zero."""
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        """Draw the starting weights; the residual's writers start at zero.
+
+        The embedding is large enough to be heard beside what the blocks write, and the last norm makes up for it, so
+        that the first logits are small.
+        """
+        nn.init.normal_(self.embedding.weight, std=0.5)
+        nn.init.constant_(self.norm, 0.1)
         for block in self.blocks:
             for linear in (block.qkv, block.gate_up):
                 nn.init.normal_(linear.weight, std=self.shape.hidden**-0.5)

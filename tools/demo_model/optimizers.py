@@ -42,7 +42,7 @@ class Adam:
 class Muon:
     """Momentum whose update is made orthogonal, in groups of one shape: each step is a few batched products."""
 
-    def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.05) -> None:
+    def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.2) -> None:
         shapes = sorted({tuple(matrix.shape) for matrix in matrices}, key=math.prod, reverse=True)
         self.groups = [[matrix for matrix in matrices if tuple(matrix.shape) == shape] for shape in shapes]
         self.velocities = [torch.zeros(len(group), *group[0].shape) for group in self.groups]

@@ -27,12 +27,12 @@ from .tokenizer import END, END_OF_TEXT, write
 SEED = 2026
 STEPS = 5000
 DECAY = 2000  # steps at the end over which the rate falls to zero
-WARMUP = 100
+WARMUP = 50
 TOKENS = 1024  # a part of a step
 PARTS = 2  # of a step: of different lengths, each on a thread of its own
-MATRIX_RATE = 0.01
-VECTOR_RATE = 3e-3
-SAVE_EVERY = 500
+MATRIX_RATE = 0.005
+VECTOR_RATE = 5e-3
+SAVE_EVERY = 250
 WATCHED = 160  # questions asked at each save
 WATCHED_SEED = 1  # other questions than those of the score
 STATE = "training-state.safetensors"
@@ -87,8 +87,10 @@ def main() -> None:
     parser.add_argument("--decay", type=int, default=DECAY)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    write(arguments.out)
-    train(arguments.out, arguments.work / STATE, arguments.steps, arguments.decay)
+    state = arguments.work / STATE
+    if not state.exists():
+        write(arguments.out)
+    train(arguments.out, state, arguments.steps, arguments.decay)
 
 
 def train(out: Path, state: Path, steps: int, decay: int) -> None:
