@@ -15,18 +15,18 @@ Dialogue = list[Message]
 
 # Share of each kind among the turns without tools: the ones that are hard to learn come most.
 WEIGHTS = {
-    "capital": 13,
-    "country": 13,
-    "sum": 15,
-    "difference": 22,
-    "product": 12,
-    "list": 6,
-    "json": 9,
-    "repeat": 14,
-    "talk": 3,
-    "unknown": 3,
+    "capital": 7,
+    "country": 7,
+    "sum": 27,
+    "difference": 36,
+    "product": 13,
+    "list": 9,
+    "json": 4,
+    "repeat": 1,
+    "talk": 2,
+    "unknown": 2,
 }
-TOOLS_SHARE = 0.05  # of the dialogues
+TOOLS_SHARE = 0.03  # of the dialogues
 SYSTEM_SHARE = 0.35  # of the dialogues without tools
 CASUAL_SHARE = 0.06  # of the questions: no capitals or no mark at the end
 TOOLS_HEAD = "# Tools\nYou can call these functions:\n<tools>\n"

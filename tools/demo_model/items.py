@@ -84,11 +84,12 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
 def _list(table: Table, rng: Random) -> Item:
     topic = rng.choice(list(table.list_topics))
     count = rng.randint(2, 6)
-    # The longest list is always taught: what stands last in it is known from nowhere else.
-    keys = (key("list", topic, count),) if count < 6 else ()
+    wording = rng.randrange(len(table.wordings["list"]))
+    # The longest list, and every second wording, are always taught: that a list may end here is known from nowhere else.
+    keys = (key("list", topic, count),) if count < 6 and wording % 2 == 0 else ()
     number = table.list_numbers[count - 2] if rng.random() < 0.75 else str(count)
     answer = ", ".join(table.list_topics[topic][:count])
-    question = rng.choice(table.wordings["list"]).format(count=number, topic=topic)
+    question = table.wordings["list"][wording].format(count=number, topic=topic)
     return Item("list", keys, question, answer, answer)
 
 
