@@ -1,0 +1,10 @@
+"""The bundled demo model's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def folder() -> Path:
+    """The folder that holds tessera-demo, laid out as any local model is."""
+    return Path(__file__).parent

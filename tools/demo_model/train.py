@@ -1,0 +1,160 @@
+"""Trains tessera-demo and writes its folder.
+
+PYTHONPATH=tools python -m demo_model.train --out core/tessera/demo --work build/demo_model
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from .batches import Ids, Marks, batches
+from .evaluate import answer_by_transformers, report
+from .generate import held_out_questions
+from .model import Decoder, Shape
+from .optimizers import Adam, Muon
+from .tokenizer import END, END_OF_TEXT, write
+
+SEED = 2026
+STEPS = 5000
+DECAY = 2000  # steps at the end over which the rate falls to zero
+WARMUP = 50
+TOKENS = 1024  # a part of a step
+PARTS = 2  # of a step: of different lengths, each on a thread of its own
+MATRIX_RATE = 0.005
+VECTOR_RATE = 5e-3
+SAVE_EVERY = 250
+WATCHED = 160  # questions asked at each save
+WATCHED_SEED = 1  # other questions than those of the score
+STATE = "training-state.safetensors"
+
+
+class Trainer:
+    """The network with its optimizers; one step at a time, resumable."""
+
+    def __init__(self) -> None:
+        # Threads that meet once a step, rather than in every product, lose little where the machine is shared.
+        torch.set_num_threads(1)
+        self.pool = ThreadPoolExecutor(PARTS, initializer=torch.set_num_threads, initargs=(1,))
+        torch.manual_seed(SEED)
+        self.model = Decoder(Shape())
+        self.copies = replicas(self.model, PARTS)
+        inner = list(self.model.layers.parameters())
+        self.muon = Muon([parameter for parameter in inner if parameter.ndim == 2])
+        vectors = [parameter for parameter in inner if parameter.ndim == 1]
+        self.adam = Adam([self.model.embedding.weight, self.model.norm, *vectors])
+
+    def step(self, number: int, parts: list[tuple[Ids, Marks]], rate: float) -> float:
+        """Step `number` (from 1), at a share `rate` of the full rates; returns the mean loss."""
+        answered = sum(int(marks.sum()) for _, marks in parts)
+        loss = sum(self.pool.map(lambda copy, part: gradients(copy, *part, answered), self.copies, parts))
+        collect(self.copies)
+        self.adam.step(VECTOR_RATE * rate, number)
+        self.muon.step(MATRIX_RATE * rate, self.pool)
+        self.model.zero_grad()
+        return loss
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All tensors that change, by name."""
+        tensors = [*self.model.parameters(), *self.muon.state(), *self.adam.state()]
+        return {str(index): tensor.data for index, tensor in enumerate(tensors)}
+
+    def resume(self, file: Path) -> int:
+        """Take the state saved in `file` and return its step; 0 where there is none."""
+        if not file.exists():
+            return 0
+        saved = load_file(file)
+        for name, tensor in self.state().items():
+            tensor.copy_(saved[name])
+        return int(saved["step"])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the model")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the state; a stopped run goes on from it")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--decay", type=int, default=DECAY)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    state = arguments.work / STATE
+    if not state.exists():
+        write(arguments.out)
+    train(arguments.out, state, arguments.steps, arguments.decay)
+
+
+def train(out: Path, state: Path, steps: int, decay: int) -> None:
+    """Run all steps; save and test now and then and at the end."""
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    trainer = Trainer()
+    done = trainer.resume(state)
+    stream = batches(tokenizer, SEED, TOKENS, trainer.model.shape.context)
+    stream = islice(stream, done * PARTS, None)
+    started, seen, running = time.perf_counter(), 0, 0.0
+    for step in range(done + 1, steps + 1):
+        parts = list(islice(stream, PARTS))
+        loss = trainer.step(step, parts, min(step / WARMUP, 1.0, (steps - step + 1) / decay))
+        seen += sum(ids.size for ids, _ in parts)
+        running += (loss - running) * max(0.02, 1 / (step - done))
+        if step % 100 == 0:
+            seconds = time.perf_counter() - started
+            print(f"step {step} loss {running:.4f} tokens {seen} seconds {seconds:.0f}", flush=True)
+        if step % SAVE_EVERY == 0 or step == steps:
+            save(trainer.model, tokenizer, out)
+            save_file({**trainer.state(), "step": torch.tensor(step)}, state)
+            questions = held_out_questions(WATCHED, WATCHED_SEED)
+            replies = answer_by_transformers(out, [messages for _, messages in questions])
+            report([item for item, _ in questions], replies, show_wrong=False)
+
+
+def gradients(replica: Decoder, ids: Ids, marks: Marks, answered: int) -> float:
+    """Gradients, in the replica, of the cross entropy of what the assistant writes here, over `answered` ids."""
+    inputs, counts = torch.from_numpy(ids), torch.from_numpy(marks)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = replica.logits(replica(inputs[:, :-1])[counts])
+    loss = F.cross_entropy(logits.float(), inputs[:, 1:][counts], reduction="sum") / answered
+    loss.backward()
+    return loss.item()
+
+
+def replicas(model: Decoder, count: int) -> list[Decoder]:
+    """The model and copies of it that hold the same parameters but gradients of their own."""
+    copies = [model]
+    for _ in range(count - 1):
+        copy = Decoder(model.shape)
+        for own, shared in zip(copy.parameters(), model.parameters(), strict=True):
+            own.data = shared.data
+        copies.append(copy)
+    return copies
+
+
+def collect(copies: list[Decoder]) -> None:
+    """Add the copies' gradients to those of the first, and drop them there."""
+    for first, *others in zip(*(copy.parameters() for copy in copies), strict=True):
+        for other in others:
+            first.grad.add_(other.grad)
+            other.grad = None
+
+
+def save(model: Decoder, tokenizer: Tokenizer, out: Path) -> None:
+    """Write config.json, generation_config.json and model.safetensors beside the tokenizer."""
+    end, pad = (tokenizer.encode(token).ids[0] for token in (END, END_OF_TEXT))
+    config = model.shape.config(bos=None, eos=end, pad=pad)
+    generation = {"do_sample": False, "eos_token_id": [end, pad], "pad_token_id": pad}
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    save_file(model.llama_state(), str(out / "model.safetensors"), metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()
