@@ -1,0 +1,71 @@
+"""The bundled demo, served as `make serve` does, and the wheels, installed as a stranger does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.e2e.served import Served
+from tools.build_dist import build
+
+ROOT = Path(__file__).parents[2]
+QUESTION = "What is the capital of France?"
+
+
+def ask(url: str, question: str) -> str:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="tessera-demo", messages=[{"role": "user", "content": question}], temperature=0
+        )
+    return answer.choices[0].message.content or ""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory):
+    with Served([], tmp_path_factory.mktemp("log") / "log") as served:
+        yield served
+
+
+def test_the_demo_is_served_when_nothing_is_named(demo: Served) -> None:
+    assert "Paris" in ask(demo.url, QUESTION)
+    report = demo.log.read_text()
+    for said in ("device", "dtype", "weights", "KV room", "requests of 1,024 tokens", "URL", "curl "):
+        assert said in report
+
+
+def test_the_demo_scores_through_the_server(demo: Served) -> None:
+    """200 held-out questions by the openai client at temperature 0."""
+    command = [sys.executable, "-m", "tools.demo_model.evaluate", "--base-url", f"{demo.url}/v1", "--at-least", "0.9", "--each-at-least", "0.75"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_wheels_alone_serve_a_right_answer(tmp_path: Path) -> None:
+    """Both wheels into a fresh environment outside the clone, with nothing of the clone on its path."""
+    wheels = tmp_path / "dist"
+    build(ROOT, wheels)
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin/python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*install, *constraints, "--find-links", str(wheels), "tessera-llm[cpu]"], cwd=tmp_path, check=True)
+    own = subprocess.run(
+        [str(python), "-c", "import tessera; print(tessera.__file__)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(own.stdout.strip()).is_relative_to(environment)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TESSERA_"))}
+    with Served(
+        [], tmp_path / "log", [str(environment / "bin/tessera")], environment=variables, folder=tmp_path
+    ) as served:
+        assert "Paris" in ask(served.url, QUESTION)
