@@ -85,7 +85,7 @@ def _list(table: Table, rng: Random) -> Item:
     topic = rng.choice(list(table.list_topics))
     count = rng.randint(2, 6)
     wording = rng.randrange(len(table.wordings["list"]))
-    # The longest list, and every second wording, are always taught: that a list may end here is known from nowhere else.
+    # The longest list and every second wording are always taught: else nothing says that a list can end here.
     keys = (key("list", topic, count),) if count < 6 and wording % 2 == 0 else ()
     number = table.list_numbers[count - 2] if rng.random() < 0.75 else str(count)
     answer = ", ".join(table.list_topics[topic][:count])
