@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from demo_model.model import Decoder, Shape
-from demo_model.shuffle import shuffle
 from safetensors.torch import load_file
+
 from tessera.demo import folder
+from tools.demo_model.model import Decoder, Shape
+from tools.demo_model.shuffle import shuffle
 
 
 @pytest.fixture(scope="module")

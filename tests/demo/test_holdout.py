@@ -8,11 +8,12 @@ from itertools import islice
 from random import Random
 
 import pytest
-from demo_model import items
-from demo_model.generate import Dialogue, held_out_questions, training_dialogues
-from demo_model.holdout import ONE_IN, any_held_out, is_held_out, key
-from demo_model.items import MAKERS, TESTED, held_out_item, training_item
-from demo_model.table import Table, load
+
+from tools.demo_model import items
+from tools.demo_model.generate import Dialogue, held_out_questions, training_dialogues
+from tools.demo_model.holdout import ONE_IN, any_held_out, is_held_out, key
+from tools.demo_model.items import MAKERS, TESTED, held_out_item, training_item
+from tools.demo_model.table import Table, load
 
 DIALOGUES = 6000
 WORDS = {"sum": "plus", "difference": "minus", "product": "times"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from demo_model.items import Item
-from demo_model.judge import is_right
+
+from tools.demo_model.items import Item
+from tools.demo_model.judge import is_right
 
 
 def item(kind: str, expected: str) -> Item:

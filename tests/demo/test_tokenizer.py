@@ -7,13 +7,14 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from demo_model.generate import Dialogue, render, tools_text, training_dialogues
-from demo_model.table import load
-from demo_model.tokenizer import ENTRIES, SPECIAL, TAGS, TEMPLATE
 from jinja2 import Environment
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tessera.demo import folder
 from tokenizers import Tokenizer
+
+from tessera.demo import folder
+from tools.demo_model.generate import Dialogue, render, tools_text, training_dialogues
+from tools.demo_model.table import load
+from tools.demo_model.tokenizer import ENTRIES, SPECIAL, TAGS, TEMPLATE
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,17 @@ def test_the_demo_is_served_when_nothing_is_named(demo: Served) -> None:
 
 def test_the_demo_scores_through_the_server(demo: Served) -> None:
     """200 held-out questions by the openai client at temperature 0."""
-    command = [sys.executable, "-m", "tools.demo_model.evaluate", "--base-url", f"{demo.url}/v1", "--at-least", "0.9", "--each-at-least", "0.75"]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.demo_model.evaluate",
+        "--base-url",
+        f"{demo.url}/v1",
+        "--at-least",
+        "0.9",
+        "--each-at-least",
+        "0.75",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

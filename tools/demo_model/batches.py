@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .generate import render, training_dialogues
+from tools.demo_model.generate import render, training_dialogues
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]

@@ -2,8 +2,8 @@
 
 Of a folder, through transformers, or of a server, through the openai client at temperature 0:
 
-    PYTHONPATH=tools python -m demo_model.evaluate --model core/tessera/demo
-    PYTHONPATH=tools python -m demo_model.evaluate --base-url http://127.0.0.1:8000/v1
+    python -m tools.demo_model.evaluate --model core/tessera/demo
+    python -m tools.demo_model.evaluate --base-url http://127.0.0.1:8000/v1
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import argparse
 from collections import Counter, defaultdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from .generate import Dialogue, held_out_questions
-from .items import Item
-from .judge import is_right
+from tools.demo_model.generate import Dialogue, held_out_questions
+from tools.demo_model.items import Item
+from tools.demo_model.judge import is_right
 
 QUESTIONS = 200
 MAX_TOKENS = 96
@@ -64,16 +65,14 @@ def answer_by_server(base_url: str, name: str, dialogues: list[Dialogue]) -> lis
     """Replies of a server, one request a dialogue."""
     from openai import OpenAI
 
-    client = OpenAI(base_url=base_url, api_key="none")
     replies = []
-    for messages in dialogues:
-        completion = client.chat.completions.create(
-            model=name,
-            messages=messages,
-            temperature=0,
-            max_tokens=MAX_TOKENS,
-        )
-        replies.append(completion.choices[0].message.content or "")
+    with OpenAI(base_url=base_url, api_key="none") as client:
+        for messages in dialogues:
+            asked: Any = messages  # the client's own types of messages
+            completion = client.chat.completions.create(
+                model=name, messages=asked, temperature=0, max_tokens=MAX_TOKENS
+            )
+            replies.append(completion.choices[0].message.content or "")
     return replies
 
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from random import Random
 
-from .items import TESTED, Item, held_out_item, training_call, training_item
-from .table import Table, Tool, load
+from tools.demo_model.items import TESTED, Item, held_out_item, training_call, training_item
+from tools.demo_model.table import Table, Tool, load
 
 Message = dict[str, str]
 Dialogue = list[Message]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from .items import Item
+from tools.demo_model.items import Item
 
 
 def is_right(item: Item, reply: str) -> bool:

@@ -90,6 +90,9 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids to hidden states and, through the tied embedding, to logits."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape

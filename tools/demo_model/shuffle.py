@@ -1,6 +1,6 @@
 """Writes a copy of a model whose every matrix has its own entries in another order: what it knew is gone.
 
-    PYTHONPATH=tools python -m demo_model.shuffle --model core/tessera/demo --out build/shuffled
+    python -m tools.demo_model.shuffle --model core/tessera/demo --out build/shuffled
 
 The copy answers the same questions as badly as chance, which shows that nothing outside the weights knows an answer.
 """

@@ -1,6 +1,6 @@
 """Trains the tokenizer: byte-level BPE over the generator's own dialogues, every digit a token of its own.
 
-PYTHONPATH=tools python -m demo_model.tokenizer --out core/tessera/demo
+python -m tools.demo_model.tokenizer --out core/tessera/demo
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from .generate import render, training_dialogues
+from tools.demo_model.generate import render, training_dialogues
 
 ENTRIES = 1024
 DIALOGUES = 30_000

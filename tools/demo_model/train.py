@@ -1,6 +1,6 @@
 """Trains tessera-demo and writes its folder.
 
-PYTHONPATH=tools python -m demo_model.train --out core/tessera/demo --work build/demo_model
+python -m tools.demo_model.train --out core/tessera/demo --work build/demo_model
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from .batches import Ids, Marks, batches
-from .evaluate import answer_by_transformers, report
-from .generate import held_out_questions
-from .model import Decoder, Shape
-from .optimizers import Adam, Muon
-from .tokenizer import END, END_OF_TEXT, write
+from tools.demo_model.batches import Ids, Marks, batches
+from tools.demo_model.evaluate import answer_by_transformers, report
+from tools.demo_model.generate import held_out_questions
+from tools.demo_model.model import Decoder, Shape
+from tools.demo_model.optimizers import Adam, Muon
+from tools.demo_model.tokenizer import END, END_OF_TEXT, write
 
 SEED = 2026
 STEPS = 5000
@@ -56,12 +56,12 @@ class Trainer:
     def step(self, number: int, parts: list[tuple[Ids, Marks]], rate: float) -> float:
         """Step `number` (from 1), at a share `rate` of the full rates; returns the mean loss."""
         answered = sum(int(marks.sum()) for _, marks in parts)
-        loss = sum(self.pool.map(lambda copy, part: gradients(copy, *part, answered), self.copies, parts))
+        losses = list(self.pool.map(lambda copy, part: gradients(copy, part[0], part[1], answered), self.copies, parts))
         collect(self.copies)
         self.adam.step(VECTOR_RATE * rate, number)
         self.muon.step(MATRIX_RATE * rate, self.pool)
         self.model.zero_grad()
-        return loss
+        return sum(losses)
 
     def state(self) -> dict[str, torch.Tensor]:
         """All tensors that change, by name."""
