@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tools.demo_model.holdout import ONE_IN, any_held_out, key
-from tools.demo_model.table import Table, Tool
+from .holdout import ONE_IN, any_held_out, is_held_out, key
+from .table import Table, Tool
 
 Maker = Callable[[Table, Random], "Item"]
 
@@ -74,8 +74,11 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
     def make(table: Table, rng: Random) -> Item:
         limit = small if rng.random() < 0.25 else top
         a, b = rng.randint(0, limit), rng.randint(0, limit)
-        answer = table.answers[kind].format(a=a, b=b, result=result(a, b))
         question = rng.choice(table.wordings[kind]).format(a=a, b=b)
+        # A product may be said the other way round, so that both orders are seen to be one; never into a held-out order.
+        turned = kind == "product" and rng.random() < 0.5 and not is_held_out(key(kind, b, a))
+        first, second = (b, a) if turned else (a, b)
+        answer = table.answers[kind].format(a=first, b=second, result=result(a, b))
         return Item(kind, (key(kind, a, b),), question, answer, str(result(a, b)))
 
     return make
