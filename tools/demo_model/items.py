@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from .holdout import ONE_IN, any_held_out, is_held_out, key
-from .table import Table, Tool
+from tools.demo_model.holdout import ONE_IN, any_held_out, is_held_out, key
+from tools.demo_model.table import Table, Tool
 
 Maker = Callable[[Table, Random], "Item"]
 
