@@ -75,7 +75,7 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
         limit = small if rng.random() < 0.25 else top
         a, b = rng.randint(0, limit), rng.randint(0, limit)
         question = rng.choice(table.wordings[kind]).format(a=a, b=b)
-        # A product may be said the other way round, so that both orders are seen to be one; never into a held-out order.
+        # A product may be said in the other order, so that both are seen to be one; never in a held-out order.
         turned = kind == "product" and rng.random() < 0.5 and not is_held_out(key(kind, b, a))
         first, second = (b, a) if turned else (a, b)
         answer = table.answers[kind].format(a=first, b=second, result=result(a, b))
