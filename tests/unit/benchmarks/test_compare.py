@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.compare import main, run_rounds
+from benchmarks.engines import EngineError, find_peers
+from benchmarks.measure import Task
+from benchmarks.record import Record, Setup
+from benchmarks.tuning import Tuning, preload, ranges
+
+SETUP = Setup("small", "bfloat16", 4, 8, "two cores")
+TASK = Task("small", "small", "bfloat16", 4, 8, [1, 8], 100, 2, 0)
+
+
+class Stub:
+    """An engine that answers at once; log: every (engine, round, batch) that ran. stops_before: batch size before which
+    it ends with an error."""
+
+    def __init__(self, name: str, log: list[tuple[str, int, int]], stops_before: int | None = None) -> None:
+        self.name = name
+        self.tuning = Tuning(missing=["a library"])
+        self._log = log
+        self._stops_before = stops_before
+
+    def run(self, task: Task) -> Iterator[dict[str, Any]]:
+        for batch in task.batches:
+            if batch == self._stops_before:
+                raise EngineError(f"{self.name} ended with 1: out of memory")
+            self._log.append((self.name, task.seed, batch))
+            yield {"batch": batch, "prefill": 1.0, "decode": 2.0, "load_s": 3.0, "version": "4"}
+
+
+def run(engines: list[Stub], record: Record, rounds: int = 2) -> list[str]:
+    return run_rounds(engines, TASK, record, rounds, lambda line: None, lambda: 0.25)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return Record(tmp_path / "rounds.json", SETUP)
+
+
+def test_engines_take_turns_and_each_round_is_kept(record: Record):
+    log: list[tuple[str, int, int]] = []
+    assert run([Stub("tessera", log), Stub("vllm", log)], record) == []
+    names = ("tessera", "vllm")
+    assert log == [(name, number, batch) for number in (1, 2) for name in names for batch in (1, 8)]
+    assert [(cell.engine, cell.round, cell.batch) for cell in Record.open(record.path, SETUP).cells] == log
+    assert {(cell.busy, cell.missing) for cell in record.cells} == {(0.25, ("a library",))}
+
+
+def test_an_interrupted_comparison_runs_only_what_is_missing(record: Record):
+    before: list[tuple[str, int, int]] = []
+    run([Stub("tessera", before, stops_before=8), Stub("vllm", before)], record, rounds=1)
+    after: list[tuple[str, int, int]] = []
+    run([Stub("tessera", after), Stub("vllm", after)], Record.open(record.path, SETUP))
+    assert after == [("tessera", 1, 8), *[(name, 2, batch) for name in ("tessera", "vllm") for batch in (1, 8)]]
+
+
+def test_one_that_fails_is_left_out_and_the_others_go_on(record: Record):
+    log: list[tuple[str, int, int]] = []
+    failed = run([Stub("tessera", log), Stub("vllm", log, stops_before=1)], record)
+    assert failed == ["vllm ended with 1: out of memory"]
+    assert {name for name, _, _ in log} == {"tessera"}
+    assert len(log) == 4
+
+
+def test_peers_are_the_environments_that_a_driver_knows(tmp_path: Path):
+    for name in ("vllm-zentorch", "llama.cpp", "transformers", "numpy", "tessera"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").touch()
+    (tmp_path / "converted").mkdir()
+    peers, others = find_peers(tmp_path)
+    assert [(peer.name, peer.module) for peer in peers] == [
+        ("llama.cpp", "benchmarks.peers.llama_cpp"),
+        ("transformers", "benchmarks.peers.transformers"),
+        ("vllm-zentorch", "benchmarks.peers.vllm"),
+    ]
+    assert peers[0].python == str(tmp_path / "llama.cpp" / "bin" / "python")
+    assert others == ["numpy", "tessera"]
+
+
+def test_what_cannot_be_loaded_first_is_named(tmp_path: Path):
+    library = tmp_path / "lib" / "own.so"
+    library.parent.mkdir()
+    library.touch()
+    found, missing = preload(tmp_path, system=("no_such_library",), own=("own.so", "other.so"))
+    assert found == str(library)
+    assert missing == [f"{name} is not there to be loaded first" for name in ("libno_such_library", "other.so")]
+
+
+@pytest.mark.parametrize(("cores", "text"), [([0, 1], "0-1"), ([5, 0, 1, 2], "0-2,5"), ([3], "3")])
+def test_cores_are_written_as_ranges(cores: list[int], text: str):
+    assert ranges(cores) == text
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 30
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--batch", "1,x"], ["--batch", "0"], ["--output", "1"], ["--rounds", "0"], ["--peers", "nowhere"]]
+)
+def test_a_wrong_option_is_one_line(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as raised:
+        main(["--model", str(tmp_path), *wrong])
+    assert raised.value.code == 2
+    assert wrong[1].partition(",")[2] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_record_of_something_else_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}), encoding="utf-8")
+    kept = tmp_path / "rounds.json"
+    kept.write_text("{}", encoding="utf-8")
+    assert main(["--model", str(tmp_path), "--json", str(kept)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "does not hold the rounds of a comparison" in said[0]
+    assert kept.read_text(encoding="utf-8") == "{}"
