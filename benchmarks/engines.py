@@ -49,9 +49,10 @@ class Engine:
         """One result for each batch size, as they come. Raises EngineError."""
         if self.environment is not None:
             task = self._converted(task)
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-            command = [self.python, "-m", self.module, task.as_json()]
-            process = subprocess.Popen(
+        command = [self.python, "-m", self.module, task.as_json()]
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
+            subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env=self._variables(),
@@ -59,17 +60,14 @@ class Engine:
                 stderr=said,
                 text=True,
                 start_new_session=True,
-            )
-            timer = _end_after(process, LONGEST_RUN)
-            try:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    yield json.loads(line)
-                if process.wait() != 0:
-                    raise EngineError(f"{self.name} ended with {process.returncode}: {_last_line(said)}")
-            finally:
-                timer.cancel()
-                _end(process)
+            ) as process,
+            _ended_at_the_latest(process, LONGEST_RUN),
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield json.loads(line)
+            if process.wait() != 0:
+                raise EngineError(f"{self.name} ended with {process.returncode}: {_last_line(said)}")
 
     def _variables(self) -> dict[str, str]:
         """The environment: a peer does not see the libraries that this program was given by a path."""
@@ -121,18 +119,21 @@ def find_peers(folder: Path) -> tuple[list[Engine], list[str]]:
     return peers, others
 
 
-def _end_after(process: subprocess.Popen[str], seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, _end, (process,))
-    timer.daemon = True
+@contextlib.contextmanager
+def _ended_at_the_latest(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
+    """Ends the process and what it started after so many seconds, and in any case at the end of the block."""
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, end)
     timer.start()
-    return timer
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process and what it started, if anything of it still runs."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        end()
 
 
 def _last_line(said: Any) -> str:

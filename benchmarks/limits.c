@@ -34,9 +34,11 @@ uint64_t read_memory(const void *data, size_t count, int streams) {
     return read_streams(data, count, 4);
 }
 
-// Each returns the arithmetic operations it did. Independent chains hide how long one operation takes.
+// Each returns the arithmetic operations it did. Independent chains hide how long one operation takes; each begins with
+// another value, or the compiler would see that they are all the same.
 double multiply_float32(size_t rounds, float *out) {
-    floats sums[CHAINS] = {{0}}, factor, term;
+    floats sums[CHAINS], factor, term;
+    for (int c = 0; c < CHAINS; c++) sums[c] = (floats){(float)c};
     for (int i = 0; i < 16; i++) factor[i] = out[i], term[i] = out[16 + i];
     for (size_t r = 0; r < rounds; r++) {
         for (int c = 0; c < CHAINS; c++) sums[c] = sums[c] * factor + term;
@@ -51,7 +53,7 @@ double multiply_bfloat16(size_t rounds, float *out) {
 #if defined(__AVX512BF16__)
     __m512 sums[CHAINS];
     __m512bh factor = (__m512bh)_mm512_loadu_si512(out), term = (__m512bh)_mm512_loadu_si512(out + 16);
-    for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_setzero_ps();
+    for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_set1_ps((float)c);
     for (size_t r = 0; r < rounds; r++) {
         for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_dpbf16_ps(sums[c], factor, term);
     }

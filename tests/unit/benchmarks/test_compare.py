@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from benchmarks.compare import main, run_rounds
-from benchmarks.engines import EngineError, find_peers
+from benchmarks.engines import EngineError
 from benchmarks.measure import Task
 from benchmarks.record import Record, Setup
-from benchmarks.tuning import Tuning, preload, ranges
+from benchmarks.tuning import Tuning
 
 SETUP = Setup("small", "bfloat16", 4, 8, "two cores")
 TASK = Task("small", "small", "bfloat16", 4, 8, [1, 8], 100, 2, 0)
@@ -66,35 +66,6 @@ def test_one_that_fails_is_left_out_and_the_others_go_on(record: Record):
     assert failed == ["vllm ended with 1: out of memory"]
     assert {name for name, _, _ in log} == {"tessera"}
     assert len(log) == 4
-
-
-def test_peers_are_the_environments_that_a_driver_knows(tmp_path: Path):
-    for name in ("vllm-zentorch", "llama.cpp", "transformers", "numpy", "tessera"):
-        (tmp_path / name / "bin").mkdir(parents=True)
-        (tmp_path / name / "bin" / "python").touch()
-    (tmp_path / "converted").mkdir()
-    peers, others = find_peers(tmp_path)
-    assert [(peer.name, peer.module) for peer in peers] == [
-        ("llama.cpp", "benchmarks.peers.llama_cpp"),
-        ("transformers", "benchmarks.peers.transformers"),
-        ("vllm-zentorch", "benchmarks.peers.vllm"),
-    ]
-    assert peers[0].python == str(tmp_path / "llama.cpp" / "bin" / "python")
-    assert others == ["numpy", "tessera"]
-
-
-def test_what_cannot_be_loaded_first_is_named(tmp_path: Path):
-    library = tmp_path / "lib" / "own.so"
-    library.parent.mkdir()
-    library.touch()
-    found, missing = preload(tmp_path, system=("no_such_library",), own=("own.so", "other.so"))
-    assert found == str(library)
-    assert missing == [f"{name} is not there to be loaded first" for name in ("libno_such_library", "other.so")]
-
-
-@pytest.mark.parametrize(("cores", "text"), [([0, 1], "0-1"), ([5, 0, 1, 2], "0-2,5"), ([3], "3")])
-def test_cores_are_written_as_ranges(cores: list[int], text: str):
-    assert ranges(cores) == text
 
 
 def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
