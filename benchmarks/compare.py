@@ -40,13 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setup = Setup(options.model.name, options.dtype, options.input, options.output, machine.describe())
     try:
         record = Record.open(options.json, setup)
-        task = _task(options)
-    except (RecordError, OSError, ValueError) as error:
+    except RecordError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
     _say(f"{len(engines)} engines, {options.rounds} rounds, kept in {options.json}")
     try:
-        failed = run_rounds(engines, task, record, options.rounds, _say, lambda: machine.busy(WATCH_SECONDS))
+        failed = run_rounds(engines, _task(options), record, options.rounds, _say, lambda: machine.busy(WATCH_SECONDS))
     except KeyboardInterrupt:
         _say(f"Interrupted; the same command with --json {options.json} goes on from here")
         return 130
@@ -95,7 +94,6 @@ def _cell(result: dict[str, Any], number: int, engine: Runnable, busy: float | N
 
 
 def _task(options: argparse.Namespace) -> Task:
-    """Raises OSError or ValueError where the model's folder has no readable config.json."""
     config = json.loads((options.model / "config.json").read_text(encoding="utf-8"))
     folder = str(options.model)
     return Task(
@@ -133,7 +131,7 @@ def _say(line: str) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="compare.py", description=__doc__)
-    parser.add_argument("--model", type=_folder, required=True, metavar="FOLDER", help="config.json and *.safetensors")
+    parser.add_argument("--model", type=_model, required=True, metavar="FOLDER", help="config.json and *.safetensors")
     parser.add_argument("--peers", type=_folder, metavar="FOLDER", help="one virtual environment for each peer in it")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often all are run (3)")
     parser.add_argument("--batch", type=_counts, default=[1, 8, 32], metavar="N,N", help="batch sizes (1,8,32)")
@@ -152,6 +150,13 @@ def _folder(text: str) -> Path:
     path = Path(text).expanduser().resolve()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return path
+
+
+def _model(text: str) -> Path:
+    path = _folder(text)
+    if not (path / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text} holds no config.json, so it is not a model's folder")
     return path
 
 

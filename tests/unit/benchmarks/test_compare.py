@@ -43,6 +43,12 @@ def record(tmp_path: Path) -> Record:
     return Record(tmp_path / "rounds.json", SETUP)
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}), encoding="utf-8")
+    return tmp_path
+
+
 def test_engines_take_turns_and_each_round_is_kept(record: Record):
     log: list[tuple[str, int, int]] = []
     assert run([Stub("tessera", log), Stub("vllm", log)], record) == []
@@ -76,20 +82,28 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--batch", "1,x"], ["--batch", "0"], ["--output", "1"], ["--rounds", "0"], ["--peers", "nowhere"]]
+    ("option", "value", "said"),
+    [
+        ("--batch", "1,x", "x is not a whole number from 1 on"),
+        ("--batch", "0", "0 is not a whole number from 1 on"),
+        ("--output", "1", "1 is not a whole number from 2 on"),
+        ("--peers", "nowhere", "there is no folder nowhere"),
+        ("--model", ".", ". holds no config.json"),
+    ],
 )
-def test_a_wrong_option_is_one_line(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_wrong_option_is_one_line(
+    option: str, value: str, said: str, model: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as raised:
-        main(["--model", str(tmp_path), *wrong])
+        main(["--model", str(model), option, value])
     assert raised.value.code == 2
-    assert wrong[1].partition(",")[2] in capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: {said}" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_record_of_something_else_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}), encoding="utf-8")
-    kept = tmp_path / "rounds.json"
+def test_a_record_of_something_else_is_one_line(model: Path, capsys: pytest.CaptureFixture[str]):
+    kept = model / "rounds.json"
     kept.write_text("{}", encoding="utf-8")
-    assert main(["--model", str(tmp_path), "--json", str(kept)]) == 2
+    assert main(["--model", str(model), "--json", str(kept)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "does not hold the rounds of a comparison" in said[0]
