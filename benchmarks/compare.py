@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
     _say(f"{len(engines)} engines, {options.rounds} rounds, kept in {options.json}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended then too
     try:
         failed = run_rounds(engines, _task(options), record, options.rounds, _say, lambda: machine.busy(WATCH_SECONDS))
     except KeyboardInterrupt:
