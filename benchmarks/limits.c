@@ -1,0 +1,67 @@
+// Kernels that do nothing but read, or nothing but multiply and add: what no program on this machine can exceed.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+typedef uint64_t words __attribute__((vector_size(64)));
+typedef float floats __attribute__((vector_size(64)));
+
+enum { AHEAD = 32, CHAINS = 12 };
+
+// Several streams at once keep more of the memory's channels busy than one does; which number is best is measured.
+static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t count, int streams) {
+    words seen[4] = {{0}};
+    size_t part = count / streams;
+    for (size_t i = 0; i < part; i++) {
+        for (int s = 0; s < streams; s++) {
+            const words *place = data + s * part + i;
+            __builtin_prefetch(place + AHEAD);
+            seen[s] ^= *place;
+        }
+    }
+    words all = seen[0] ^ seen[1] ^ seen[2] ^ seen[3];
+    return all[0] ^ all[7];
+}
+
+// count: vectors of 64 bytes, a multiple of 4.
+uint64_t read_memory(const void *data, size_t count, int streams) {
+    if (streams == 1) return read_streams(data, count, 1);
+    if (streams == 2) return read_streams(data, count, 2);
+    return read_streams(data, count, 4);
+}
+
+// Each returns the arithmetic operations it did. Independent chains hide how long one operation takes; each begins with
+// another value, or the compiler would see that they are all the same.
+double multiply_float32(size_t rounds, float *out) {
+    floats sums[CHAINS], factor, term;
+    for (int c = 0; c < CHAINS; c++) sums[c] = (floats){(float)c};
+    for (int i = 0; i < 16; i++) factor[i] = out[i], term[i] = out[16 + i];
+    for (size_t r = 0; r < rounds; r++) {
+        for (int c = 0; c < CHAINS; c++) sums[c] = sums[c] * factor + term;
+    }
+    for (int c = 1; c < CHAINS; c++) sums[0] += sums[c];
+    for (int i = 0; i < 16; i++) out[i] = sums[0][i];
+    return 2.0 * 16 * CHAINS * rounds;
+}
+
+// 0 where the compiler knows no instruction for it on this machine.
+double multiply_bfloat16(size_t rounds, float *out) {
+#if defined(__AVX512BF16__)
+    __m512 sums[CHAINS];
+    __m512bh factor = (__m512bh)_mm512_loadu_si512(out), term = (__m512bh)_mm512_loadu_si512(out + 16);
+    for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_set1_ps((float)c);
+    for (size_t r = 0; r < rounds; r++) {
+        for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_dpbf16_ps(sums[c], factor, term);
+    }
+    for (int c = 1; c < CHAINS; c++) sums[0] = _mm512_add_ps(sums[0], sums[c]);
+    _mm512_storeu_ps(out, sums[0]);
+    return 2.0 * 32 * CHAINS * rounds;
+#else
+    (void)rounds, (void)out;
+    return 0;
+#endif
+}

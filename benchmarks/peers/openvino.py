@@ -1,0 +1,54 @@
+"""OpenVINO GenAI with continuous batching."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Task, drive
+from benchmarks.tuning import Conversion, Tuning
+
+CACHE_GIB = 4
+HINTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+def tuning(environment: Path, cores: list[int]) -> Tuning:
+    """Threads and precision are its own settings."""
+    return Tuning()
+
+
+def conversion(model: str, dtype: str) -> Conversion:
+    # Its 16-bit form of weights; the arithmetic follows the precision hint.
+    return Conversion(f"{model}.{dtype}.openvino", "benchmarks.peers.make_openvino")
+
+
+class OpenVino:
+    def __init__(self, task: Task) -> None:
+        import numpy as np
+        import openvino
+        import openvino_genai
+
+        self._array: Any = np.array
+        self._tensor = openvino.Tensor
+        self._genai: Any = openvino_genai
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size = CACHE_GIB
+        scheduler.max_num_seqs = max(task.batches)
+        scheduler.max_num_batched_tokens = 2048
+        scheduler.dynamic_split_fuse = True
+        scheduler.enable_prefix_caching = False
+        settings = {"INFERENCE_PRECISION_HINT": HINTS[task.dtype], "INFERENCE_NUM_THREADS": task.threads}
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(task.weights, scheduler, "CPU", settings, {})
+        self.version = f"openvino-genai {openvino_genai.__version__}"
+
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens = config.min_new_tokens = tokens
+        config.ignore_eos, config.do_sample = True, False
+        given = [self._tensor(self._array([prompt], dtype="int64")) for prompt in prompts]
+        answers = self._pipeline.generate(given, [config] * len(prompts))
+        return [len(answer.m_generation_ids[0]) for answer in answers]
+
+
+if __name__ == "__main__":
+    drive(OpenVino)

@@ -1,0 +1,50 @@
+"""How a peer's process is set up before it starts, and what of that could not be had on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ctypes.util import find_library
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """variables: of the environment. missing: what its documentation asks for and this machine lacks."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The format a peer loads in place of the model's folder. name: of the file or folder that module writes, which is
+    called with the model's folder, the target and the dtype."""
+
+    name: str
+    module: str
+
+
+def preload(environment: Path, *, system: Sequence[str], own: Sequence[str]) -> tuple[str, list[str]]:
+    """A value for LD_PRELOAD, and the libraries that were not found. system: names as a linker takes them. own: files
+    in the peer's environment."""
+    found: list[str] = []
+    missing: list[str] = []
+    for name in system:
+        library = find_library(name)
+        (found if library else missing).append(library or f"lib{name}")
+    for name in own:
+        places = sorted(environment.glob(f"lib/{name}")) or sorted(environment.glob(f"lib/**/{name}"))
+        (found if places else missing).append(str(places[0]) if places else name)
+    return ":".join(found), [f"{name} is not there to be loaded first" for name in missing]
+
+
+def ranges(cores: Sequence[int]) -> str:
+    """0,1,2,5 as 0-2,5."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
