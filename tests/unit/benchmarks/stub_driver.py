@@ -27,7 +27,7 @@ class Stub:
             raise SystemExit("no such kernel")
         if self._task.platform == "leaves a process":
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        time.sleep(0.001 * tokens)
+        time.sleep(0.3 if tokens > 2 else 0)
         return [tokens] * len(prompts)
 
 

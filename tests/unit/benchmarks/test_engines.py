@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,10 @@ def test_processes_that_an_engine_leaves_are_ended():
     children = _processes_with("time.sleep(600)")
     assert children
     run.close()
-    assert not children & _processes_with("time.sleep(600)")
+    until = time.monotonic() + 20  # a signal is sent, not waited for, and the machine may be busy
+    while children & _processes_with("time.sleep(600)"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_model_is_converted_once(tmp_path: Path):
