@@ -6,7 +6,7 @@ import pytest
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
-from tests.unit.loader.folders import config_only, dummy_config
+from tests.models.loader.folders import config_only, dummy_config
 
 MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Mistral", "Qwen3", "Mixtral"))
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}

@@ -11,7 +11,7 @@ from tessera.engine.engine import Engine
 from tessera.errors import ModelError
 from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Dummy, Safetensors
-from tests.unit.loader.folders import config_only, dummy_config, split
+from tests.models.loader.folders import config_only, dummy_config, split
 
 FAMILIES = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tessera.config import build_config
 from tessera.errors import ModelError
 from tessera.loader.checkpoint import Safetensors
-from tests.unit.loader.folders import INDEX, split
+from tests.models.loader.folders import INDEX, split
 
 NAME = "model.layers.1.mlp.up_proj.weight"
 

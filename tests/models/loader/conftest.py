@@ -17,7 +17,7 @@ from tessera.platform.platform import Arena
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
-from tests.unit.loader.folders import CONFIG
+from tests.models.loader.folders import CONFIG
 
 
 class Rank(Alone):
