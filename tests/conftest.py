@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import sys
 import zlib
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ LOADS_TORCH = (
 for _name in [name for name in os.environ if name.startswith("TESSERA_")]:
     del os.environ[_name]
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell that starts this in the background has SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("test", deadline=None, derandomize=True, max_examples=50, print_blob=True)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
