@@ -104,7 +104,7 @@ def test_no_list_of_the_test_is_asked_for_in_training(table: Table, dialogues: l
     asked = {message["content"].lower().rstrip("?.!") for turns in dialogues for message in turns}
     held_out, trained = set(), set()
     for topic, words in table.list_topics.items():
-        for first, count in ((first, count) for first in range(5) for count in range(2, 7 - first)):
+        for first, count in ((at, count) for at in range(5) for count in range(2, 7 - at)):
             starts = [table.list_start.format(first=words[first])] + [""] * (first == 0)
             for wording, number, start in product(
                 table.wordings["list"], (table.list_numbers[count - 2], str(count)), starts

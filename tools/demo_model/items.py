@@ -85,7 +85,7 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
 
 
 def _list(table: Table, rng: Random) -> Item:
-    """Some neighbours of a topic. Lists that begin elsewhere say where each list may end, though its own is held out."""
+    """Some neighbours of a topic. Lists that begin elsewhere show where a list may end whose own end is held out."""
     topic = rng.choice(list(table.list_topics))
     words = table.list_topics[topic]
     first = 0 if rng.random() < 0.5 else rng.randint(1, len(words) - 2)
