@@ -27,6 +27,7 @@ from tessera.platform import (
     Paged,
     Plane,
 )
+from tessera_cpu.rotary import Angles, angles, turn
 
 
 @dataclass
@@ -74,12 +75,15 @@ class Part:
 
 @dataclass(frozen=True)
 class SdpaPlan:
-    """block, offset [tokens]: where each token's key and value go."""
+    """block, offset [tokens]: where each token's key and value go. padded: tokens lie between the rows or after them.
+    angles: by table and dtype, made by the first layer that turns its heads by them."""
 
     block: Tensor
     offset: Tensor
     decode: Part | None
     prefill: tuple[Part, ...]
+    padded: bool
+    angles: dict[tuple[int, torch.dtype], Angles] = field(default_factory=dict)
 
 
 class SdpaAttention(AttentionBackend):
@@ -115,7 +119,7 @@ class SdpaAttention(AttentionBackend):
             for row in range(decoding, len(lengths))
         )
         slots = launch.slots[group]
-        return SdpaPlan(slots // size, slots % size, decode, prefill)
+        return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 
 def _tokens(starts: list[int]) -> slice | Tensor:
@@ -151,19 +155,46 @@ def _past(table: Tensor, keys: int, queries: int, size: int) -> Past:
 
 
 class SdpaLayer(HeadsLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: SdpaPlan) -> Tensor:
+        spec = self.spec
+        wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        turning, v = wide.split((spec.num_heads + spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        q, k = turning.split((spec.num_heads, spec.num_kv_heads), dim=1)
+        if self.q_norm is not None:
+            q = self.q_norm(q, self.weights["q_norm"])
+        if self.k_norm is not None:
+            k = self.k_norm(k, self.weights["k_norm"])
+        if spec.rotary is not None:
+            given = self._angles(positions, x.dtype, plan)
+            together = self.q_norm is None and self.k_norm is None
+            for heads in (turning,) if together else (q, k):
+                turn(spec.rotary, heads, given)
+        self.write(k, v, caches, plan)
+        mixed: Tensor = self.attend(q, caches, plan)
+        return mixed.flatten(1)
+
+    def _angles(self, positions: Tensor, dtype: torch.dtype, plan: SdpaPlan) -> Angles:
+        table = self.weights["cos_sin"]
+        key = (table.data_ptr(), dtype)
+        if key not in plan.angles:
+            plan.angles[key] = angles(table, positions, dtype)
+        return plan.angles[key]
+
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: SdpaPlan) -> None:
         for cache, values in zip(caches[self.spec.layer], (k, v), strict=True):
             cache[plan.block, plan.offset] = values
 
     def attend(self, q: Tensor, caches: Caches, plan: SdpaPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "not among this backend's features"
-        result = torch.zeros_like(q, memory_format=torch.contiguous_format) if out is None else out
+        if out is None:
+            make = torch.zeros_like if plan.padded else torch.empty_like
+            out = make(q, memory_format=torch.contiguous_format)
         keys, values = caches[self.spec.layer]
         if plan.decode is not None:
-            self._decode(q, keys, values, plan.decode, result)
+            self._decode(q, keys, values, plan.decode, out)
         for row in plan.prefill:
-            self._prefill(q, keys, values, row, result)
-        return result
+            self._prefill(q, keys, values, row, out)
+        return out
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, part: Part, out: Tensor) -> None:
         """The queries of a key head's group stand where a sequence of queries would."""

@@ -19,7 +19,6 @@ from tessera.platform import (
     NormSpec,
     OpSet,
     Packed,
-    RotarySpec,
     RouteSpec,
     Sampled,
     SampleSpec,
@@ -28,6 +27,7 @@ from tessera.platform import (
 )
 from tessera_cpu.linear import Linear, expert_name, product
 from tessera_cpu.output import into
+from tessera_cpu.rotary import rotary
 
 STRETCH = 512  # entries of the vocabulary
 
@@ -56,19 +56,6 @@ class RmsNorm(Kernel[NormSpec]):
             return into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
 
         return rms_norm
-
-
-def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    cos, sin = cos_sin[positions].to(q.dtype).unsqueeze(1).chunk(2, dim=-1)
-    for heads in (q, k):
-        turned = heads[..., : spec.dim]
-        if spec.style == "half":
-            a, b = turned.chunk(2, dim=-1)
-        else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-        first, second = a * cos - b * sin, b * cos + a * sin
-        a.copy_(first)
-        b.copy_(second)
 
 
 class Gate(Kernel[GateSpec]):
