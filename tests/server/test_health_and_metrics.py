@@ -56,7 +56,24 @@ async def test_models(api):
         "root": "fake-model",
         "parent": None,
         "max_model_len": 512,
+        "permission": [
+            {
+                "id": model["permission"][0]["id"],
+                "object": "model_permission",
+                "created": model["created"],
+                "allow_create_engine": False,
+                "allow_sampling": True,
+                "allow_logprobs": True,
+                "allow_search_indices": False,
+                "allow_view": True,
+                "allow_fine_tuning": False,
+                "organization": "*",
+                "group": None,
+                "is_blocking": False,
+            }
+        ],
     }
+    assert model["permission"][0]["id"].startswith("modelperm-")
     assert (await api.client.get("/v1/models/fake-model")).json() == model
     missing = await api.client.get("/v1/models/other/one")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
