@@ -31,8 +31,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("skip_tokenizer_init", "model", "Load no tokenizer: prompts and answers are token ids.", "switch"),
     Flag("chat_template", "model", "File with a chat template to use in place of the model's.",
          metavar="FILE", common=True),
-    Flag("generation_config", "model", "Whose sampling defaults hold: the model's or none.", "choice", default="auto",
-         choices=("auto", "none", "vllm")),
+    Flag("chat_template_content_format", "model", "How it takes a message's content.", "choice", default="auto",
+         choices=("auto", "string", "openai")),
+    Flag("default_chat_template_kwargs", "model", 'Variables for it, such as \'{"enable_thinking": false}\'.', "json"),
+    Flag("generation_config", "model", "Whose sampling defaults hold: auto is the model's, vllm nobody's; a FOLDER's "
+         "max_new_tokens is the most of any answer.", default="auto", metavar="auto|vllm|FOLDER"),
+    Flag("override_generation_config", "model", 'Defaults to put over them, such as \'{"max_new_tokens": 512}\'.',
+         "json"),
     Flag("load_format", "model", "Where weights come from; dummy draws random ones.", "choice", default="auto",
          choices=("auto", "safetensors", "dummy"), common=True),
     Flag("seed", "model", "Seed of random weights, and of requests without one.", "int", default="0"),
@@ -65,14 +70,35 @@ FLAGS: tuple[Flag, ...] = (
     Flag("port", "server", "Port to listen on; 0 takes a free one.", "int", default="8000", common=True),
     Flag("shutdown_timeout", "server", "Seconds that answers in work get after SIGTERM.", "float",
          default="30", metavar="SECONDS"),
+    Flag("uds", "server", "Unix socket to listen on, in place of host and port.", metavar="PATH"),
+    Flag("root_path", "server", "Prefix of all paths, where a proxy adds one.", metavar="PATH"),
+    Flag("enable_force_include_usage", "server", "Tell every stream its usage, asked for or not.", "switch"),
+    Flag("sse_keep_alive_interval", "server", "Send a comment in streams that are silent for so many seconds.", "float",
+         default="never", metavar="SECONDS"),
+    Flag("vllm_metrics", "server", "Write the engine's metrics under vllm: names too.", "switch"),
     Flag("routes", "server", "Routes of a plugin to serve; none are served unasked.", metavar="NAME", multiple=True),
     # ---- security
     Flag("api_key", "security", "Key that clients must send; give it again for several. Or set TESSERA_API_KEY.",
          metavar="KEY", common=True, multiple=True),
+    Flag("api_key_file", "security", "File with keys, one a line, which no list of processes shows.", metavar="FILE"),
+    Flag("allowed_hosts", "security", "Names in the Host header to answer to, such as api.example.com,*.lan; * is any.",
+         "list", default="any with a key or on a network, else this machine's own"),
+    Flag("allowed_origins", "security", "Web pages that may read answers, such as https://example.com; * is any.",
+         "list", default="none"),
+    Flag("allowed_methods", "security", "Methods that they may use.", "list", default="*"),
+    Flag("allowed_headers", "security", "Headers that they may send.", "list", default="*"),
+    Flag("allow_credentials", "security", "Let them send cookies and the like.", "switch"),
+    Flag("ssl_certfile", "security", "Certificate chain (PEM) to serve HTTPS with.", metavar="FILE", common=True),
+    Flag("ssl_keyfile", "security", "Its key (PEM), where that is another file.", metavar="FILE", common=True),
+    Flag("ssl_ca_certs", "security", "Certificates (PEM) of those whose clients' certificates are taken.",
+         metavar="FILE"),
+    Flag("ssl_cert_reqs", "security", "Clients' certificates: 0 not asked for, 1 checked where given, 2 required.",
+         "choice", default="0", choices=("0", "1", "2")),
     # ---- logging
     Flag("log_level", "logging", "Least severe messages to write.", "choice", default="info",
          choices=("debug", "info", "warning", "error"), metavar="LEVEL", common=True),
-    Flag("disable_log_requests", "logging", "Write no line for each request.", "switch"),
+    Flag("disable_log_requests", "logging", "Write no line for each request.", "switch",
+         aliases=("--disable-uvicorn-access-log",)),
 )  # fmt: skip
 
 _LATER = [
@@ -90,7 +116,6 @@ _LATER = [
     "--enable-auto-tool-choice",
     "--tool-call-parser",
     "--reasoning-parser",
-    "--override-generation-config",
     "--speculative-config",
     "--kv-cache-dtype",
     "--kv-transfer-config",
@@ -100,18 +125,7 @@ _LATER = [
     "--hf-overrides",
     "--hf-config-path",
     "--download-dir",
-    "--root-path",
-    "--ssl-keyfile",
-    "--ssl-certfile",
-    "--ssl-ca-certs",
-    "--ssl-cert-reqs",
-    "--allowed-origins",
-    "--allowed-methods",
-    "--allowed-headers",
-    "--allow-credentials",
     "--middleware",
-    "--enable-request-id-headers",
-    "--uds",
     "--config",
     "--cpu-offload-gb",
     "--swap-space",
@@ -120,7 +134,10 @@ _LATER = [
     "--compilation-config",
     "--distributed-executor-backend",
     "--response-role",
-    "--chat-template-content-format",
+    "--ssl-ciphers",
+    "--enable-ssl-refresh",
+    "--disable-access-log-for-endpoints",
+    "--enable-tokenizer-info-endpoint",
     "--enable-log-requests",
     "--max-log-len",
     "--disable-log-stats",
@@ -128,6 +145,16 @@ _LATER = [
     "--api-server-count",
     "--headless",
 ]
+
+ALWAYS_ON: Mapping[str, str] = MappingProxyType(
+    {
+        "--enable-request-id-headers": "X-Request-Id is always taken and echoed",
+        "--enable-server-load-tracking": "/load always counts",
+        "--enable-prompt-tokens-details": "usage always has prompt_tokens_details",
+        "--disable-fastapi-docs": "there are no such pages",
+    }
+)
+"""vLLM's flags that are taken and change nothing, and why."""
 
 NOT_SERVED: Mapping[str, str] = MappingProxyType(
     {

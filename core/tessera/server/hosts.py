@@ -39,7 +39,7 @@ class Hosts:
             await send({"type": "websocket.close", "code": 1008})
         else:
             error = UnknownHostError(
-                "The server does not go by the name in the Host header; whoever runs it can add it with --allowed-hosts."
+                "The server does not go by the name in the Host header; its operator can add it with --allowed-hosts."
             )
             await error_response(error)(scope, receive, send)
 

@@ -70,4 +70,6 @@ class CommentedStream:
 
 
 def _is_event_stream(start: Message) -> bool:
-    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start.get("headers", ()))
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start.get("headers", ())
+    )

@@ -25,10 +25,10 @@ def routes(context: ServerContext) -> list[Route]:
     if context.settings.vllm_metrics:
         # What reads vLLM's metrics may ask for its second label.
         names[VLLM_PREFIX] = {**model, "engine": "0"}
-    cache = cache_labels(context.engine.info)
 
     async def metrics(_request: Request) -> Response:
         values = list(context.engine.metrics.read())
+        cache = cache_labels(context.engine.info)
         lines = list(http_lines(context.http_counts))
         for prefix, labels in names.items():
             lines += [*engine_lines(values, prefix, labels), *cache_lines(prefix, {**cache, **labels})]

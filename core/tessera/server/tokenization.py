@@ -101,16 +101,17 @@ async def _answered(context: ServerContext, model: str | None, work: Callable[[T
 
 
 def _tokenized(context: ServerContext, asked: TokenizeRequest, tokenizer: Tokenizer) -> TokenizeAnswer:
-    if (asked.prompt is None) == (asked.messages is None):
-        raise RequestError("Give either prompt or messages.", param="prompt")
-    if asked.prompt is None:
-        # The template has put the special tokens in.
-        tokens = tokenizer.encode(chat_text(context, asked), bool(asked.add_special_tokens))
-    else:
-        most = context.settings.limits.prompt_chars
+    most = context.settings.limits.prompt_chars
+    if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
             raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
         tokens = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
+    elif asked.messages is not None and asked.prompt is None:
+        # The template has put the special tokens in.
+        text = chat_text(context, asked.messages, asked)
+        tokens = tokenizer.encode(text, bool(asked.add_special_tokens))
+    else:
+        raise RequestError("Give either prompt or messages.", param="prompt")
     spelled = [tokenizer.token(token) or "" for token in tokens] if asked.return_token_strs else None
     return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, spelled)
 

@@ -82,9 +82,9 @@ def test_routes_of_a_plugin_are_served_only_where_they_are_named(model, served, 
     monkeypatch.syspath_prepend(site.install("extras").folder)
     monkeypatch.setenv("TESSERA_LOAD_PLUGINS", "extras")
     assert serve(model) == 0
-    assert TestClient(served.app).get("/echo").status_code == 404
+    assert TestClient(served.app, base_url="http://localhost").get("/echo").status_code == 404
     assert serve(model, "--routes", "echo", "--api-key", "secret") == 0
-    client = TestClient(served.app)
+    client = TestClient(served.app, base_url="http://localhost")
     assert client.get("/echo").status_code == 401
     assert client.get("/echo", headers={"Authorization": "Bearer secret"}).text == "tiny"
 

@@ -102,7 +102,7 @@ def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
     tokenizer = context.engine.tokenizer
     if tokenizer is None:
         raise RequestError("There is no tokenizer here: use /v1/completions with token ids.", param="messages")
-    text = chat_text(context, request)
+    text = chat_text(context, request.messages, request)
     # The template has put the special tokens in.
     max_model_len = context.engine.info.max_model_len
     return Prompt(tokenizer.encode(text, bool(request.add_special_tokens), max_tokens=max_model_len))

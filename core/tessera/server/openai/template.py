@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tessera.errors import RequestError
@@ -13,9 +14,8 @@ from tessera.server.settings import Limits
 
 
 class Chat(Protocol):
-    """The fields of a request that its prompt is made of."""
+    """The fields of a request that say what becomes of its messages."""
 
-    messages: list[ChatMessage]
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     chat_template_kwargs: dict[str, Any] | None
@@ -29,13 +29,13 @@ def check_sizes(envelope: Envelope, limits: Limits) -> None:
         raise RequestError(f"chat_template_kwargs has at most {most} bytes of JSON.", param="chat_template_kwargs")
 
 
-def chat_text(context: ServerContext, chat: Chat) -> str:
+def chat_text(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat) -> str:
     """Raises RequestError. For a thread: it may take long."""
     if context.chat_template is None:
         raise RequestError("This model has no chat template: use /v1/completions.", param="messages")
     continues = bool(chat.continue_final_message)
     text = context.chat_template.render(
-        for_template(chat.messages),
+        for_template(messages),
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
         continue_final_message=continues,
         template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
