@@ -81,6 +81,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("api_key", "security", "Key that clients must send; give it again for several. Or set TESSERA_API_KEY.",
          metavar="KEY", common=True, multiple=True),
     Flag("api_key_file", "security", "File with keys, one a line, which no list of processes shows.", metavar="FILE"),
+    Flag("max_requests_per_key", "security", "Requests in work with one key; more get a 429.", "int", default="any"),
     Flag("allowed_hosts", "security", "Names in the Host header to answer to, such as api.example.com,*.lan; * is any.",
          "list", default="any with a key or on a network, else this machine's own"),
     Flag("allowed_origins", "security", "Web pages that may read answers, such as https://example.com; * is any.",

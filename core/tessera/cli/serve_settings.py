@@ -34,6 +34,7 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
         chat_template_kwargs=flags["default_chat_template_kwargs"] or {},
         force_include_usage=bool(flags["enable_force_include_usage"]),
         sse_keep_alive_seconds=_seconds(flags, "sse_keep_alive_interval", 0.1, None),
+        max_requests_per_key=_per_key(flags["max_requests_per_key"], guarded=bool(keys)),
         vllm_metrics=bool(flags["vllm_metrics"]),
         root_path=_root_path(flags["root_path"] or ""),
         allowed_hosts=allowed_hosts(flags, guarded=bool(keys)),
@@ -113,6 +114,12 @@ def allowed_hosts(flags: Mapping[str, Any], *, guarded: bool) -> tuple[str, ...]
     if guarded or flags["uds"] is not None or not is_loopback(host):
         return ()
     return tuple(dict.fromkeys((*_LOCAL_NAMES, f"[{host}]" if ":" in host else host)))
+
+
+def _per_key(most: int | None, *, guarded: bool) -> int | None:
+    if most is not None and (most < 1 or not guarded):
+        raise ConfigError("--max-requests-per-key must be at least 1, and needs --api-key.")
+    return most
 
 
 def _cors(flags: Mapping[str, Any]) -> CorsRules | None:

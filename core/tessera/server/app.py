@@ -18,6 +18,7 @@ from tessera.server.errors import handlers
 from tessera.server.hosts import Hosts
 from tessera.server.keep_alive import KeepAlive
 from tessera.server.openai import chat, completions, models
+from tessera.server.per_key import PerKey
 from tessera.server.prefix import RootPath
 from tessera.server.security import ApiKeys
 from tessera.server.settings import ServerSettings
@@ -65,6 +66,8 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
         yield Middleware(ApiKeys, settings.api_keys)
+    if settings.max_requests_per_key is not None:
+        yield Middleware(PerKey, settings.max_requests_per_key)
     yield Middleware(BodyRules, settings.limits)
     if settings.sse_keep_alive_seconds is not None:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)

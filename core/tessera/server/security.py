@@ -13,6 +13,8 @@ from tessera.server.errors import error_response
 
 # All other paths need the key, those of routes that do not exist included.
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
+KEY_IN_SCOPE = "tessera.key"
+"""Where a request's scope has the number of the key it bears."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -35,17 +37,18 @@ class ApiKeys:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif self._bears_key(scope):
+        elif (number := self._key_of(scope)) is not None:
+            scope[KEY_IN_SCOPE] = number
             await self._app(scope, receive, send)
         else:
             error = AuthenticationError('The API key is missing or wrong: send the header "Authorization: Bearer KEY".')
             await error_response(error)(scope, receive, send)
 
-    def _bears_key(self, scope: Scope) -> bool:
+    def _key_of(self, scope: Scope) -> int | None:
         scheme, _, token = (header(scope, b"authorization") or b"").partition(b" ")
         given = _digest(token.strip())
         matches = [hmac.compare_digest(given, known) for known in self._hashes]
-        return scheme.lower() == b"bearer" and any(matches)
+        return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
 
 
 def _digest(key: bytes) -> bytes:

@@ -72,14 +72,15 @@ class ServerSettings:
     """How the server serves.
 
     served_model_names: what requests may call the model; () takes the engine's name. api_keys: any of them opens the
-    guarded routes; () guards nothing. default_sampling: sampling fields of a request that says nothing of its own
-    (from generation_config.json). max_requests: HTTP requests in work at once. drain_seconds: for the requests in
-    work after SIGTERM. template_threads: workers that render templates and tokenize long texts. keep_alive_seconds:
-    for which an idle connection stays open. answers: how long answers may be. chat_template_kwargs: variables of the
-    chat template; a request's own win. force_include_usage: as if every stream had asked for its usage.
-    sse_keep_alive_seconds: of silence in a stream before it gets a comment; None never. vllm_metrics: the engine's
-    metrics under their `vllm:` names too. root_path: a proxy's prefix of all paths. allowed_hosts: names the server
-    goes by; () is any. cors: None lets no page of another origin read answers. tls: for HTTPS.
+    guarded routes; () guards nothing. default_sampling: sampling fields of a request that says nothing of its own (from
+    generation_config.json). max_requests: HTTP requests in work at once; max_requests_per_key: those that bear one key;
+    None is any number. drain_seconds: for the requests in work after SIGTERM. template_threads: workers that render
+    templates and tokenize long texts. keep_alive_seconds: for which an idle connection stays open. answers: how long
+    answers may be. chat_template_kwargs: variables of the chat template; a request's own win. force_include_usage: as
+    if every stream had asked for its usage. sse_keep_alive_seconds: of silence in a stream before it gets a comment;
+    None never. vllm_metrics: the engine's metrics under their `vllm:` names too. root_path: a proxy's prefix of all
+    paths. allowed_hosts: names the server goes by; () is any. cors: None lets no page of another origin read answers.
+    tls: for HTTPS.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ class ServerSettings:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     force_include_usage: bool = False
     sse_keep_alive_seconds: float | None = None
+    max_requests_per_key: int | None = None
     vllm_metrics: bool = False
     root_path: str = ""
     allowed_hosts: tuple[str, ...] = ()
