@@ -132,7 +132,7 @@ def every(kind):
 @pytest.mark.parametrize("kind", sorted(set(every(TesseraError)), key=lambda kind: kind.__name__))
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_error_that_an_engine_could_raise(kind, stream):
-    secret = f"/home/somebody/model.py line 3: RuntimeError(<object at 0x7f00aabbccdd>) {CANARY}"
+    secret = f"/models/somebody/model.py line 3: RuntimeError(<object at 0x7f00aabbccdd>) {CANARY}"
     assert kind.status in KNOWN
     async with in_process(FakeEngine(script=Script(error=kind(secret))), SETTINGS) as api:
         body = {"model": MODEL, "messages": [USER], "stream": stream}

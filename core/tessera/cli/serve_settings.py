@@ -47,11 +47,13 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
 
 def api_keys(flags: Mapping[str, Any], environment: Environment) -> tuple[str, ...]:
     """Those of the flags and of the file; that of the environment where there are none."""
-    keys = (*flags["api_key"], *(_keys_in(flags["api_key_file"]) if flags["api_key_file"] is not None else ()))
-    if not keys and environment.api_key:
-        return (environment.api_key,)
-    if not all(key.strip() for key in keys):
-        raise ConfigError("--api-key must not be empty.")
+    given = [*flags["api_key"], *(_keys_in(flags["api_key_file"]) if flags["api_key_file"] is not None else ())]
+    if not given and environment.api_key:
+        given = [environment.api_key]
+    # A line's end that came along is none of the key.
+    keys = tuple(key.strip() for key in given)
+    if not all(keys):
+        raise ConfigError("--api-key and TESSERA_API_KEY must not be empty.")
     return keys
 
 

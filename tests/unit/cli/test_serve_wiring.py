@@ -70,7 +70,7 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
 
 
 def test_what_is_not_given_comes_from_the_environment_or_is_off(model, served, monkeypatch, capsys):
-    monkeypatch.setenv("TESSERA_API_KEY", "secret")
+    monkeypatch.setenv("TESSERA_API_KEY", "secret\n")
     monkeypatch.setenv("TESSERA_API_KEYS", "secret")
     assert serve(model, "--generation-config", "none", "--host", "0.0.0.0") == 0
     assert (served.settings.api_keys, served.settings.default_sampling) == (("secret",), {})
@@ -182,10 +182,10 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
     ("flags", "code", "what"),
     [
         (["--shutdown-timeout", "-1"], 2, "--shutdown-timeout must be from 0"),
-        (["--api-key", ""], 2, "--api-key must not be empty"),
+        (["--api-key", ""], 2, "--api-key and TESSERA_API_KEY must not be empty"),
         (["--chat-template", "x.jinja"], 2, "--chat-template needs a tokenizer"),
         (["--routes", "admin"], 2, "no routes 'admin'"),
-        (["--api-key", " "], 2, "--api-key must not be empty"),
+        (["--api-key", " "], 2, "must not be empty"),
         (["--api-key-file", "no/such"], 2, "--api-key-file 'no/such' cannot be read: No such file"),
         (["--api-key-file", "/dev/null"], 2, "holds no key; write one a line"),
         (["--max-requests-per-key", "3"], 2, "--max-requests-per-key must be at least 1, and needs --api-key"),
