@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
     server, other = authority.issue("server"), authority.issue("other")
     assert other.key.exists()
     (folder / "both.pem").write_bytes(server.certificate.read_bytes() + server.key.read_bytes())
-    authority.encrypt(server.key, folder / "encrypted.key")
+    authority.issue_encrypted("encrypted")
     (folder / "text.pem").write_text("not a certificate")
     return folder
 
@@ -52,7 +52,7 @@ def test_what_is_asked_for(folder):
         ({"cert": "server.pem"}, "--ssl-certfile .* must hold a certificate chain and .* its key, both as PEM"),
         ({"cert": "text.pem", "key": "server.key"}, "must hold a certificate chain"),
         ({"cert": "server.pem", "key": "text.pem"}, "must hold a certificate chain"),
-        ({"cert": "server.pem", "key": "encrypted.key"}, "The key in --ssl-keyfile .* is encrypted"),
+        ({"cert": "encrypted.pem", "key": "encrypted.key"}, "The key in --ssl-keyfile .* is encrypted"),
         (
             {"cert": "server.pem", "key": "server.key", "ca": "text.pem", "reqs": 2},
             "--ssl-ca-certs .* must hold certificates as PEM",
