@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
+import signal
+import socket
 import ssl
 
 import httpx
@@ -136,6 +139,16 @@ async def test_clients_certificates_can_be_required(authority, server_identity, 
             async with httpx.AsyncClient(base_url=server.url, verify=trusting(authority, identity)) as http:
                 with pytest.raises(httpx.TransportError):
                     await http.get("/v1/models")
+
+
+async def test_an_idle_client_over_tls_does_not_hold_up_the_end(authority, server_identity):
+    tls = settings(authority, server_identity)
+    async with on_socket(FakeEngine(), dataclasses.replace(tls, drain_seconds=60)) as server:
+        plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port), 5)
+        with await asyncio.to_thread(trusting(authority).wrap_socket, plain, server_hostname="127.0.0.1"):
+            # It reads nothing, not even that the server wants to close.
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(server.task, 10) == 0
 
 
 async def test_a_stream_cut_by_the_client_over_tls_ends_its_request(authority, server_identity):

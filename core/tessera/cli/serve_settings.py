@@ -15,7 +15,7 @@ from tessera.errors import ConfigError, RequestError
 from tessera.request import SamplingParams
 from tessera.server.settings import AnswerLimits, CorsRules, ServerSettings
 
-MAX_SHUTDOWN_SECONDS = 86_400.0
+MAX_SECONDS = 86_400.0
 MAX_KEYS_BYTES = 2**20
 _NO_DEFAULTS = ("none", "vllm")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -29,11 +29,11 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
         default_sampling=sampling,
-        drain_seconds=_seconds(flags, "shutdown_timeout", 0.0, 30.0),
+        drain_seconds=_seconds(flags, "shutdown_timeout", 30.0),
         answers=answers,
         chat_template_kwargs=flags["default_chat_template_kwargs"] or {},
         force_include_usage=bool(flags["enable_force_include_usage"]),
-        sse_keep_alive_seconds=_seconds(flags, "sse_keep_alive_interval", 0.1, None),
+        sse_keep_alive_seconds=_seconds(flags, "sse_keep_alive_interval", None) or None,
         max_requests_per_key=_per_key(flags["max_requests_per_key"], guarded=bool(keys)),
         vllm_metrics=bool(flags["vllm_metrics"]),
         root_path=_root_path(flags["root_path"] or ""),
@@ -143,11 +143,11 @@ def _root_path(path: str) -> str:
     return trimmed
 
 
-def _seconds(flags: Mapping[str, Any], name: str, least: float, default: float | None) -> Any:
+def _seconds(flags: Mapping[str, Any], name: str, default: Any) -> Any:
     value = flags[name]
     if value is None:
         return default
-    if not least <= value <= MAX_SHUTDOWN_SECONDS:
+    if not 0 <= value <= MAX_SECONDS:
         option = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{option} must be from {least:g} to {MAX_SHUTDOWN_SECONDS:.0f} seconds, got {value:g}.")
+        raise ConfigError(f"{option} must be from 0 to {MAX_SECONDS:.0f} seconds, got {value:g}.")
     return value

@@ -12,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.server.errors import error_body
 
+_GOODBYE_SECONDS = 1.0
+
 
 def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
     """The protocol class for uvicorn's `http`; over the limit it answers 431 and closes."""
@@ -19,6 +21,12 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
     class LimitedHttpProtocol(HttpToolsProtocol):
         head_bytes = 0
         in_body = False
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.transport.is_closing():
+                # TLS waits for the client's own goodbye, which one that reads nothing does not send.
+                self.loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data if self.in_body else without_upgrade(data))

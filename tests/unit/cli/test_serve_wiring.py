@@ -126,7 +126,7 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
 
 
 def test_what_is_off_is_absent(model, served):
-    assert serve(model) == 0
+    assert serve(model, "--sse-keep-alive-interval", "0") == 0
     names = [middleware.cls.__name__ for middleware in served.app.user_middleware]
     assert names == ["Access", "Hosts", "BodyRules"]
     assert served.settings.allowed_hosts == ("localhost", "127.0.0.1", "[::1]")
@@ -197,7 +197,7 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
         (["--allowed-origins", "[1]"], 2, "is no list of texts"),
         (["--allowed-hosts", "a,,b"], 2, "is no list of texts"),
         (["--allowed-hosts", "[a"], 2, "is not JSON"),
-        (["--sse-keep-alive-interval", "0"], 2, "--sse-keep-alive-interval must be from 0.1"),
+        (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
         (["--ssl-keyfile", "x"], 2, "--ssl-keyfile needs a certificate"),
         (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
         (["--generation-config", "no/such"], 2, "is no folder with a generation_config.json"),
