@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.cli.flags import Flag, option_of
-from tessera.cli.serve_flags import FLAGS, GROUPS, NOT_SERVED
+from tessera.cli.serve_flags import ALWAYS_ON, FLAGS, GROUPS, NOT_SERVED
 from tessera.cli.verbosity import verbose_option
 
 WIDTH = 100
@@ -22,6 +22,7 @@ class ServeCommand(click.Command):
         settings["params"] = [*settings.get("params", ()), *map(option_of, FLAGS)]
         super().__init__(name, add_help_option=False, **settings)
         self.params.append(verbose_option())
+        self.params += [click.Option([name], is_flag=True, hidden=True, expose_value=False) for name in ALWAYS_ON]
         eager: dict[str, Any] = {"is_eager": True, "expose_value": False}
         self.params += [
             click.Option(

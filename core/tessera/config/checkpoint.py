@@ -191,15 +191,24 @@ def _first_line(error: Exception) -> str:
 
 # ---- sampling defaults ----------------------------------------------------------
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 
 
 def sampling_defaults(folder: Path) -> dict[str, float]:
     """What the model's authors recommend (generation_config.json) for requests that do not say. Raises ModelError."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
-    found = {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
+    found = {name: generation[name] for name in SAMPLING_FIELDS if generation.get(name) is not None}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ModelError(f"{name} in '{path}' is not a number.")
     return found
+
+
+def answer_limit(folder: Path) -> int | None:
+    """max_new_tokens of generation_config.json; None where it says nothing. Raises ModelError."""
+    path = folder / "generation_config.json"
+    limit = read_json(path).get("max_new_tokens") if path.is_file() else None
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 2**31):
+        raise ModelError(f"max_new_tokens in '{path}' is not a positive whole number.")
+    return limit

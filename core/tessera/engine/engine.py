@@ -116,6 +116,7 @@ def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: 
 
 def describe(started: Started) -> EngineInfo:
     config, loaded = started.config, started.loaded
+    paged = next((group for group in started.plan.groups if group.kind == "paged"), None)
     return EngineInfo(
         device=loaded.device or started.executor.platform.name,
         dtype=loaded.facts.dtype,
@@ -128,4 +129,6 @@ def describe(started: Started) -> EngineInfo:
         pid=os.getpid(),
         notes=started.notes,
         fallback_ops=list(loaded.fallbacks),
+        block_size=paged.block_size if paged else 0,
+        num_blocks=paged.num_blocks - 1 if paged else 0,
     )
