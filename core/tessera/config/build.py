@@ -89,9 +89,10 @@ def build_config(
 ) -> EngineConfig:
     """The engine's configuration from values named as vLLM's flags; None is "not given".
 
-    model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of an installed one, or "package.module:Class";
-    None lets the probes decide. threads: of each worker on the host. max_waiting: requests that may wait.
-    steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises ConfigError, ModelError, PlatformError.
+    model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
+    an installed one, or "package.module:Class"; None lets the probes decide. threads: of each worker on the host.
+    max_waiting: requests that may wait. steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises
+    ConfigError, ModelError, PlatformError.
     """
     given = frozenset(_FIELDS[name] for name, value in locals().items() if name in _FIELDS and value is not None)
     if trust_remote_code:

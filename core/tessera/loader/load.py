@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tessera.layers.weights import Join, Part, Slot
 from tessera.loader.checkpoint import Source
@@ -21,12 +22,13 @@ def fill_slots(
     """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
     shared. arena counts the bytes."""
     loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
-    counted: set[int] = set()
+    counted: set[StorageWeakRef] = set()  # not addresses: on the meta device all are 0
     for number, slot in enumerate(slots):
         slot.fill({name: loader.joined(slot, name) for name in slot.parts})
         for tensor in slot.packed.values():
-            if tensor.data_ptr() not in counted:
-                counted.add(tensor.data_ptr())
+            storage = StorageWeakRef(tensor.untyped_storage())
+            if storage not in counted:
+                counted.add(storage)
                 arena.hold(tensor)
         report(Progress("weights", number + 1, len(slots)))
 
