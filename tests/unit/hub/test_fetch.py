@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.hub.stand_in import MEMBER, Repository
 from tests.unit.hub.conftest import CONFIG, FILES, WEIGHTS
@@ -155,3 +159,17 @@ def test_ctrl_c_ends_a_download_and_the_next_start_keeps_what_was_whole(site, hu
     (answer,) = site.ask({"model": "org/large"}).answers
     assert {path.name for path in Path(answer["path"]).glob("*.safetensors")} == set(shards)
     assert (hub.sent[first], hub.sent[second]) == (50_000, 8192 + 50_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_serve_that_is_ended_while_it_fetches_says_nothing_and_leaves_nothing(site, hub, number):
+    hub.stall_after["model.safetensors"] = 8192
+    command = [sys.executable, "-m", "tessera.cli", "serve", "org/tiny", "--port", "0", "--platform", "a.module:P"]
+    with subprocess.Popen(command, env=site.variables, stderr=subprocess.PIPE, text=True) as process:
+        assert hub.stalled.wait(60)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert "error" not in log
+    assert not list(site.cache.rglob("*.incomplete"))
