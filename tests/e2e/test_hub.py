@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,9 +32,29 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
         yield hub
 
 
-def test_a_repository_is_served_and_then_is_there_without_a_hub(hub: StandIn, tmp_path: Path) -> None:
+def surroundings(hub: StandIn, folder: Path) -> dict[str, str]:
+    """An environment whose hub is this one, with an empty cache."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment = {**plain, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    return {**plain, "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home")}
+
+
+def test_a_plan_needs_no_weights(hub: StandIn, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tessera.cli", "plan", "org/tiny", "--json", "--platform", PLATFORM]
+    environment = surroundings(hub, tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (planned,) = json.loads(done.stdout)
+    stored = len(
+        hub.repositories["org/tiny"].files[hub.repositories["org/tiny"].revisions["main"]]["model.safetensors"]
+    )
+    assert 0.4 * stored < planned["weight_bytes"] < 0.6 * stored  # bfloat16 for float32
+    assert planned["requests"]["256"] > 0
+    assert not hub.sent["model.safetensors"]
+    assert not hub.sent["tokenizer.json"]
+
+
+def test_a_repository_is_served_and_then_is_there_without_a_hub(hub: StandIn, tmp_path: Path) -> None:
+    environment = surroundings(hub, tmp_path)
     arguments = ["org/tiny", "--dtype", "float32", "--platform", PLATFORM]
     with Served(arguments, tmp_path / "log", environment=environment) as served:
         with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
