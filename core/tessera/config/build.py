@@ -101,6 +101,8 @@ def build_config(
             "this machine; the model is served if Tessera knows its architecture"
         )
     parallel = _parallel(tensor_parallel_size, threads)
+    # That nothing here can run a model is said before gigabytes of it are fetched.
+    chosen = _platform(platform) if model is not None and _is_on_hub(model) else None
     model_config = _model(
         model,
         hub=HubAccess(revision, tokenizer_revision, hf_token, download_dir),
@@ -128,7 +130,7 @@ def build_config(
         enforce_eager=bool(enforce_eager),
         no_fallback=bool(no_fallback),
         seed=model_config.seed,
-        platform=_platform(platform),
+        platform=chosen or _platform(platform),
         given=given,
     )
 

@@ -41,7 +41,7 @@ from tessera.errors import TesseraError
 logging.basicConfig(level=logging.WARNING)
 for call in json.loads(sys.argv[1]):
     try:
-        model = build_config(platform="a.module:Platform", **call).model
+        model = build_config(**{"platform": "a.module:Platform", **call}).model
         answer = {"path": model.path, "tokenizer": model.tokenizer, "name": model.served_name}
         answer["library"] = "huggingface_hub" in sys.modules
     except TesseraError as error:

@@ -65,6 +65,12 @@ def test_what_the_hub_refuses(site, hub, tmp_path, monkeypatch):
     assert not hub.sent
 
 
+def test_nothing_is_fetched_where_nothing_could_run_it(site, hub):
+    (answer,) = site.ask({"model": "org/tiny", "platform": None}, TESSERA_LOAD_PLUGINS="").answers
+    assert "No platform is installed" in answer["error"]
+    assert not hub.requests
+
+
 @pytest.mark.parametrize(
     ("variables", "what"),
     [
