@@ -11,6 +11,7 @@ import click
 BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
+        "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
         "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
     }

@@ -78,9 +78,12 @@ def _show(ctx: click.Context, flags: Sequence[Flag]) -> None:
 
 
 def _write_help(formatter: click.HelpFormatter, flags: Iterable[Flag]) -> None:
-    formatter.write_usage("tessera serve", "[FOLDER] [FLAGS]")
+    formatter.write_usage("tessera serve", "[MODEL] [FLAGS]")
     formatter.write_paragraph()
-    formatter.write_text("Serve the model in FOLDER (config.json, *.safetensors, tokenizer.json), or the bundled demo.")
+    formatter.write_text(
+        "Serve MODEL: a folder (config.json, *.safetensors, tokenizer.json) or ORGANIZATION/NAME on the hub. Without "
+        "one, serve the bundled demo."
+    )
     by_group: dict[str, list[Flag]] = {}
     for flag in flags:
         by_group.setdefault(flag.group, []).append(flag)

@@ -27,7 +27,13 @@ FLAGS: tuple[Flag, ...] = (
          choices=("auto", "bfloat16", "float16", "half", "float32", "float"), metavar="DTYPE", common=True),
     Flag("max_model_len", "model", "Most tokens of prompt and answer together, such as 4096 or 32K.", "size",
          default="the model's", metavar="TOKENS", common=True),
-    Flag("tokenizer", "model", "Folder of the tokenizer.", metavar="FOLDER", default="the model's folder"),
+    Flag("tokenizer", "model", "Folder or hub repository of the tokenizer.", metavar="MODEL", default="the model's"),
+    Flag("revision", "model", "Branch, tag or commit of a hub repository.", default="main", metavar="NAME"),
+    Flag("tokenizer_revision", "model", "The same, for the tokenizer.", default="as --revision", metavar="NAME"),
+    Flag("download_dir", "model", "Where models of the hub are kept.", default="HF_HUB_CACHE", metavar="FOLDER"),
+    Flag("hf_token", "model", "Token for the hub. Or set HF_TOKEN.", metavar="TOKEN"),
+    Flag("trust_remote_code", "model", "Accepted and without effect: code from a model's folder is never run.",
+         "switch"),
     Flag("skip_tokenizer_init", "model", "Load no tokenizer: prompts and answers are token ids.", "switch"),
     Flag("chat_template", "model", "File with a chat template to use in place of the model's.",
          metavar="FILE", common=True),
@@ -104,8 +110,6 @@ FLAGS: tuple[Flag, ...] = (
 
 _LATER = [
     "--quantization",
-    "--revision",
-    "--tokenizer-revision",
     "--tokenizer-mode",
     "--pipeline-parallel-size",
     "--data-parallel-size",
@@ -125,7 +129,6 @@ _LATER = [
     "--allowed-local-media-path",
     "--hf-overrides",
     "--hf-config-path",
-    "--download-dir",
     "--middleware",
     "--config",
     "--cpu-offload-gb",
@@ -168,8 +171,7 @@ ALWAYS_ON: Mapping[str, str] = MappingProxyType(
 NOT_SERVED: Mapping[str, str] = MappingProxyType(
     {
         **{option: f"{option} comes later; leave it out for now." for option in _LATER},
-        "--model": "Name the model right after serve: tessera serve FOLDER.",
-        "--trust-remote-code": "--trust-remote-code is not there: Tessera never runs code from a model's folder.",
+        "--model": "Name the model right after serve: tessera serve MODEL.",
         "--uvicorn-log-level": "--uvicorn-log-level is called --log-level here.",
         "--device": "--device is called --platform here.",
     }

@@ -122,7 +122,7 @@ def describe(started: Started) -> EngineInfo:
         dtype=loaded.facts.dtype,
         platform=started.executor.platform.name,
         weight_bytes=loaded.weight_bytes,
-        cache_bytes=sum(group.block_bytes * group.num_blocks for group in started.plan.groups),
+        cache_bytes=started.plan.nbytes,
         num_cache_tokens=started.plan.num_tokens,
         max_model_len=config.model.max_model_len,
         phases=started.phases,

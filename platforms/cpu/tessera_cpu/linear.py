@@ -28,6 +28,13 @@ class Linear(Kernel[LinearSpec]):
             packed = {**raw, "weight": pack(raw["weight"])}
         return super().prepare(spec, packed, into)
 
+    def packed_bytes(self, spec: LinearSpec) -> int | None:
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        if not _packable(dtype):
+            return None
+        elements = max(spec.experts, 1) * spec.n * spec.k + (spec.n if spec.bias else 0)
+        return elements * dtype.itemsize
+
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             return into(product(x, weight["weight"], weight.get("bias")), out)
