@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tessera.server.app import create_app
-from tessera.server.serve import serve
+from tessera.server.serve import Started, serve
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 from tests.server.fake_engine import MODEL, FakeEngine
@@ -65,6 +65,10 @@ class Running:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", max_retries=0, **{"api_key": "any", **options})
 
 
+async def started(engine: Any, settings: ServerSettings) -> Started:
+    return Started(engine, create_app(engine, settings))
+
+
 @asynccontextmanager
 async def on_socket(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Running]:
     settings = settings or ServerSettings(drain_seconds=1.0)
@@ -72,8 +76,7 @@ async def on_socket(engine: FakeEngine, settings: ServerSettings | None = None) 
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     port = listener.getsockname()[1]
-    app = create_app(engine, settings)
-    task = asyncio.create_task(serve(engine, app, listener, settings))
+    task = asyncio.create_task(serve(started(engine, settings), listener, settings))
     try:
         yield Running(engine, port, task)
     finally:

@@ -65,6 +65,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag("port", "server", "Port to listen on; 0 takes a free one.", "int", default="8000", common=True),
     Flag("shutdown_timeout", "server", "Seconds that answers in work get after SIGTERM.", "float",
          default="30", metavar="SECONDS"),
+    Flag("max_restarts", "server", "Times in five minutes that an engine is started again after it died.", "int",
+         default="2"),
+    Flag("stall_timeout", "server", "Seconds without a sign of life, or of idling in a step, until it is restarted.",
+         "float", default="24", metavar="SECONDS"),
     Flag("routes", "server", "Routes of a plugin to serve; none are served unasked.", metavar="NAME", multiple=True),
     # ---- security
     Flag("api_key", "security", "Key that clients must send; give it again for several. Or set TESSERA_API_KEY.",
@@ -72,6 +76,8 @@ FLAGS: tuple[Flag, ...] = (
     # ---- logging
     Flag("log_level", "logging", "Least severe messages to write.", "choice", default="info",
          choices=("debug", "info", "warning", "error"), metavar="LEVEL", common=True),
+    Flag("log_format", "logging", "Lines of text, or a JSON object each.", "choice", default="text",
+         choices=("text", "json")),
     Flag("disable_log_requests", "logging", "Write no line for each request.", "switch"),
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 from starlette.requests import Request
@@ -54,6 +55,9 @@ def http_lines(counts: HttpCounts) -> Iterator[str]:
     name = f"{PREFIX}http_requests_in_progress"
     yield from _head(name, "gauge", "HTTP requests in work.")
     yield f"{name} {counts.in_progress}"
+    name = f"{PREFIX}asyncio_tasks"
+    yield from _head(name, "gauge", "Tasks of the server's event loop.")
+    yield f"{name} {len(asyncio.all_tasks())}"
 
 
 def _head(name: str, kind: str, documentation: str) -> Iterator[str]:
