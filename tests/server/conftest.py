@@ -65,18 +65,23 @@ class Running:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", max_retries=0, **{"api_key": "any", **options})
 
 
-async def started(engine: Any, settings: ServerSettings) -> Started:
+async def started(engine: Any, settings: ServerSettings, loading: asyncio.Event | None = None) -> Started:
+    if loading is not None:
+        await loading.wait()
     return Started(engine, create_app(engine, settings))
 
 
 @asynccontextmanager
-async def on_socket(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Running]:
+async def on_socket(
+    engine: FakeEngine, settings: ServerSettings | None = None, loading: asyncio.Event | None = None
+) -> AsyncIterator[Running]:
+    """loading: is set when the start is over."""
     settings = settings or ServerSettings(drain_seconds=1.0)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     port = listener.getsockname()[1]
-    task = asyncio.create_task(serve(started(engine, settings), listener, settings))
+    task = asyncio.create_task(serve(started(engine, settings, loading), listener, settings))
     try:
         yield Running(engine, port, task)
     finally:
