@@ -110,7 +110,7 @@ def shorts(client: httpx.AsyncClient) -> list[Stream]:
 
 async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
     """Killed under 32 streams, stopped, killed again: two engines follow, and then the server ends."""
-    flags = ["--dtype", "float32", "--max-num-seqs", "16", "--stall-timeout", "4", "--log-format", "json"]
+    flags = ["--dtype", "float32", "--max-num-seqs", "16", "--stall-timeout", "6", "--log-format", "json"]
     with Served(flags, tmp_path / "log") as served:
         async with httpx.AsyncClient(
             base_url=served.url, timeout=300, limits=httpx.Limits(max_connections=64)

@@ -142,20 +142,14 @@ class Supervisor:
         return life.ended.result()
 
     async def _started(self, life: EngineLife) -> EngineInfo:
-        """Raises TesseraError: what ended the start, or that it hangs."""
-        starting = asyncio.ensure_future(life.started())
-        limit = time.monotonic() + SLOWER_START * self._first_start + START_SECONDS
+        """Raises TesseraError: what ended the start, or that it hangs. Signs of life are not asked for: what a start
+        imports and reads may hold the interpreter for long."""
+        seconds = SLOWER_START * self._first_start + START_SECONDS
         try:
-            while not starting.done():
-                await asyncio.wait((starting,), timeout=life.watchdog.interval)
-                life.hangs = time.monotonic() > limit
-                if life.hangs:
-                    raise EngineDeadError("The engine's process did not come up in time.")
-                if (hang := life.hang()) is not None:
-                    raise EngineDeadError(hang)
-            return starting.result()
-        finally:
-            starting.cancel()
+            return await asyncio.wait_for(life.started(), seconds)
+        except TimeoutError:
+            life.hangs = True
+            raise EngineDeadError(f"The engine's process did not come up within {seconds:.0f} s.") from None
 
     def _give_up(self, cause: str) -> None:
         self._charge.given_up(cause)

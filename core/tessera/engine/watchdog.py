@@ -28,6 +28,7 @@ class Watchdog:
     def heard(self, step: Alive | None = None) -> None:
         """step: how long the present one has run; None after anything else, which says that the engine is none."""
         self._silent = 0.0
+        self._last = self._clock()
         self._step = step or Alive()
 
     def tick(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tessera.engine import supervisor
 from tessera.engine.supervisor import Charge, Deaths, Supervision, Supervisor
 from tessera.engine.watchdog import Watchdog
 from tessera.errors import MemoryBudgetError
@@ -88,6 +89,16 @@ class World:
         self.lives.append(FakeLife(number, ready))
         return self.lives[-1]
 
+    def begins_for_ever(self):
+        """The next engine never comes up."""
+
+        def begin(number):
+            life = self.begin(number)
+            life.started = asyncio.Event().wait
+            return life
+
+        self.supervisor._begin = begin
+
     async def dies(self, cause):
         self.lives[-1].ended.set_result(cause)
         await self.settles()
@@ -143,18 +154,21 @@ async def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(caplog):
     await world.supervisor.stop()
 
 
+async def test_a_start_that_hangs_is_a_death(monkeypatch):
+    monkeypatch.setattr(supervisor, "START_SECONDS", 0.01)
+    world = World("one", "two", supervision=Supervision(max_restarts=1))
+    await world.supervisor.start()
+    world.begins_for_ever()
+    await world.dies("It died.")
+    await asyncio.wait_for(world.supervisor.over.wait(), 5)
+    assert "did not come up within 0 s" in world.heard[-1][1]
+    assert world.lives[1].hangs
+
+
 async def test_stopping_ends_it_while_another_engine_starts():
     world = World("one", "two")
     await world.supervisor.start()
-    never = asyncio.get_running_loop().create_future()
-    begin = world.begin
-
-    def begin_for_ever(number):
-        life = begin(number)
-        life.started = lambda: asyncio.shield(never)
-        return life
-
-    world.supervisor._begin = begin_for_ever
+    world.begins_for_ever()
     await world.dies("It died.")
     await world.supervisor.stop()
     assert world.heard == [("lost", "It died.")]
