@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,27 +26,19 @@ SHORT = {"model": DEMO, "max_tokens": 12, "temperature": 1.0, "stream": True}
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the processes of a test put sockets and the like; shared memory is looked at as well."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the processes of a test have their sockets (tmp_path is too long for them). Nothing may be left there, nor
+    in shared memory."""
     shared = set(Path("/dev/shm").iterdir())
-    yield folder
-    assert left_in(folder) == []
+    with tempfile.TemporaryDirectory(prefix="staying-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+        assert sockets_in(Path(folder)) == []
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
-def left_in(folder: Path) -> list[str]:
-    """Folders of sockets; the path is too long for them, so they may lie in /tmp."""
+def sockets_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith("tessera-")]
-
-
-def sockets_of(served: Served) -> Path:
-    """The private folder of the newest engine."""
-    command = Path(f"/proc/{served.engine_pid()}/fd")
-    (file,) = [os.readlink(link) for link in command.iterdir() if "/stacks." in os.readlink(link)]
-    return Path(file).parent
 
 
 def family(pid: int) -> list[int]:
@@ -110,7 +103,18 @@ def shorts(client: httpx.AsyncClient) -> list[Stream]:
 
 async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
     """Killed under 32 streams, stopped, killed again: two engines follow, and then the server ends."""
-    flags = ["--dtype", "float32", "--max-num-seqs", "16", "--stall-timeout", "6", "--log-format", "json"]
+    flags = [
+        "--dtype",
+        "float32",
+        "--max-num-seqs",
+        "16",
+        "--stall-timeout",
+        "6",
+        "--log-format",
+        "json",
+        "--log-level",
+        "debug",
+    ]
     with Served(flags, tmp_path / "log") as served:
         async with httpx.AsyncClient(
             base_url=served.url, timeout=300, limits=httpx.Limits(max_connections=64)
@@ -166,6 +170,7 @@ async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
     assert f"process {stopped}" in stacks
     assert "in run" in stacks
     assert sum(record["message"] == "replayed" and "request_id" in record for record in records) == 33
+    assert sum(record["message"].startswith("ended: ") and "request_id" in record for record in records) >= 48
     assert {record["pid"] for record in records} > {served.process.pid, stopped}
     assert not any(WORDS in line for line in lines)
     assert not any(undisturbed[3].text[:20] in line for line in lines)
@@ -212,21 +217,23 @@ async def test_nothing_is_left_of_two_workers_however_it_ends(
     """The engine is killed, and then, with a stopped engine, the server."""
     model = write_tiny_model(tmp_path_factory.mktemp("model"))
     with Served([str(model), "--tensor-parallel-size", "2"], tmp_path / "log") as served:
-        old, folder = family(served.engine_pid()), sockets_of(served)
+        old, sockets = family(served.engine_pid()), sockets_in(temporary)
+        assert len(sockets) == 1
         assert len(old) == 3
         os.kill(old[0], signal.SIGKILL)
         await until(lambda: served.status("/readyz") == 503, 5)
         await until(lambda: served.status("/readyz") == 200, 300)
         assert not any(map(alive, old))
-        assert not folder.exists()
+        assert len(sockets_in(temporary)) == 1
+        assert sockets_in(temporary) != sockets
 
-        everyone, folder = family(served.process.pid), sockets_of(served)
+        everyone = family(served.process.pid)
         assert len(everyone) >= 4
         os.kill(served.engine_pid(), signal.SIGSTOP)
         os.kill(served.process.pid, signal.SIGKILL)
         served.process.wait(5)
         await until(lambda: not any(map(alive, everyone)), 5)
-        await until(lambda: not folder.exists(), 5)
+        await until(lambda: sockets_in(temporary) == [], 5)
         assert served.status("/livez") == 0
 
 
