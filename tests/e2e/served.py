@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -27,11 +28,13 @@ class Served:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
         ready_within: float = 90.0,
+        wait: bool = True,
     ) -> None:
+        """wait: until it is ready; otherwise until its port answers."""
         self.environment, self.folder = environment, folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log, self.ready_within = log, ready_within
+        self.log, self.ready_within, self.wait = log, ready_within, wait
         base = list(program) or [sys.executable, "-m", "tessera.cli"]
         self.command = [*base, "serve", *arguments, "--port", str(self.port)]
 
@@ -41,7 +44,7 @@ class Served:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder
             )
-        while self.status("/readyz") != 200:
+        while self.status("/readyz") not in ((200,) if self.wait else (200, 503)):
             if self.process.poll() is not None or time.monotonic() - began > self.ready_within:
                 self.process.kill()
                 raise AssertionError(f"not ready, exit code {self.process.poll()}:\n{self.log.read_text()}")
@@ -70,9 +73,8 @@ class Served:
             return 0
 
     def engine_pid(self) -> int:
-        """As the log names it."""
-        (line,) = [line for line in self.log.read_text().splitlines() if "engine process pid" in line]
-        return int(line.rsplit(" ", 1)[1])
+        """Of the newest engine, as the log names it."""
+        return int(re.findall(r"engine process pid (\d+)", self.log.read_text())[-1])
 
 
 def free_port() -> int:

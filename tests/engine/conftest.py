@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tessera.engine.async_engine import AsyncEngine
+from tessera.engine.supervisor import Supervision
 from tests.engine import fakes
 
 Start = Callable[..., Awaitable[AsyncEngine]]
@@ -38,9 +39,11 @@ async def start() -> AsyncIterator[Start]:
     """start("slow", max_num_seqs=2): an engine whose fake executor behaves so."""
     async with AsyncExitStack() as stack:
 
-        async def begin(behaviour: str = "", **scheduler: object) -> AsyncEngine:
+        async def begin(
+            behaviour: str = "", supervision: Supervision | None = None, **scheduler: object
+        ) -> AsyncEngine:
             config = fakes.config(behaviour, **scheduler)
-            engine = await AsyncEngine.start(config, tokenizer=None, executor=fakes.EXECUTOR)
+            engine = await AsyncEngine.start(config, tokenizer=None, executor=fakes.EXECUTOR, supervision=supervision)
             stack.push_async_callback(engine.shutdown)
             return engine
 

@@ -85,13 +85,14 @@ class FakePlatform(Platform):
 
 
 class FakeExecutor(Executor):
-    """Words of config.model.served_name: "slow" takes 20 ms a step; "fail-load", "no-memory", "crash-load",
-    "hang-load", "kill-load" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the process there;
-    "problems" and "defaults" are the platform's."""
+    """Words of config.model.served_name: "slow" takes 20 ms a step, "brisk" 2; "fail-load", "no-memory", "crash-load",
+    "hang-load", "kill-load" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the process there,
+    "hang-at-7" sleeps, "spin-at-7" computes; "problems" and "defaults" are the platform's. "once=FILE": only the first
+    engine does so; "later=FILE": only those after it."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.words = config.model.served_name.split()
+        self.words = obeyed(config.model.served_name.split())
         self.platform = FakePlatform(config.model.served_name)
         self.rows: dict[int, Any] = {}
 
@@ -124,11 +125,17 @@ class FakeExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> SchedulerOutput:
         if "slow" in self.words:
             time.sleep(0.02)
+        if "brisk" in self.words:
+            time.sleep(0.002)
         for word in self.words:
             if word == f"fail-at-{step.step}":
                 raise ZeroDivisionError("a bug in a step")
             if word == f"stop-at-{step.step}":
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if word == f"hang-at-{step.step}":
+                time.sleep(600)
+            if word == f"spin-at-{step.step}":
+                spin(3.0)
         for row in step.freed.tolist():
             self.rows.pop(row, None)
         for opened in step.opened:
@@ -156,6 +163,23 @@ class FakeExecutor(Executor):
             raise RuntimeError("cannot be closed")
         if "leave-a-mark" in self.words:
             Path(self.words[-1]).touch()
+
+
+def obeyed(words: list[str]) -> list[str]:
+    """The words that this engine follows: a file says that it is not the first."""
+    for word in words:
+        when, _, path = word.partition("=")
+        if when in ("once", "later"):
+            first = not Path(path).exists()
+            Path(path).touch()
+            return words if first == (when == "once") else []
+    return words
+
+
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 def _layout(block_size: int) -> KVLayout:

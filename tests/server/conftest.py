@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tessera.server.app import create_app
-from tessera.server.serve import serve
+from tessera.server.serve import Started, serve
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 from tests.server.fake_engine import MODEL, FakeEngine
@@ -66,17 +66,25 @@ class Running:
         return openai.AsyncOpenAI(**given)
 
 
+async def started(engine: Any, settings: ServerSettings, loading: asyncio.Event | None = None) -> Started:
+    if loading is not None:
+        await loading.wait()
+    return Started(engine, create_app(engine, settings))
+
+
 @asynccontextmanager
 async def on_socket(
-    engine: FakeEngine, settings: ServerSettings | None = None, listener: socket.socket | None = None
+    engine: FakeEngine,
+    settings: ServerSettings | None = None,
+    listener: socket.socket | None = None,
+    loading: asyncio.Event | None = None,
 ) -> AsyncIterator[Running]:
-    """listener: in place of one on a free port."""
+    """listener: in place of one on a free port. loading: is set when the start is over."""
     settings = settings or ServerSettings(drain_seconds=1.0)
     if listener is None:
         listener = socket.create_server(("127.0.0.1", 0))
     port = 0 if listener.family == socket.AF_UNIX else listener.getsockname()[1]
-    app = create_app(engine, settings)
-    task = asyncio.create_task(serve(engine, app, listener, settings))
+    task = asyncio.create_task(serve(started(engine, settings, loading), listener, settings))
     try:
         yield Running(engine, port, task, tls=settings.tls is not None)
     finally:

@@ -65,6 +65,7 @@ class FakeHealth:
     stalled: bool = False
     seconds_since_heartbeat: float = 0.0
     error: str | None = None
+    restarting: bool = False
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
+import re
 import signal
 import socket
 import time
@@ -15,10 +17,11 @@ import httpx
 import pytest
 
 from tessera.engine.async_engine import AsyncEngine
-from tessera.server.app import create_app
+from tessera.engine.supervisor import Supervision
 from tessera.server.serve import serve
 from tessera.server.settings import ServerSettings
 from tests.engine.fakes import EXECUTOR, answer, config
+from tests.server.conftest import started
 from tests.server.sse import check_completion, data_of
 from tests.server.test_lifecycle import until
 
@@ -34,12 +37,14 @@ def _fakes_are_found(monkeypatch):
 
 
 @asynccontextmanager
-async def serving(behaviour=""):
-    engine = await AsyncEngine.start(config(behaviour), tokenizer=None, executor=EXECUTOR)
+async def serving(behaviour="", supervision=None, **scheduler):
+    engine = await AsyncEngine.start(
+        config(behaviour, **scheduler), tokenizer=None, executor=EXECUTOR, supervision=supervision
+    )
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    task = asyncio.create_task(serve(engine, create_app(engine, SETTINGS), listener, SETTINGS))
+    task = asyncio.create_task(serve(started(engine, SETTINGS), listener, SETTINGS))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10) as client:
         yield engine, client, task
     assert task.done()
@@ -73,18 +78,135 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
 
 
 async def test_kill_9_of_the_engine_under_streams():
-    async with serving("slow") as (engine, client, task):
-        streams = [asyncio.create_task(client.post("/v1/completions", json=LONG)) for _ in range(8)]
+    """Of 12 streams 8 have had a token: they end with an error; the others are answered by the next engine."""
+    async with serving("slow", max_num_seqs=8) as (engine, client, task):
+        began = [asyncio.create_task(client.post("/v1/completions", json=LONG)) for _ in range(8)]
         await until(lambda: engine.metrics.stats.counters.generation_tokens > 40)
+        short = {**LONG, "max_tokens": 8}
+        waiting = [asyncio.create_task(client.post("/v1/completions", json=short)) for _ in range(4)]
+        whole = asyncio.create_task(client.post("/v1/completions", json={**short, "stream": False, "n": 2}))
+        await until(lambda: engine.metrics.stats.num_waiting == 6)
         os.kill(engine.info.pid, signal.SIGKILL)
         killed = time.monotonic()
-        bodies = [response.text for response in await asyncio.gather(*streams)]
-        assert time.monotonic() - killed < 1.5
-        for body in bodies:
-            events = data_of(body)
+        await until(lambda: not engine.health.alive, 1)
+        refused = await client.post("/v1/completions", json=short)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await client.get("/readyz")).json() == {"status": "engine restarting"}
+        assert [(await client.get(path)).status_code for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
+        for response in await asyncio.gather(*began):
+            events = data_of(response.text)
             assert json.loads(events[-2])["error"]["type"] == "engine_error"
             assert events[-1] == "[DONE]"
+        assert time.monotonic() - killed < 2
+        for response in await asyncio.gather(*waiting):
+            chunks = [chunk["choices"][0] for chunk in check_completion(response.text)]
+            assert [token for choice in chunks for token in choice.get("token_ids", ())] == answer(PROMPT, 8)
+        choices = (await whole).json()["choices"]
+        assert [choice["token_ids"] for choice in choices] == [answer(PROMPT, 8)] * 2
+        assert (await client.get("/readyz")).status_code == 200
+        metrics = (await client.get("/metrics")).text
+        assert 'tessera:engine_restarts_total{model_name="fake"} 1' in metrics
+        assert 'tessera:replayed_requests_total{model_name="fake"} 5' in metrics
+        assert await stopped(task) == 0
+
+
+async def test_an_engine_that_died_too_often_ends_the_server_with_4(caplog):
+    async with serving("slow", Supervision(max_restarts=0)) as (engine, client, task):
+        asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False}))
+        await until(lambda: engine.metrics.stats.num_running == 1)
+        os.kill(engine.info.pid, signal.SIGKILL)
+        assert (await asking).status_code == 503
         assert await asyncio.wait_for(task, 5) == 4
+    (line,) = [record.getMessage() for record in caplog.records if "The server ends." in record.getMessage()]
+    assert line.startswith("The server ends. The engine died once within 300 s. The engine's process was killed")
+
+
+async def test_sigterm_while_another_engine_starts_drains_what_waits_for_it(tmp_path):
+    async with serving(f"slow hang-at-3 once={tmp_path / 'mark'}") as (engine, client, task):
+        asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False, "max_tokens": 8}))
+        await until(lambda: engine.metrics.stats.num_running == 1)
+        os.kill(engine.info.pid, signal.SIGKILL)
+        await until(lambda: engine.health.restarting, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await asking).json()["choices"][0]["token_ids"] == answer(PROMPT, 8)
+        assert await asyncio.wait_for(task, 5) == 0
+
+
+async def test_two_signals_end_a_server_whose_engine_does_not_come_up(tmp_path):
+    async with serving(f"hang-load later={tmp_path / 'mark'}") as (engine, client, task):
+        asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False}))
+        await until(lambda: engine.metrics.stats.num_running == 1)
+        os.kill(engine.info.pid, signal.SIGKILL)
+        await until(lambda: engine.health.restarting, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        assert await stopped(task) == 1
+        assert (await asking).status_code == 503
+
+
+async def test_a_hang_is_seen_by_health_before_it_ends(tmp_path):
+    behaviour = f"slow hang-at-3 once={tmp_path / 'mark'}"
+    async with serving(behaviour, Supervision(stall_seconds=3)) as (engine, client, task):
+        asking = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": False, "max_tokens": 8}))
+        await until(lambda: engine.health.stalled)
+        assert [(await client.get(path)).status_code for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
+        assert (await client.get("/readyz")).json() == {"status": "engine stalled"}
+        assert (await asking).json()["choices"][0]["token_ids"] == answer(PROMPT, 8)
+        assert (await client.get("/readyz")).status_code == 200
+        assert await stopped(task) == 0
+
+
+def descriptors(pid):
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.nightly)])
+async def test_streams_aborted_at_random_moments_leave_nothing(count):
+    """The full figure: pytest tests/server/test_engine_process.py -k aborted --nightly=all."""
+    moments = random.Random(7)
+    at_once = asyncio.Semaphore(48)
+
+    async def visit(number):
+        """Leaves after some tokens, or after some seconds, perhaps before the first token."""
+        body = json.dumps({**LONG, "prompt": [number % 60 + 1, 7], "max_tokens": 512}).encode()
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        )
+        async with at_once:
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            writer.write(head % len(body) + body)
+            if number % 4 == 0:
+                await asyncio.sleep(moments.uniform(0, 0.3))
+            else:
+                left = moments.randrange(512)
+                while left >= 0:
+                    line = await reader.readline()
+                    assert line.strip() != b"data: [DONE]"
+                    assert line
+                    if line.startswith(b"data: {"):
+                        left -= len(json.loads(line[6:])["choices"][0].get("token_ids", ()))
+            writer.close()
+            await writer.wait_closed()
+
+    async def at_rest():
+        """What is held when nothing is asked."""
+        await until(lambda: not (engine.metrics.stats.num_running or engine.metrics.stats.num_waiting), 30)
+        text = (await client.get("/metrics")).text
+        (tasks,) = re.findall(r"^tessera:asyncio_tasks (\d+)$", text, re.MULTILINE)
+        return int(tasks), descriptors(os.getpid()), descriptors(engine.info.pid)
+
+    async with serving("brisk", max_num_seqs=32) as (engine, client, task):
+        await asyncio.gather(*(visit(number) for number in range(8)))
+        await asyncio.sleep(0.5)
+        before = await at_rest()
+        await asyncio.gather(*(visit(number) for number in range(count)))
+        await asyncio.sleep(0.5)  # connections close one after the other
+        after = await at_rest()
+        assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
+        assert engine.metrics.stats.kv_usage == 0.0
+        assert engine.metrics.request_success["abort"] > count * 0.8
+        assert engine.metrics.request_success["error"] == 0
+        assert await stopped(task) == 0
 
 
 async def test_a_client_that_leaves_frees_its_row_within_a_few_steps():

@@ -184,6 +184,7 @@ async def test_a_request_is_one_line_in_the_log_without_its_content(api, caplog)
     await api.client.get("/health")
     (record,) = caplog.records
     assert record.name == "tessera.server.access"
-    assert record.getMessage().startswith("rid POST /v1/chat/completions 400 ")
+    assert record.getMessage().startswith("POST /v1/chat/completions 400 ")
+    assert record.request_id == "rid"
     assert "secret" not in caplog.text
     assert "hidden" not in caplog.text

@@ -7,11 +7,14 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 
 import httpx
 import pytest
 
+from tessera.errors import ModelError
+from tessera.server.serve import serve
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
@@ -187,6 +190,43 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
         engine.die()
         assert await asyncio.wait_for(server.task, 6) == 4
         writer.close()
+
+
+# ---- the model loads -------------------------------------------------------------------------------------------
+
+
+async def test_while_the_model_loads_it_lives_and_is_not_ready():
+    loading = asyncio.Event()
+    async with on_socket(FakeEngine(), loading=loading) as server, client(server) as http:
+        statuses = [(await http.get(path)).status_code for path in ("/livez", "/readyz", "/health")]
+        assert statuses == [200, 503, 503]
+        assert (await http.get("/readyz")).json() == {"status": "starting"}
+        response = await http.post("/v1/chat/completions", json=CHAT)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        loading.set()
+        await asyncio.sleep(0.1)
+        assert (await http.get("/readyz")).status_code == 200
+        assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_the_model_loads_ends_the_start(kind):
+    async with on_socket(FakeEngine(), loading=asyncio.Event()) as server, client(server) as http:
+        assert (await http.get("/livez")).status_code == 200
+        os.kill(os.getpid(), kind)
+        assert await asyncio.wait_for(server.task, 5) == 0
+
+
+async def test_what_a_start_raises_is_raised_once_the_port_is_closed():
+    async def failing():
+        await asyncio.sleep(0.1)
+        raise ModelError("There is no such model.")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(ModelError):
+        await serve(failing(), listener, ServerSettings())
+    assert listener.fileno() == -1
 
 
 # ---- signals --------------------------------------------------------------------------------------------------

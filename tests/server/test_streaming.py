@@ -108,6 +108,17 @@ async def test_completions(api):
     assert text_of(chunks) == "Hello, wörld!"
 
 
+@pytest.mark.parametrize("route", ["chat", "completions"])
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_stream_begins_with_its_first_token_whatever_that_shows(route, n):
+    """Then the client has it, and no other engine may answer."""
+    script = Script(pieces=("", "é"), error=EngineStepError("dead"), error_at=1)
+    async with in_process(FakeEngine(script=script)) as api:
+        events = read_stream(await stream(api, route, n=n))
+    assert [event["choices"][0]["index"] for event in events[:-1]] == list(range(n))
+    assert "error" in events[-1]
+
+
 async def test_completions_of_several_prompts_with_n_echo_and_usage(api):
     body = await stream(api, "completions", prompt=["ab", "cd"], n=2, echo=True, stream_options={"include_usage": True})
     chunks = check_completion(body, choices=4, usage=True)
@@ -132,9 +143,11 @@ async def test_completion_logprobs_have_running_offsets(api):
         (EngineStepError("RuntimeError('/secret/x')"), 500),
     ],
 )
-async def test_an_error_before_the_first_token_is_a_status(route, error, status):
+@pytest.mark.parametrize("n", [1, 3])
+async def test_an_error_before_the_first_token_is_a_status(route, error, status, n):
+    more = {"prompt": ["one", "two"]} if route == "completions" and n > 1 else {}
     async with in_process(FakeEngine(script=Script(error=error))) as api:
-        response = await (api.chat if route == "chat" else api.complete)(stream=True)
+        response = await (api.chat if route == "chat" else api.complete)(stream=True, n=n, **more)
     assert response.status_code == status
     assert response.headers["content-type"] == "application/json"
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from tessera.log import set_up_logging
+
 ACCESS = "tessera.server.access"
 """The logger that has a line for each request."""
 
 
-def set_up_logging(level: str, *, requests: bool) -> None:
-    """level: of Tessera's own messages; libraries write from warnings on. requests: whether each request gets a
-    line."""
-    logging.basicConfig(level=logging.WARNING, format=FORMAT)
-    logging.getLogger("tessera").setLevel(level.upper())
+def set_up_server_logging(level: str, form: str, *, requests: bool) -> None:
+    """requests: whether each request gets a line."""
+    set_up_logging(level.upper(), form)
     if not requests:
         logging.getLogger(ACCESS).setLevel(logging.WARNING)

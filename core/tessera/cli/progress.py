@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TextIO
-
+from tessera.log import LastingStream
 from tessera.platform import Progress
 
 _WIDTH = 30
@@ -12,7 +11,7 @@ _WIDTH = 30
 class ProgressLine:
     """Give it to the engine as on_progress; close() clears the line. What others write meanwhile overwrites it."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: LastingStream) -> None:
         self._stream = stream
         self._drawn = stream.isatty()
         self._phase = ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import signal
 import socket
-import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,21 +16,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tessera.cli.address import DEFAULT_HOST, listen, socket_path, url_of
-from tessera.cli.log import set_up_logging
+from tessera.cli.announce import ToLog, ToUser, announcer
+from tessera.cli.log import set_up_server_logging
 from tessera.cli.notices import warnings_before
-from tessera.cli.progress import ProgressLine
 from tessera.cli.report import report
 from tessera.cli.serve_command import ServeCommand
 from tessera.cli.serve_flags import FLAGS
-from tessera.cli.serve_settings import server_settings
+from tessera.cli.serve_settings import server_settings, supervision
 from tessera.config import EngineConfig, build_config
 from tessera.config.environment import read_environment
 from tessera.errors import ConfigError, ModelError
+from tessera.log import TEXT
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.supervisor import Supervision
+    from tessera.server.serve import Started
     from tessera.server.settings import ServerSettings
     from tessera.text import ChatTemplate, Tokenizer
 
@@ -50,17 +53,21 @@ def serve(model: str | None, **flags: Any) -> int:
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the start alike; later they are the server's
     environment = read_environment()
-    set_up_logging(flags["log_level"] or "info", requests=not flags["disable_log_requests"])
+    log_format = flags["log_format"] or TEXT
+    set_up_server_logging(flags["log_level"] or "info", log_format, requests=not flags["disable_log_requests"])
+    announce = announcer(log_format)
     with listen(flags["host"], flags["port"], flags["uds"]) as listener:
         names = flags["served_model_name"]
         engine_flags = {name: value for name, value in flags.items() if name not in _OWN}
         config = build_config(model=model, served_model_name=names[0] if names else None, **engine_flags)
+        config = dataclasses.replace(config, log_format=log_format)
         settings = server_settings(config, flags, environment)
         guarded = bool(settings.api_keys) or flags["uds"] is not None
         host = flags["host"] or DEFAULT_HOST
         for warning in warnings_before(host, guarded=guarded, unknown=environment.unknown):
-            click.echo(f"warning: {warning}", err=True)
-        return _run(_Served(config, settings, listener, _Template.of(flags), flags["routes"], began))
+            announce.warn(warning)
+        template, routes = _Template.of(flags), flags["routes"]
+        return _run(_Served(config, settings, supervision(flags), listener, template, routes, announce, began))
 
 
 def _run(served: _Served) -> int:
@@ -87,32 +94,58 @@ class _Served:
         self,
         config: EngineConfig,
         settings: ServerSettings,
+        supervision: Supervision,
         listener: socket.socket,
         template: _Template,
         routes: Sequence[str],
+        announce: ToUser | ToLog,
         began: float,
     ) -> None:
         self.config = config
         self.settings = settings
+        self.supervision = supervision
         self.listener = listener
         self.template = template
         self.routes = routes
+        self.announce = announce
         self.began = began
 
     async def until_end(self) -> int:
-        """Starts the engine, reports, serves."""
+        """Starts the engine, serves, and reports when it is ready."""
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         tokenizer = _tokenizer(self.config)
         template = _chat_template(tokenizer, self.template)
         make_routes = _plugin_routes(self.routes)
+        starting = asyncio.create_task(self._start(tokenizer))
         # The server's libraries load while the engine does.
-        engine, server = await asyncio.gather(self._start(tokenizer), asyncio.to_thread(_import_server))
+        server = await asyncio.to_thread(_import_server)
+        started = self._started(server, starting, template, make_routes)
+        return await server.serve(started, self.listener, self.settings)
+
+    async def _start(self, tokenizer: Tokenizer | None) -> AsyncEngine:
+        from tessera.engine.async_engine import AsyncEngine
+
+        try:
+            return await AsyncEngine.start(
+                self.config, tokenizer=tokenizer, on_progress=self.announce.progress, supervision=self.supervision
+            )
+        finally:
+            self.announce.close()
+
+    async def _started(
+        self,
+        server: _Server,
+        starting: asyncio.Task[AsyncEngine],
+        template: ChatTemplate | None,
+        make_routes: Sequence[Any],
+    ) -> Started:
+        engine = await starting
         app = server.create_app(engine, self.settings, template)
         for make in make_routes:
             app.router.routes.extend(make(engine))
-        click.echo(
+        self.announce.ready(
             report(
                 engine.info,
                 model=self.settings.served_model_names[0],
@@ -123,16 +156,7 @@ class _Served:
                 seconds=time.monotonic() - self.began,
             )
         )
-        return await server.serve(engine, app, self.listener, self.settings)
-
-    async def _start(self, tokenizer: Tokenizer | None) -> AsyncEngine:
-        from tessera.engine.async_engine import AsyncEngine
-
-        progress = ProgressLine(sys.stderr)
-        try:
-            return await AsyncEngine.start(self.config, tokenizer=tokenizer, on_progress=progress)
-        finally:
-            progress.close()
+        return server.started(engine, app)
 
 
 @dataclass(frozen=True)
@@ -151,14 +175,15 @@ class _Template:
 @dataclass(frozen=True)
 class _Server:
     create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], Starlette]
-    serve: Callable[[AsyncEngine, Starlette, socket.socket, ServerSettings], Awaitable[int]]
+    started: type[Started]
+    serve: Callable[[Coroutine[Any, Any, Started], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
 
 
 def _import_server() -> _Server:
     from tessera.server.app import create_app
-    from tessera.server.serve import serve
+    from tessera.server.serve import Started, serve
 
-    return _Server(create_app, serve)
+    return _Server(create_app, Started, serve)
 
 
 def _tokenizer(config: EngineConfig) -> Tokenizer | None:

@@ -82,6 +82,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag("sse_keep_alive_interval", "server", "Send a comment in streams that are silent for so many seconds.", "float",
          default="never", metavar="SECONDS"),
     Flag("vllm_metrics", "server", "Write the engine's metrics under vllm: names too.", "switch"),
+    Flag("max_restarts", "server", "Times in five minutes that an engine is started again after it died.", "int",
+         default="2"),
+    Flag("stall_timeout", "server", "Seconds without a sign of life, or of idling in a step, until it is restarted.",
+         "float", default="24", metavar="SECONDS"),
     Flag("routes", "server", "Routes of a plugin to serve; none are served unasked.", metavar="NAME", multiple=True),
     # ---- security
     Flag("api_key", "security", "Key that clients must send; give it again for several. Or set TESSERA_API_KEY.",
@@ -104,6 +108,8 @@ FLAGS: tuple[Flag, ...] = (
     # ---- logging
     Flag("log_level", "logging", "Least severe messages to write.", "choice", default="info",
          choices=("debug", "info", "warning", "error"), metavar="LEVEL", common=True),
+    Flag("log_format", "logging", "Lines of text, or a JSON object each.", "choice", default="text",
+         choices=("text", "json")),
     Flag("disable_log_requests", "logging", "Write no line for each request.", "switch",
          aliases=("--disable-uvicorn-access-log",)),
 )  # fmt: skip

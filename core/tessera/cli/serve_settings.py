@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.cli.address import is_loopback
 from tessera.cli.tls import tls_context
@@ -15,7 +15,11 @@ from tessera.errors import ConfigError, RequestError
 from tessera.request import SamplingParams
 from tessera.server.settings import AnswerLimits, CorsRules, ServerSettings
 
+if TYPE_CHECKING:
+    from tessera.engine.supervisor import Supervision
+
 MAX_SECONDS = 86_400.0
+MAX_RESTARTS = 1000
 MAX_KEYS_BYTES = 2**20
 _NO_DEFAULTS = ("none", "vllm")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -143,11 +147,22 @@ def _root_path(path: str) -> str:
     return trimmed
 
 
-def _seconds(flags: Mapping[str, Any], name: str, default: Any) -> Any:
+def supervision(flags: Mapping[str, Any]) -> Supervision:
+    """Raises ConfigError."""
+    from tessera.engine.supervisor import Supervision
+
+    defaults = Supervision()
+    restarts = defaults.max_restarts if flags["max_restarts"] is None else flags["max_restarts"]
+    if not 0 <= restarts <= MAX_RESTARTS:
+        raise ConfigError(f"--max-restarts must be from 0 to {MAX_RESTARTS}, got {restarts}.")
+    return Supervision(restarts, stall_seconds=_seconds(flags, "stall_timeout", defaults.stall_seconds, least=2.0))
+
+
+def _seconds(flags: Mapping[str, Any], name: str, default: Any, *, least: float = 0.0) -> Any:
     value = flags[name]
     if value is None:
         return default
-    if not 0 <= value <= MAX_SECONDS:
+    if not least <= value <= MAX_SECONDS:
         option = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{option} must be from 0 to {MAX_SECONDS:.0f} seconds, got {value:g}.")
+        raise ConfigError(f"{option} must be from {least:g} to {MAX_SECONDS:.0f} seconds, got {value:g}.")
     return value

@@ -70,7 +70,8 @@ class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config)
     -> Feature. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
     process, where nothing process-wide may be changed. given: names of the values the user set himself, as dotted field
-    paths; the others are defaults."""
+    paths; the others are defaults. folder: of whoever starts the engine's processes, who removes it with all in it; ""
+    is none. log_format: of their log, "text" or "json"."""
 
     model: ModelConfig
     platform: str
@@ -84,3 +85,5 @@ class EngineConfig:
     no_fallback: bool = False
     seed: int = 0
     given: frozenset[str] = frozenset()
+    folder: str = ""
+    log_format: str = "text"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -13,23 +12,14 @@ from typing import TYPE_CHECKING
 
 from tessera.engine.admission import Prompt
 from tessera.engine.frontend import FrontEnd, RequestState, Update
-from tessera.engine.messages import (
-    AbortRequests,
-    AddRequests,
-    Answer,
-    ControlAnswer,
-    ControlRequest,
-    EngineInfo,
-    Failure,
-    Ready,
-    Report,
-    Shutdown,
-    Starting,
-)
+from tessera.engine.life import EngineLife
+from tessera.engine.messages import AbortRequests, AddRequests, ControlAnswer, ControlRequest, EngineInfo, Report
 from tessera.engine.metrics import EngineMetrics
-from tessera.engine.spawn import SpawnedEngine, cause_of
+from tessera.engine.spawn import SpawnedEngine
+from tessera.engine.supervisor import Charge, Supervision, Supervisor
 from tessera.errors import EngineDeadError
 from tessera.executor.base import executor_path
+from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput, SamplingParams
 from tessera.step import Control, ControlResult
@@ -40,52 +30,53 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STALLED = 30.0  # seconds without a sign of life
-SHUTDOWN = 5.0  # seconds the engine has to end in order
-LAST_WORDS = 1.0  # seconds that what a process said before it ended may be on its way
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # characters or ids from which on a prompt is prepared on another thread
 
 
 @dataclass(frozen=True)
 class Health:
-    """alive: its process runs and was not told to end. stalled: it runs, but said nothing for STALLED seconds. error:
-    how it ended."""
+    """alive: an engine runs. stalled: it runs, but seems to hang. error: how the last one ended. restarting: another
+    one is on its way."""
 
     alive: bool
     stalled: bool
     seconds_since_heartbeat: float
     error: str | None = None
+    restarting: bool = False
 
 
 class AsyncEngine:
-    """Belongs to the event loop it was started in."""
+    """Belongs to the event loop it was started in. An engine process that dies or hangs is followed by another, which
+    gets the requests that nobody has had an output of."""
 
     def __init__(
         self,
         config: EngineConfig,
         tokenizer: Tokenizer | None,
-        spawned: SpawnedEngine,
+        executor: str,
         on_progress: Callable[[Progress], None],
+        supervision: Supervision,
+        epoch: int,
     ) -> None:
-        """Listens to a process that was just started; see start()."""
+        """Not started yet; see start()."""
         self.config = config
         self.tokenizer = tokenizer
+        self.info: EngineInfo
         self._front = FrontEnd(config, tokenizer, max_model_len=config.model.max_model_len)
-        self._spawned = spawned
-        self._on_progress = on_progress
-        self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._wakes: dict[str, asyncio.Event] = {}
         self._controls: dict[int, asyncio.Future[ControlResult]] = {}
         self._numbers = itertools.count()
-        self._heartbeat = time.monotonic()
         self._error: str | None = None
-        self._exited = asyncio.Event()
-        self._dead = asyncio.Event()
-        self._closing = False
-        self._loop.add_reader(spawned.descriptor, self._receive)
-        spawned.on_exit(self._tell_exit)
+        self._over = False
+
+        def begin(number: int) -> EngineLife:
+            spawned = SpawnedEngine(config, executor, number)
+            listener = on_progress if number == epoch else _ignore  # of the start, which is over
+            return EngineLife(spawned, self._hear, listener, supervision.stall_seconds)
+
+        charge = Charge(self._lost, self._found, self._given_up)
+        self._supervisor = Supervisor(begin, charge, supervision, epoch)
 
     @classmethod
     async def start(
@@ -95,18 +86,15 @@ class AsyncEngine:
         tokenizer: Tokenizer | None,
         on_progress: Callable[[Progress], None] | None = None,
         executor: str | None = None,
+        supervision: Supervision | None = None,
         epoch: int = 1,
     ) -> AsyncEngine:
         """Returns when the engine is ready. executor: dotted path, in place of the one the configuration needs. Raises
         what the engine's start raised (ConfigError, ModelError, PlatformError, MemoryBudgetError), EngineDeadError
         where its process just ended."""
-        spawned = SpawnedEngine(config, executor or executor_path(config), epoch)
-        engine = cls(config, tokenizer, spawned, on_progress or _ignore)
-        try:
-            await engine._started
-        except BaseException:
-            engine._close()
-            raise
+        executor = executor or executor_path(config)
+        engine = cls(config, tokenizer, executor, on_progress or _ignore, supervision or Supervision(), epoch)
+        engine.info = await engine._supervisor.start()
         return engine
 
     # ---- requests -----------------------------------------------------------
@@ -133,7 +121,7 @@ class AsyncEngine:
         )
         wake = self._wakes[request_id] = asyncio.Event()
         try:
-            self._spawned.send(AddRequests(state.requests))
+            self._supervisor.life.send(AddRequests(state.requests))
             finished = False
             while not finished:
                 output = state.take()
@@ -158,10 +146,10 @@ class AsyncEngine:
         """Raises EngineDeadError."""
         self._check_alive()
         number = next(self._numbers)
-        result: asyncio.Future[ControlResult] = self._loop.create_future()
+        result: asyncio.Future[ControlResult] = asyncio.get_running_loop().create_future()
         self._controls[number] = result
         try:
-            self._spawned.send(ControlRequest(number, verb))
+            self._supervisor.life.send(ControlRequest(number, verb))
             return await result
         finally:
             del self._controls[number]
@@ -169,50 +157,58 @@ class AsyncEngine:
     # ---- what it is and how it is -------------------------------------------
 
     @property
-    def info(self) -> EngineInfo:
-        return self._started.result()
-
-    @property
     def metrics(self) -> EngineMetrics:
         return self._front.metrics
 
     @property
     def health(self) -> Health:
-        silent = time.monotonic() - self._heartbeat
+        watchdog = self._supervisor.life.watchdog
         alive = self._error is None
-        return Health(alive, alive and silent > STALLED, silent, self._error)
+        restarting = not alive and not self._over
+        return Health(alive, alive and watchdog.stalled, watchdog.silent, self._error, restarting)
 
     async def wait_dead(self) -> None:
-        """Returns when the engine's process has ended though nobody told it to."""
-        await self._dead.wait()
+        """Returns when the engine has died and no other comes in its place."""
+        await self._supervisor.over.wait()
 
     async def shutdown(self) -> None:
         """Ends the engine; what still runs is aborted. Nothing of it is left: no process, no socket, no directory. May
         be called again."""
-        self._closing = True
-        self._fail_all(SHUT_DOWN)
-        try:
-            if not self._exited.is_set():
-                self._spawned.send(Shutdown())
-                await asyncio.wait_for(self._exited.wait(), SHUTDOWN)
-        except TimeoutError:
-            log.warning("the engine did not end in order and is killed")
-        finally:
-            self._close()
+        self._given_up(SHUT_DOWN)
+        await self._supervisor.stop()
+
+    # ---- the engines come and go: what the supervisor tells ------------------
+
+    def _lost(self, cause: str) -> None:
+        """No engine runs: what was given in part ends; the rest waits for another."""
+        self._error = cause
+        self._front.metrics.engine_lost()
+        self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
+        self._fail_controls(cause)
+
+    def _found(self, info: EngineInfo) -> None:
+        """Another engine runs."""
+        self.info = info
+        self._error = None
+        self._front.metrics.engine_restarts += 1
+        states = self._front.replay()
+        self._front.metrics.replayed_requests += len(states)
+        for state in states:
+            log.info("replayed", extra=about(state.request_id))
+        requests = [request for state in states for request in self._front.unfinished(state)]
+        self._supervisor.life.send(AddRequests(requests, replayed=True))
+
+    def _given_up(self, cause: str) -> None:
+        """No other engine comes: everything ends."""
+        self._over = True
+        self._error = self._error if self._error == SHUT_DOWN else cause
+        self._wake(self._front.fail_all(lambda: EngineDeadError(cause), time.monotonic()))
+        self._fail_controls(cause)
 
     # ---- from the engine ----------------------------------------------------
 
-    def _receive(self) -> None:
-        """What has arrived. An error here would leave requests waiting for ever, so all of them end with it."""
-        try:
-            for answer in self._spawned.receive():
-                self._handle(answer)
-        except Exception:
-            self._fail_all("The front end failed; the log says why.")
-            raise
-
-    def _handle(self, answer: Answer) -> None:
-        now = self._heartbeat = time.monotonic()
+    def _hear(self, answer: Report | ControlAnswer) -> None:
+        now = time.monotonic()
         match answer:
             case Report(stats, progressed, refused):
                 self._front.metrics.stats = stats
@@ -220,13 +216,6 @@ class AsyncEngine:
                     self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
                 if progressed is not None:
                     self._apply(self._front.update(progressed, now))
-            case Starting(phase, done, total):
-                self._on_progress(Progress(phase, done, total))
-            case Ready(info):
-                self._settle(lambda: self._started.set_result(info))
-            case Failure():
-                error = answer.error()
-                self._settle(lambda: self._started.set_exception(error))
             case ControlAnswer(number, result):
                 waiting = self._controls.get(number)
                 if waiting is not None and not waiting.done():
@@ -242,54 +231,14 @@ class AsyncEngine:
             if wake is not None:
                 wake.set()
 
-    def _settle(self, settle: Callable[[], None]) -> None:
-        if not self._started.done():
-            settle()
-
-    # ---- the end ------------------------------------------------------------
-
-    def _tell_exit(self, code: int) -> None:
-        """On the thread that waits for the process."""
-        # The loop may be closed by now, and then nobody wants to know.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._on_exit, code)
-
-    def _on_exit(self, code: int) -> None:
-        self._exited.set()
-        if self._closing:
-            return
-        self._receive()
-        if self._started.done():
-            self._bury(code)
-        else:
-            self._loop.call_later(LAST_WORDS, self._bury, code)
-
-    def _bury(self, code: int) -> None:
-        if self._closing:
-            return
-        error = f"The engine's process {cause_of(code)}."
-        log.error("engine process %d: %s", self._spawned.pid, error)
-        self._fail_all(error)
-        self._settle(lambda: self._started.set_exception(EngineDeadError(error)))
-        self._dead.set()
-
-    def _fail_all(self, error: str) -> None:
-        self._error = self._error or error
-        self._wake(self._front.fail_all(lambda: EngineDeadError(error), time.monotonic()))
+    def _fail_controls(self, error: str) -> None:
         for waiting in self._controls.values():
             if not waiting.done():
                 waiting.set_exception(EngineDeadError(error))
 
-    def _close(self) -> None:
-        self._closing = True
-        self._error = self._error or SHUT_DOWN
-        if not self._spawned.closed:
-            self._loop.remove_reader(self._spawned.descriptor)
-            self._spawned.close()
-
     def _abort(self, keys: list[int]) -> None:
         if keys and self._error is None:
-            self._spawned.send(AbortRequests(keys))
+            self._supervisor.life.send(AbortRequests(keys))
 
     def _check_alive(self) -> None:
         if self._error is not None:

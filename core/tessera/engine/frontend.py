@@ -39,6 +39,8 @@ class RequestState:
         self.completions = completions
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
+        self.given = False
+        """A reader has had some of it: another engine's answer is no answer any more."""
         self.params = requests[0].params
         self.num_unfinished = len(completions)
 
@@ -55,6 +57,7 @@ class RequestState:
         changed = [completion for completion in self.completions if completion.changed]
         if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
             return None
+        self.given = True
         given = changed if kind is RequestOutputKind.DELTA else self.completions
         return RequestOutput(
             request_id=self.request_id,
@@ -121,7 +124,7 @@ class FrontEnd:
             prompt, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
         )
         ids = prompt.ids.tolist()
-        completions = [Completion(index, params, self.tokenizer, ids, arrival) for index in range(params.n)]
+        completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]
         state = RequestState(request_id, prompt.text, ids, requests, completions)
         self._by_id[request_id] = state
         for request, completion in zip(requests, completions, strict=True):
@@ -169,6 +172,30 @@ class FrontEnd:
             state.error = error()
             self._end(state, "error", now)
         return states
+
+    def lose(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
+        """The engine is gone and another may come. What a reader has had some of ends, with an error of its own: these
+        states. The rest starts over; see replay()."""
+        given = [state for state in self._by_id.values() if state.given]
+        for state in given:
+            state.error = error()
+            self._end(state, "error", now)
+        for key, (state, completion) in self._live.items():
+            fresh = self._completion(completion.index, state.params, state.prompt_token_ids, completion.times.arrival)
+            state.completions[completion.index] = fresh
+            self._live[key] = (state, fresh)
+        return given
+
+    def replay(self) -> list[RequestState]:
+        """What has not ended, for another engine."""
+        return list(self._by_id.values())
+
+    def unfinished(self, state: RequestState) -> list[Request]:
+        """The requests of a state's answers that still grow."""
+        return [request for request in state.requests if request.key in self._live]
+
+    def _completion(self, index: int, params: SamplingParams, prompt: list[int], arrival: float) -> Completion:
+        return Completion(index, params, self.tokenizer, prompt, arrival)
 
     def _start(self, started: Started) -> None:
         found = self._live.get(started.key)

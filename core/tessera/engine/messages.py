@@ -41,7 +41,10 @@ class StartUp(msgspec.Struct, frozen=True):
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):
+    """replayed: an engine before this one had them; they wait even where too many wait already."""
+
     requests: list[Request]
+    replayed: bool = False
 
 
 class AbortRequests(msgspec.Struct, tag=True, array_like=True):
@@ -143,12 +146,20 @@ class Report(msgspec.Struct, tag=True, array_like=True):
     refused: list[Refused] = []
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The process runs, whatever its main thread does. seconds: the present step, or 0; idle: the last of them in which
+    it used no processor time."""
+
+    seconds: float = 0.0
+    idle: float = 0.0
+
+
 class ControlAnswer(msgspec.Struct, tag=True, array_like=True):
     number: int
     result: ControlResult
 
 
-Answer = Starting | Ready | Failure | Report | ControlAnswer
+Answer = Starting | Ready | Failure | Report | ControlAnswer | Alive
 
 
 class FromEngine(msgspec.Struct, array_like=True):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from tessera.engine.messages import EngineStats
 from tessera.request import RequestMetrics
+from tessera.scheduler.progress import SchedulerCounters
 
 FIRST_TOKEN_BOUNDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
@@ -62,6 +63,9 @@ class EngineMetrics:
     def __init__(self, max_model_len: int) -> None:
         sizes = token_bounds(max_model_len)
         self.stats = EngineStats()
+        self.engine_restarts = 0
+        self.replayed_requests = 0
+        self._before = SchedulerCounters()
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -72,6 +76,11 @@ class EngineMetrics:
         self.request_decode_time_seconds = Histogram(REQUEST_BOUNDS)
         self.request_prompt_tokens = Histogram(sizes)
         self.request_generation_tokens = Histogram(sizes)
+
+    def engine_lost(self) -> None:
+        """Nothing runs any more, and what was counted stays."""
+        self._before = _sum(self._before, self.stats.counters)
+        self.stats = EngineStats()
 
     def scheduled(self, times: RequestMetrics) -> None:
         self.request_queue_time_seconds.observe(max(0.0, times.first_scheduled - times.arrival))
@@ -99,7 +108,7 @@ class EngineMetrics:
 
     def read(self) -> Iterator[Metric]:
         """All of them, in a fixed order."""
-        stats, counters = self.stats, self.stats.counters
+        stats, counters = self.stats, _sum(self._before, self.stats.counters)
         yield Metric("num_requests_running", "gauge", "Requests that run.", stats.num_running)
         yield Metric("num_requests_waiting", "gauge", "Requests that wait.", stats.num_waiting)
         yield Metric("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
@@ -116,6 +125,10 @@ class EngineMetrics:
         yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
         yield Metric(
             "num_preemptions", "counter", "Requests put back to wait because blocks ran out.", counters.preemptions
+        )
+        yield Metric("engine_restarts", "counter", "Engines in the place of one that died.", self.engine_restarts)
+        yield Metric(
+            "replayed_requests", "counter", "Requests given to another engine when theirs died.", self.replayed_requests
         )
         for reason, count in self.request_success.items():
             yield Metric(
@@ -136,6 +149,11 @@ _HISTOGRAMS = {
     "request_prompt_tokens": "Prompt tokens of a request.",
     "request_generation_tokens": "Tokens of an answer.",
 }
+
+
+def _sum(one: SchedulerCounters, other: SchedulerCounters) -> SchedulerCounters:
+    names = [field.name for field in fields(SchedulerCounters)]
+    return SchedulerCounters(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def token_bounds(most: int) -> tuple[int, ...]:

@@ -11,12 +11,14 @@ import signal
 import struct
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import zmq
 
+from tessera import stacks
 from tessera.engine.engine import Engine
 from tessera.engine.messages import (
     VERSION,
@@ -34,7 +36,9 @@ from tessera.engine.messages import (
     Starting,
     StartUp,
 )
+from tessera.engine.pulse import Pulse
 from tessera.errors import RequestError, TesseraError
+from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
 
 if TYPE_CHECKING:
@@ -47,7 +51,6 @@ HEARTBEAT = 1.0  # seconds between two messages, at most, while the engine lives
 LENGTH = struct.Struct(">Q")
 MAX_CONFIG_BYTES = 64 << 20
 DIED = 1
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Link:
@@ -63,6 +66,8 @@ class Link:
         self._answers.linger = int(HEARTBEAT * 1000)
         self._requests.bind(start.requests)
         self._answers.connect(start.answers)
+        self.pulse = Pulse(self._context, start.answers, start.epoch)
+        self.pulse.start()
 
     def send(self, answer: Answer) -> None:
         self._answers.send(self._codec.pack_answer(answer))
@@ -79,6 +84,7 @@ class Link:
 
     def close(self) -> None:
         """Lets what was sent leave, for a second at most."""
+        self.pulse.stop()
         self._requests.close(linger=0)
         self._answers.close()
         self._context.term()
@@ -96,7 +102,8 @@ class EngineProcess:
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
         self._link = link
-        self._live: set[int] = set()
+        self._live: dict[int, str] = {}
+        self._replayed: deque[Request] = deque()
         self._refused: list[Refused] = []
         self._checked = True
         self._ending = False
@@ -108,6 +115,8 @@ class EngineProcess:
             messages = self._link.receive(0.0 if self._engine.has_work else HEARTBEAT)
             for message in messages:
                 self._handle(message)
+            if self._replayed:
+                self._take_replayed()
             if self._engine.has_work:
                 self._step()
             else:
@@ -115,9 +124,11 @@ class EngineProcess:
 
     def _step(self) -> None:
         self._checked = False
+        self._link.pulse.step_begins()
         progressed = self._engine.step()
-        if progressed is not None:
-            self._live.difference_update(end.key for end in progressed.finished)
+        self._link.pulse.step_ends()
+        for end in progressed.finished if progressed is not None else ():
+            log.debug("ended: %s", end.reason, extra=about(self._live.pop(end.key, "")))
         if progressed is not None or self._refused or self._silent_for(HEARTBEAT):
             self._report(progressed)
 
@@ -138,15 +149,24 @@ class EngineProcess:
 
     def _handle(self, message: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
         match message:
+            case AddRequests(requests, replayed=True):
+                self._replayed.extend(requests)
             case AddRequests(requests):
                 for request in requests:
                     self._add(request)
             case AbortRequests(keys):
+                self._replayed = deque(request for request in self._replayed if request.key not in keys)
                 self._engine.abort(keys)
             case ControlRequest(number, verb):
                 self._link.send(ControlAnswer(number, self._engine.control(verb)))
             case Shutdown():
                 self._ending = True
+
+    def _take_replayed(self) -> None:
+        """As many as may wait: all that ran and all that waited at an engine come at once, and none is refused."""
+        room = self._engine.config.scheduler.max_waiting - self._engine.stats.num_waiting
+        for _ in range(min(room, len(self._replayed))):
+            self._add(self._replayed.popleft())
 
     def _add(self, request: Request) -> None:
         try:
@@ -155,7 +175,8 @@ class EngineProcess:
         except TesseraError as error:
             self._refused.append(Refused(request.key, Failure.of(error)))
         else:
-            self._live.add(request.key)
+            self._live[request.key] = request.request_id
+            log.debug("%d prompt tokens", request.prompt.size, extra=about(request.request_id))
 
     def _check(self, request: Request) -> None:
         """What no front end of ours sends, and what would end the engine for all others."""
@@ -180,6 +201,8 @@ class ParentWatch(threading.Thread):
             pass
         log.warning("the process that started this engine is gone; the engine ends")
         shutil.rmtree(self._directory, ignore_errors=True)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # this process and its workers, also one that is stopped
         os._exit(0)
 
 
@@ -205,12 +228,14 @@ def pack_start(start: StartUp) -> bytes:
 
 def main(pipe: BinaryIO) -> int:
     """The process from start to end; its exit code."""
-    # Ctrl-C in a terminal reaches every process of the group; whoever started this one decides when it ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; whoever started this one decides when it
+    # ends. SIGHUP wakes a stopped process whose parent is gone, and ParentWatch is to end it then.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     start = read_start(pipe)
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
-    logging.getLogger("tessera").setLevel(start.log_level)
-    ParentWatch(pipe, Path(start.answers.removeprefix("ipc://")).parent).start()
+    set_up_logging(start.log_level, start.config.log_format)
+    stacks.write_on_signal(Path(start.config.folder))
+    ParentWatch(pipe, Path(start.config.folder)).start()
     link = Link(start)
     try:
         return _live(start, link)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import zmq
 
+from tessera import stacks
 from tessera.config import EngineConfig
 from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, ControlRequest, Shutdown, StartUp
 from tessera.engine.process import pack_start
@@ -34,13 +37,13 @@ class SpawnedEngine:
     def __init__(self, config: EngineConfig, executor: str, epoch: int) -> None:
         self._codec = Codec(epoch)
         with ExitStack() as undo:
-            directory = _private_directory()
+            directory = self._directory = _private_directory()
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
             context = undo.enter_context(zmq.Context(io_threads=1))
             self._requests = undo.enter_context(context.socket(zmq.PUSH))
             self._answers = undo.enter_context(context.socket(zmq.PULL))
             start = StartUp(
-                config=config,
+                config=dataclasses.replace(config, folder=str(directory)),
                 executor=executor,
                 epoch=epoch,
                 requests=f"ipc://{directory / 'requests'}",
@@ -85,12 +88,20 @@ class SpawnedEngine:
         wait = self._process.wait
         threading.Thread(target=lambda: tell(wait()), name=f"engine-{self.pid}", daemon=True).start()
 
+    def ask_for_stacks(self) -> None:
+        """Its processes write what their threads do, also where they were stopped; see read_stacks()."""
+        stacks.ask(self.pid)
+
+    def read_stacks(self) -> str:
+        """What they have written so far."""
+        return stacks.read(self._directory)
+
     @property
     def closed(self) -> bool:
         return not self._cleanup.alive
 
     def close(self) -> None:
-        """Kills it where it still runs, and removes sockets and directory."""
+        """Kills it and its workers where they still run, and removes sockets and directory."""
         self._cleanup()
 
     def _next(self) -> bytes | None:
@@ -125,7 +136,7 @@ def _spawn(start: StartUp) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "tessera.engine"],
         stdin=subprocess.PIPE,
         stdout=STANDARD_ERROR,
-        process_group=0,
+        process_group=0,  # with its workers: _end() kills the group
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     assert process.stdin is not None
@@ -137,8 +148,10 @@ def _spawn(start: StartUp) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
+    # Its workers are of its group: one that hangs does not see that its engine is gone. (macOS: no right to signal a
+    # group of which only a process that has ended is left.)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 from typing import Any, TypeVar
@@ -21,9 +22,13 @@ T = TypeVar("T")
 
 
 class Start(msgspec.Struct, tag=True):
+    """rendezvous: a URL in `folder`, which lies there for as long as the executor does."""
+
     config: EngineConfig
     spec: WorkerSpec
     rendezvous: str
+    folder: str = ""
+    log_level: int = logging.INFO
 
 
 class DescribeLayout(msgspec.Struct, tag=True):

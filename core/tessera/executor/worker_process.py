@@ -3,12 +3,18 @@ inherited socket."""
 
 from __future__ import annotations
 
+import logging
+import os
+import select
+import shutil
 import signal
 import socket
 import sys
-import traceback
+import threading
+from pathlib import Path
 from typing import Any
 
+from tessera import stacks
 from tessera.errors import TesseraError
 from tessera.executor.messages import (
     Allocate,
@@ -28,15 +34,37 @@ from tessera.executor.messages import (
     Under,
     WarmUp,
 )
+from tessera.log import set_up_logging
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
 from tessera.step import Close, ControlResult
 
+log = logging.getLogger(__name__)
+
+
+class ExecutorWatch(threading.Thread):
+    """Ends the process when its executor's is gone, whatever the worker does or waits for at that moment. folder: what
+    the executor can no longer remove."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        super().__init__(name="executor-watch", daemon=True)
+        self.folder: Path | None = None
+        self._stream = stream
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._stream, 0)  # the end of the other side is told unasked
+        poll.poll()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(0)
+
 
 class WorkerProcess:
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, watch: ExecutorWatch) -> None:
         self.frames = frames
+        self.watch = watch
         self.worker: Worker | None = None
         self.loaded: LoadedModel
         self.pending: Any = None
@@ -55,6 +83,9 @@ class WorkerProcess:
                     self._do(self.worker, order)
 
     def _start(self, start: Start) -> None:
+        set_up_logging(start.log_level, start.config.log_format)
+        self.watch.folder = Path(start.folder)
+        stacks.write_on_signal(self.watch.folder)
         worker = self.worker = Worker(start.config, load_platform(start.config.platform), start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.frames.send(Loaded.of(self.loaded))
@@ -90,9 +121,14 @@ class WorkerProcess:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal group; the executor decides
+    # Ctrl-C and SIGTERM may reach every process; the executor decides. SIGHUP wakes one that was stopped, to see its
+    # executor's end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     frames = Frames(socket.socket(fileno=int(sys.argv[1])), Order)
-    process = WorkerProcess(frames)
+    watch = ExecutorWatch(frames.stream)
+    watch.start()
+    process = WorkerProcess(frames, watch)
     try:
         process.serve()
     except EOFError:
@@ -100,8 +136,8 @@ def main() -> int:
     except TesseraError as error:
         frames.send(Failed(type(error).__name__, error.message))
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - printed, sent, and the process ends
-        traceback.print_exc()
+    except Exception as error:
+        log.exception("the worker failed")
         frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
         return 1
     process.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import shutil
@@ -51,13 +52,14 @@ class WorkersExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform)
-        self.folder = Path(tempfile.mkdtemp(prefix="tessera-"))
+        self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
         self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
 
     def load(self, report: Report) -> LoadedModel:
         rendezvous = (self.folder / "rendezvous").as_uri()
+        log_level = logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
-            worker.frames.send(Start(self.config, worker.spec, rendezvous))
+            worker.frames.send(Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
         answers: list[Loaded] = self._all_answers(report)
         first = answers[0]
         return LoadedModel(
@@ -102,7 +104,8 @@ class WorkersExecutor(Executor):
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self.config.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- orders and answers
     # -------------------------------------------------------------------------------------------------------------

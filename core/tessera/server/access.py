@@ -11,6 +11,7 @@ from collections import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
+from tessera.log import about
 from tessera.server.connection import ClientGone
 from tessera.server.errors import error_response
 from tessera.server.security import OPEN_PATHS, header
@@ -66,6 +67,9 @@ class Access:
             status = status or _CLIENT_GONE
         except ClientGone:
             status = _CLIENT_GONE
+        except Exception as error:
+            error.add_note(f"request {request_id}")  # for whoever logs it
+            raise
         finally:
             self._counts.in_progress -= 1
             self._record(scope, request_id, status or 500, time.monotonic() - began)
@@ -75,7 +79,7 @@ class Access:
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
         self._counts.done[method, route, status] += 1
         if route not in _UNLOGGED:
-            _LOG.info("%s %s %s %d %.3fs", request_id, method, route, status, seconds)
+            _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(request_id))
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

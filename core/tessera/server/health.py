@@ -33,6 +33,8 @@ def routes(context: ServerContext) -> list[Route]:
 
 def engine_state(context: ServerContext) -> str:
     health = context.engine.health
+    if health.restarting:
+        return "engine restarting"
     if not health.alive:
         return "engine dead"
     return "engine stalled" if health.stalled else "ok"

@@ -3,6 +3,7 @@ with vLLM's own prefix where that was asked for."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from tessera.server.context import ServerContext
 
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
+NOT_VLLMS = frozenset({"engine_restarts", "replayed_requests"})  # it has no such names
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -31,7 +33,8 @@ def routes(context: ServerContext) -> list[Route]:
         cache = cache_labels(context.engine.info)
         lines = list(http_lines(context.http_counts))
         for prefix, labels in names.items():
-            lines += [*engine_lines(values, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
+            shown = [value for value in values if prefix == PREFIX or value.name not in NOT_VLLMS]
+            lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
         return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
 
     return [Route("/metrics", metrics)]
@@ -76,6 +79,9 @@ def http_lines(counts: HttpCounts) -> Iterator[str]:
     name = f"{PREFIX}http_requests_in_progress"
     yield from _head(name, "gauge", "HTTP requests in work.")
     yield f"{name} {counts.in_progress}"
+    name = f"{PREFIX}asyncio_tasks"
+    yield from _head(name, "gauge", "Tasks of the server's event loop.")
+    yield f"{name} {len(asyncio.all_tasks())}"
 
 
 def _head(name: str, kind: str, documentation: str) -> Iterator[str]:

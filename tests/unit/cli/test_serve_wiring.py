@@ -30,16 +30,16 @@ def served(monkeypatch):
     """What the engine and the server were given, in place of running either."""
     given = SimpleNamespace()
 
-    async def start(config, *, tokenizer, on_progress):
-        given.config, given.tokenizer = config, tokenizer
+    async def start(config, *, tokenizer, on_progress, supervision):
+        given.config, given.tokenizer, given.supervision = config, tokenizer, supervision
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
             max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[],
         )  # fmt: skip
         return SimpleNamespace(config=config, info=info, tokenizer=tokenizer, health=SimpleNamespace(alive=True))
 
-    async def serve(engine, app, listener, settings):
-        given.app, given.settings, given.address = app, settings, listener.getsockname()
+    async def serve(starting, listener, settings):
+        given.app, given.settings, given.address = (await starting).app, settings, listener.getsockname()
         return 0
 
     monkeypatch.setattr("tessera.engine.async_engine.AsyncEngine.start", start)

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.arrays import int32
+from tessera.engine.messages import EngineStats
+from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
 from tessera.request import Logprob, RequestOutputKind, SamplingParams
-from tessera.scheduler.progress import Finished, KeyLogprobs, Started
+from tessera.scheduler.progress import Finished, KeyLogprobs, SchedulerCounters, Started
 from tessera.step import RowLogprobs
 from tests.unit.engine.bytewise import END, byte_tokenizer, front_end, step
 
@@ -274,3 +276,66 @@ def test_times_and_cached_tokens():
         "request_prompt_tokens": (1, 2.0),
         "request_generation_tokens": (1, 3.0),
     }
+
+
+# ---- another engine --------------------------------------------------------------------------------------------------
+
+
+def gone():
+    return EngineDeadError("The engine is gone.")
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_what_a_reader_has_had_some_of_ends_and_the_rest_starts_over(kind):
+    front, state = begin(SamplingParams(max_tokens=90, output_kind=kind))
+    key = state.requests[0].key
+    front.update(step({key: list(b"ab")}, started=[Started(key, 1, 10.5)]), 11.0)
+    had_some = state.take() is not None
+    assert had_some == (kind is not FINAL_ONLY)
+    lost = front.lose(gone, 12.0)
+    assert lost == ([state] if had_some else [])
+    if had_some:
+        with pytest.raises(EngineDeadError):
+            state.take()
+        assert front.replay() == []
+    else:
+        assert front.replay() == [state]
+        assert front.unfinished(state) == state.requests
+        front.update(step({key: [*b"xyz", END]}, finished=[Finished(key, "stop")]), 13.0)
+        output = state.take()
+        assert (output.outputs[0].text, output.num_cached_tokens) == ("xyz", 1)
+
+
+def test_a_stream_of_which_nothing_was_read_starts_over():
+    """Tokens were there, and nobody had taken them."""
+    front, state = begin(SamplingParams(max_tokens=90, output_kind=DELTA, logprobs=0, stop="q"))
+    key = state.requests[0].key
+    logprobs = KeyLogprobs(key, RowLogprobs(0, int32([[97]]), np.float32([[-1.0]]), int32([1])))
+    front.update(step({key: [97]}, logprobs=[logprobs]), 11.0)
+    assert front.lose(gone, 12.0) == []
+    assert state.take() is None
+    front.update(step({key: [97]}, logprobs=[logprobs]), 13.0)
+    front.update(step({key: list(b"bc")}, finished=[Finished(key, "length")]), 14.0)
+    (answer,) = state.take().outputs
+    assert (answer.text, answer.token_ids, answer.cumulative_logprob) == ("abc", [*b"abc"], -1.0)
+    assert front.num_unfinished == 0
+
+
+def test_of_several_answers_those_that_ended_are_kept():
+    front, state = begin(SamplingParams(max_tokens=90, n=2, output_kind=FINAL_ONLY, seed=5))
+    first, second = (request.key for request in state.requests)
+    front.update(step({first: list(b"one"), second: list(b"tw")}, finished=[Finished(first, "length")]), 11.0)
+    assert front.lose(gone, 12.0) == []
+    assert front.unfinished(state) == [state.requests[1]]
+    front.update(step({second: list(b"two")}, finished=[Finished(second, "length")]), 13.0)
+    assert [answer.text for answer in state.take().outputs] == ["one", "two"]
+
+
+def test_counters_go_on_where_the_lost_engine_left_them():
+    metrics = EngineMetrics(100)
+    metrics.stats = EngineStats(3, 2, 0.5, SchedulerCounters(generation_tokens=10, steps=4))
+    metrics.engine_lost()
+    values = {metric.name: metric.value for metric in metrics.read()}
+    assert (values["num_requests_running"], values["kv_cache_usage_perc"], values["generation_tokens"]) == (0, 0.0, 10)
+    metrics.stats = EngineStats(counters=SchedulerCounters(generation_tokens=5))
+    assert {metric.name: metric.value for metric in metrics.read()}["generation_tokens"] == 15

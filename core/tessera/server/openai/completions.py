@@ -107,10 +107,11 @@ class CompletionAnswer:
             for answer in output.outputs:
                 index = first + answer.index
                 text = answer.text
-                if offsets[index] < 0:
+                first_token = offsets[index] < 0
+                if first_token:
                     offsets[index] = 0
                     text = self._echoed(index) + text
-                if text or self._has_news(answer):
+                if text or first_token or self._has_news(answer):
                     data.append(writer.chunk(self._piece(index, text, answer, offsets)))
                 if answer.finished:
                     data.append(writer.chunk(chunks.finish(index, b'"text":""', answer)))
