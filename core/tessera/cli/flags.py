@@ -1,12 +1,14 @@
-"""A flag as data: from it come the option, its help and its documentation."""
+"""A flag as data: from it come the option, its help, its completion, its key in a file and its documentation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import click
 
+from tessera.cli.suggestions import platform_names
 from tessera.config.sizes import parse_size
 from tessera.errors import ConfigError
 
@@ -15,7 +17,7 @@ from tessera.errors import ConfigError
 class Flag:
     """name: with underscores, as build_config and vLLM's Python call it. group: of the help. kind: "size" takes
     suffixes (32K, 4GiB), "switch" has a --no- form where `default` is "on" or "off". default: in words, for the help.
-    common: shown by a plain --help. multiple: may be given again."""
+    common: shown by a plain --help. multiple: may be given again. also: further spellings, such as "-q"."""
 
     name: str
     group: str
@@ -26,6 +28,7 @@ class Flag:
     metavar: str = ""
     common: bool = False
     multiple: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def option(self) -> str:
@@ -36,7 +39,9 @@ class Flag:
         """As the help's left column has it."""
         if self.kind == "switch":
             return f"--[no-]{self.option[2:]}" if self.default else self.option
-        return f"{self.option} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
+        return (
+            f"{', '.join((*self.also, self.option))} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
+        )
 
     @property
     def description(self) -> str:
@@ -44,6 +49,27 @@ class Flag:
 
 
 _METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE"}
+_PATHS: Mapping[str, click.ParamType[Any]] = {
+    "FILE": click.Path(dir_okay=False),
+    "FOLDER": click.Path(file_okay=False),
+}
+"""Metavars of paths, which a shell completes."""
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """All flags of a command. usage: what stands behind `tessera`. groups: their names and titles, in the help's order.
+    not_served: options that are known and not taken, with the answer to each."""
+
+    usage: str
+    summary: str
+    flags: tuple[Flag, ...]
+    groups: Mapping[str, str]
+    not_served: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert {flag.group for flag in self.flags} == set(self.groups), self.usage
+        assert len({flag.name for flag in self.flags}) == len(self.flags), self.usage
 
 
 def option_of(flag: Flag) -> click.Option:
@@ -52,17 +78,20 @@ def option_of(flag: Flag) -> click.Option:
         names = f"{flag.option}/--no-{flag.option[2:]}" if flag.default else flag.option
         return click.Option([names, flag.name], default=None, is_flag=True, help=flag.description)
     return click.Option(
-        [flag.option, flag.name],
+        [flag.option, *flag.also, flag.name],
         type=_type_of(flag),
         multiple=flag.multiple,
         metavar=flag.metavar or None,
         help=flag.description,
+        shell_complete=platform_names if flag.name == "platform" else None,
     )
 
 
 def _type_of(flag: Flag) -> click.ParamType[Any]:
     if flag.kind == "choice":
         return click.Choice(flag.choices)
+    if flag.metavar in _PATHS:
+        return _PATHS[flag.metavar]
     return {"text": click.STRING, "int": click.INT, "float": click.FLOAT, "size": SizeType()}[flag.kind]
 
 

@@ -11,7 +11,7 @@ from tessera.config.environment import VARIABLES
 
 def warnings_before(host: str, *, guarded: bool, unknown: Sequence[str]) -> Iterator[str]:
     """One line each. guarded: an API key is asked for. unknown: names of environment variables."""
-    if not guarded and not _local(host):
+    if not guarded and not is_loopback(host):
         yield f"everyone who reaches {host} can use this server; --api-key changes that"
     for name in unknown:
         yield unknown_variable(name)
@@ -23,7 +23,8 @@ def unknown_variable(name: str) -> str:
     return f"the environment variable {name} means nothing to Tessera; {hint}"
 
 
-def _local(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether it is this machine's own name or address, which nobody else can reach."""
     if host == "localhost":
         return True
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import signal
 import socket
 import sys
@@ -16,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.cli.address import bind, url_of
+from tessera.cli.event_loop import loop_factory
+from tessera.cli.flag_command import FlagCommand
 from tessera.cli.log import set_up_logging
+from tessera.cli.model_text import chat_template_of, tokenizer_of
 from tessera.cli.notices import warnings_before
 from tessera.cli.progress import ProgressLine
 from tessera.cli.report import report
-from tessera.cli.serve_command import ServeCommand
+from tessera.cli.serve_flags import TABLE
+from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
 from tessera.config.checkpoint import sampling_defaults
 from tessera.config.environment import Environment, read_environment
-from tessera.errors import ConfigError, ModelError
+from tessera.errors import ConfigError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -38,12 +41,11 @@ _OWN = frozenset(
     {"host", "port", "api_key", "chat_template", "generation_config", "shutdown_timeout", "routes"}
     | {"served_model_name", "log_level", "disable_log_requests"}
 )
-MAX_TEMPLATE_BYTES = 2**20
 MAX_SHUTDOWN_SECONDS = 86_400.0
 
 
-@click.command(cls=ServeCommand)
-@click.argument("model", required=False)
+@click.command(cls=FlagCommand, table=TABLE)
+@click.argument("model", required=False, shell_complete=model_folders)
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
@@ -82,19 +84,10 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
 
 def _run(served: _Served) -> int:
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(served.until_end())
     except asyncio.CancelledError:
         return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where there is a uvloop, which is not so on every system."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 class _Served:
@@ -121,8 +114,8 @@ class _Served:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        tokenizer = _tokenizer(self.config)
-        template = _chat_template(tokenizer, self.template_file)
+        tokenizer = tokenizer_of(self.config)
+        template = chat_template_of(tokenizer, self.template_file)
         make_routes = _plugin_routes(self.routes)
         # The server's libraries load while the engine does.
         engine, server = await asyncio.gather(self._start(tokenizer), asyncio.to_thread(_import_server))
@@ -162,37 +155,6 @@ def _import_server() -> _Server:
     from tessera.server.serve import serve
 
     return _Server(create_app, serve)
-
-
-def _tokenizer(config: EngineConfig) -> Tokenizer | None:
-    from tessera.text import Tokenizer
-
-    return Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
-
-
-def _chat_template(tokenizer: Tokenizer | None, file: str | None) -> ChatTemplate | None:
-    """The model's, or that of --chat-template; None where there is none."""
-    from tessera.text import ChatTemplate
-
-    if tokenizer is None:
-        if file is not None:
-            raise ConfigError("--chat-template needs a tokenizer; leave --skip-tokenizer-init out.")
-        return None
-    source = tokenizer.chat_templates if file is None else _read_template(Path(file))
-    return ChatTemplate(source, tokenizer.special_tokens) if source else None
-
-
-def _read_template(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"--chat-template '{path}' cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ModelError(f"--chat-template '{path}' is not UTF-8 text.") from error
-    if len(content) > MAX_TEMPLATE_BYTES:
-        raise ModelError(f"--chat-template '{path}' has more than {MAX_TEMPLATE_BYTES} bytes.")
-    return text
 
 
 def _plugin_routes(names: Sequence[str]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tessera.cli.flags import Flag
+from tessera.cli.flags import Flag, FlagTable
 
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
@@ -112,7 +112,6 @@ _LATER = [
     "--middleware",
     "--enable-request-id-headers",
     "--uds",
-    "--config",
     "--cpu-offload-gb",
     "--swap-space",
     "--max-logprobs",
@@ -139,3 +138,11 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
     }
 )
 """vLLM's flags that are known and not served: the answer to each."""
+
+TABLE = FlagTable(
+    usage="serve [MODEL] [FLAGS]",
+    summary="Serve MODEL, a folder with config.json, *.safetensors and tokenizer.json, or the bundled demo.",
+    flags=FLAGS,
+    groups=GROUPS,
+    not_served=NOT_SERVED,
+)

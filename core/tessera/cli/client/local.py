@@ -1,0 +1,94 @@
+"""An engine of this program's own as a client. The engine is a process of its own: torch is never loaded here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tessera.cli.client.contract import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.model_text import chat_template_of, tokenizer_of
+from tessera.cli.progress import ProgressLine
+from tessera.config import EngineConfig
+from tessera.config.checkpoint import sampling_defaults
+from tessera.errors import ModelError
+from tessera.request import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.messages import EngineInfo
+    from tessera.text import ChatTemplate
+
+
+class LocalClient:
+    """See start(). defaults: the model's sampling recommendation."""
+
+    def __init__(self, engine: AsyncEngine, template: ChatTemplate | None, defaults: Sampling) -> None:
+        self._engine = engine
+        self._template = template
+        self._defaults = defaults
+
+    @property
+    def model(self) -> str:
+        return self._engine.config.model.served_name
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self._engine.info.max_model_len
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """Raises ModelError where there is no chat template. An answer may fill the context, as a server has it."""
+        if self._template is None:
+            raise ModelError(f"'{self.model}' has no chat template; give --chat-template, or use tessera complete.")
+        prompt = self._template.render(messages)
+        return self._generate(prompt, {"max_tokens": None, **sampling}, add_special_tokens=False)
+
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        return self._generate(prompt, sampling, add_special_tokens=True)
+
+    async def _generate(
+        self, prompt: Prompt, sampling: Mapping[str, Any], *, add_special_tokens: bool
+    ) -> AsyncGenerator[Piece, None]:
+        params = SamplingParams(
+            **{
+                "output_kind": RequestOutputKind.DELTA,
+                "detokenize": self._engine.tokenizer is not None,
+                **self._defaults,
+                **sampling,
+            }
+        )
+        count = 0
+        async with aclosing(self._engine.generate(prompt, params, add_special_tokens=add_special_tokens)) as outputs:
+            async for output in outputs:
+                (answer,) = output.outputs
+                count += len(answer.token_ids)
+                usage = Usage(len(output.prompt_token_ids), count) if output.finished else None
+                yield Piece(answer.text, len(answer.token_ids), answer.finish_reason, usage)
+
+
+@asynccontextmanager
+async def start(
+    config: EngineConfig, *, chat_template: str | None = None, recommended: bool = True
+) -> AsyncIterator[LocalClient]:
+    """Starts the engine and shows how far it is; ends it afterwards. chat_template: a file in place of the model's.
+    recommended: whether the model's generation_config.json holds. Raises what the engine's start does."""
+    from tessera.engine.async_engine import AsyncEngine
+
+    tokenizer = tokenizer_of(config)
+    template = chat_template_of(tokenizer, chat_template)
+    defaults = sampling_defaults(Path(config.model.path)) if recommended else {}
+    progress = ProgressLine(sys.stderr)
+    try:
+        engine = await AsyncEngine.start(config, tokenizer=tokenizer, on_progress=progress)
+    finally:
+        progress.close()
+    try:
+        yield LocalClient(engine, template, defaults)
+    finally:
+        await engine.shutdown()

@@ -1,0 +1,68 @@
+"""From the flags of chat and complete to a session: who answers, and what ends the program."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from tessera.cli.client import Client
+from tessera.cli.client.local import start
+from tessera.cli.client.remote import connect
+from tessera.cli.engine_flags import engine_config
+from tessera.cli.log import set_up_logging
+from tessera.cli.talk.background_loop import BackgroundLoop
+from tessera.cli.talk.dialogue import Dialogue
+from tessera.cli.talk.flags import LOCAL
+from tessera.cli.talk.session import Session
+from tessera.cli.talk.terminal import Terminal
+from tessera.config.environment import read_environment
+from tessera.errors import ConfigError
+
+
+def talk(model: str | None, values: Mapping[str, Any], dialogue: Callable[[Client], Dialogue]) -> int:
+    """dialogue: made when the client is there. Raises what went wrong at the start, or with a single question."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    set_up_logging(values["log_level"] or "warning", requests=False)
+    terminal = Terminal.of_process()
+    question = values["quick"]
+    if question is None and not terminal.interactive:
+        question = terminal.everything()
+    client = answering(model, values)
+    with BackgroundLoop() as loop, loop.entered(client) as answers:
+        session = Session(loop, dialogue(answers), terminal)
+        if question is None:
+            session.until_end()
+        else:
+            session.once(question.encode("utf-8", "replace").decode())
+    return 0
+
+
+def answering(model: str | None, values: Mapping[str, Any]) -> AbstractAsyncContextManager[Client]:
+    """The server of --url, else an engine of our own. Raises ConfigError, ModelError, PlatformError."""
+    if values["url"] is None:
+        for name in ("api_key", "model_name"):
+            if values[name] is not None:
+                raise ConfigError(f"{_option(name)} is for a server; give --url as well, or leave it out.")
+        config = engine_config(model, values, seed=None)  # --seed is that of an answer here
+        recommended = values["generation_config"] in (None, "auto")
+        return start(config, chat_template=values.get("chat_template"), recommended=recommended)
+    if model is not None:
+        raise ConfigError("Give a MODEL to run here or the --url of a server, not both; --model-name chooses there.")
+    for name in sorted(LOCAL):
+        if values.get(name) not in (None, ()):
+            raise ConfigError(f"{_option(name)} is for a model that runs here; leave it out, or --url.")
+    environment = read_environment()
+    key = values["api_key"] or environment.api_key or environment.openai_api_key
+    return connect(values["url"], api_key=key, model_name=values["model_name"])
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _leave(number: int, _frame: object) -> None:
+    """The engine's process and its sockets are gone before this one is."""
+    raise SystemExit(0)
