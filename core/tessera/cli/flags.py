@@ -17,7 +17,8 @@ from tessera.errors import ConfigError
 class Flag:
     """name: with underscores, as build_config and vLLM's Python call it. group: of the help. kind: "size" takes
     suffixes (32K, 4GiB), "switch" has a --no- form where `default` is "on" or "off". default: in words, for the help.
-    common: shown by a plain --help. multiple: may be given again. also: further spellings, such as "-q"."""
+    common: shown by a plain --help. multiple: may be given again. also: further spellings: "-q", or
+    the name another program has for it, which the help leaves out."""
 
     name: str
     group: str
@@ -39,9 +40,8 @@ class Flag:
         """As the help's left column has it."""
         if self.kind == "switch":
             return f"--[no-]{self.option[2:]}" if self.default else self.option
-        return (
-            f"{', '.join((*self.also, self.option))} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
-        )
+        names = [*(name for name in self.also if not name.startswith("--")), self.option]
+        return f"{', '.join(names)} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
 
     @property
     def description(self) -> str:

@@ -9,12 +9,20 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+WIDTH = 100
+
 
 class LazyGroup(click.Group):
     """table: where a command lies ("package.module:name") and its line in the list, by name."""
 
     def __init__(self, name: str, *, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
-        super().__init__(name, **settings)
+        super().__init__(
+            name,
+            callback=click.pass_context(_page),
+            invoke_without_command=True,
+            context_settings={"max_content_width": WIDTH},
+            **settings,
+        )
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,3 +56,9 @@ class LazyGroup(click.Group):
             for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]
+
+
+def _page(context: click.Context) -> None:
+    """A group alone asks what there is."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

@@ -61,19 +61,10 @@ Begin with:
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
-def _page(context: click.Context) -> None:
-    """`tessera` alone asks what there is."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
 tessera = CommandGroup(
     "tessera",
-    callback=click.pass_context(_page),
-    invoke_without_command=True,
     help=f"Serve large language models on any vendor's chip.\n\n{_BEGIN}",
     epilog=_EXIT_CODES,
-    context_settings={"max_content_width": 100},
     params=[
         verbose_option(),
         install_option(),

@@ -85,6 +85,8 @@ async def connect(
 async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> Model:
     with _told_plainly(base):
         response = await http.get(f"{base}/models", timeout=LIST_SECONDS)
+    if response.status_code == 404:
+        raise NotFoundError(f"{base} is not the address of an OpenAI API; mostly it ends in /v1.")
     if response.status_code != 200:
         raise error_of(response.status_code, response.content, base)
     models = read_models(response.content, base)

@@ -18,7 +18,7 @@ from tessera.cli.talk.flags import LOCAL
 from tessera.cli.talk.session import Session
 from tessera.cli.talk.terminal import Terminal
 from tessera.config.environment import read_environment
-from tessera.errors import ConfigError
+from tessera.errors import ConfigError, RequestError
 
 
 def talk(model: str | None, values: Mapping[str, Any], dialogue: Callable[[Client], Dialogue]) -> int:
@@ -30,6 +30,8 @@ def talk(model: str | None, values: Mapping[str, Any], dialogue: Callable[[Clien
     question = values["quick"]
     if question is None and not terminal.interactive:
         question = terminal.everything()
+    if question is not None and not question.strip():
+        raise RequestError("Nothing was asked: give -q TEXT, or a text by a pipe.")
     client = answering(model, values)
     with BackgroundLoop() as loop, loop.entered(client) as answers:
         session = Session(loop, dialogue(answers), terminal)

@@ -7,7 +7,7 @@ import re
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.cli.talk.dialogue import Dialogue
 from tessera.cli.talk.terminal import Terminal
-from tessera.errors import EngineDeadError, RequestError, TesseraError
+from tessera.errors import EngineDeadError, TesseraError
 
 EXIT = "/exit"
 _COMMAND = re.compile(r"/[a-z]+")
@@ -23,8 +23,6 @@ class Session:
 
     def once(self, question: str) -> None:
         """Answers and ends. Raises what went wrong."""
-        if not question.strip():
-            raise RequestError("Nothing was asked: give -q TEXT, or a text by a pipe.")
         self._answer(question)
 
     def until_end(self) -> None:
