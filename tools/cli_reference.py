@@ -43,8 +43,8 @@ the number of the file's line; a key that is no flag is answered with the neares
 
 ## Completion
 
-`tessera --install-completion` lets your shell (bash, zsh or fish) complete commands, flags, groups of flags, platforms and
-folders of models; `tessera completion SHELL` prints the script and changes nothing.
+`tessera --install-completion` lets your shell (bash, zsh or fish) complete commands, flags, groups of flags, platforms
+and folders of models; `tessera completion SHELL` prints the script and changes nothing.
 """
 
 
@@ -65,7 +65,8 @@ def _found(group: LazyGroup, name: str) -> click.Command:
 def _environment() -> Iterator[str]:
     yield "## Environment\n"
     yield from _table(("Variable", "What it says"), [(f"`{name}`", text) for name, text in VARIABLES.items()])
-    yield "`chat`, `complete` and `bench serve` send `OPENAI_API_KEY` where neither `--api-key` nor `TESSERA_API_KEY` is given.\n"
+    yield "`chat`, `complete` and `bench serve` send `OPENAI_API_KEY` where neither `--api-key` nor `TESSERA_API_KEY`"
+    yield "is given.\n"
 
 
 def _exit_codes() -> Iterator[str]:

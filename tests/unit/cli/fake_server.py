@@ -89,7 +89,9 @@ class _Tokens(httpx.AsyncByteStream):
             yield _event({"choices": [self._choice(number)], "usage": None})
         reason = {"index": 0, "text": "", "delta": {}, "finish_reason": "length"}
         usage = {"prompt_tokens": 7, "completion_tokens": count}
-        yield _event({"choices": [reason], "usage": None}) + _event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+        yield (
+            _event({"choices": [reason], "usage": None}) + _event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+        )
 
     async def aclose(self) -> None:
         self.server.closed += 1

@@ -99,7 +99,12 @@ def test_what_does_not_hold_is_one_line(tmp_path, capsys, text, what):
 def test_a_file_that_cannot_be_read(tmp_path, capsys):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "long").write_bytes(b"#" * (2**20 + 1))
-    for name, what in (("gone", "No such file"), (".", "is a directory"), ("binary", "not UTF-8"), ("long", "more than")):
+    for name, what in (
+        ("gone", "No such file"),
+        (".", "is a directory"),
+        ("binary", "not UTF-8"),
+        ("long", "more than"),
+    ):
         assert run(["serve", "--config", str(tmp_path / name)]) == 2
         assert what in capsys.readouterr().err
 

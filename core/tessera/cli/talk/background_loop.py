@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -36,36 +36,35 @@ class BackgroundLoop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result. What interrupts the waiting thread cancels the work, and is raised when that has ended."""
-        started: Future[asyncio.Task[T]] = Future()
-        ended = threading.Event()
-
-        def start() -> None:
-            task = self._loop.create_task(work)
-            task.add_done_callback(lambda _task: ended.set())
-            started.set_result(task)
-
-        self._loop.call_soon_threadsafe(start)
-        task = started.result()
+        running = _Work(work)
         try:
-            ended.wait()
+            self._loop.call_soon_threadsafe(running.start)
+            running.ended.wait()
         except BaseException:
-            self._loop.call_soon_threadsafe(task.cancel)
-            ended.wait()
+            # Also where the interrupt came before the work had begun: the two calls keep their order.
+            self._loop.call_soon_threadsafe(running.cancel)
+            running.ended.wait()
             raise
-        return task.result()
+        return running.result()
 
-    def iterate(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
+    def iterate(self, values: AsyncGenerator[T, None]) -> Generator[T]:
         """Closes the generator whatever ends the iteration."""
         nothing = object()
+        turn = asyncio.Lock()  # what was interrupted twice may still be on its way to its end
 
         async def following() -> T | object:
-            return await anext(values, nothing)
+            async with turn:
+                return await anext(values, nothing)
+
+        async def closed() -> None:
+            async with turn:
+                await values.aclose()
 
         try:
             while (value := self.run(following())) is not nothing:
                 yield value  # type: ignore[misc]  # it is a T, since it is not `nothing`
         finally:
-            self.run(_closed(values))
+            self.run(closed())
 
     @contextmanager
     def entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
@@ -86,13 +85,33 @@ class BackgroundLoop:
         await end.wait()
 
 
+class _Work(Generic[T]):
+    """A coroutine that another thread waits for. start() and cancel() are called on the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.ended = threading.Event()
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(lambda _task: self.ended.set())
+
+    def cancel(self) -> None:
+        if self._task is None:
+            self._work.close()
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+    def result(self) -> T:
+        assert self._task is not None
+        return self._task.result()
+
+
 async def _entered(manager: AbstractAsyncContextManager[T]) -> T:
     return await manager.__aenter__()
 
 
 async def _left(manager: AbstractAsyncContextManager[Any]) -> None:
     await manager.__aexit__(None, None, None)
-
-
-async def _closed(values: AsyncGenerator[Any, None]) -> None:
-    await values.aclose()

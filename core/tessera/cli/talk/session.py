@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.cli.talk.dialogue import Dialogue
@@ -65,11 +66,12 @@ class Session:
     def _answer(self, question: str) -> str | None:
         """Shows it as it comes; its finish_reason."""
         reason, last = None, "\n"
-        for piece in self._loop.iterate(self._dialogue.answer(question)):
-            if piece.text:
-                self._terminal.answer(piece.text)
-                last = piece.text[-1]
-            reason = piece.finish_reason or reason
+        with closing(self._loop.iterate(self._dialogue.answer(question))) as pieces:
+            for piece in pieces:
+                if piece.text:
+                    self._terminal.answer(piece.text)
+                    last = piece.text[-1]
+                reason = piece.finish_reason or reason
         if last != "\n":
             self._terminal.answer("\n")
         return reason
