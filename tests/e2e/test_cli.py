@@ -18,6 +18,10 @@ import pytest
 
 from tests.e2e.served import Served
 
+# The program where torch cannot be loaded; the engine's process is another.
+TORCH_FREE = (
+    "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; from tessera.cli import main; main()"
+)
 QUESTION = "What is the capital of France?"
 
 
@@ -45,7 +49,7 @@ class Screen:
 
     def __init__(self, *arguments: str) -> None:
         self.terminal, end = pty.openpty()
-        command = [sys.executable, "-m", "tessera.cli", *arguments]
+        command = [sys.executable, "-c", TORCH_FREE, *arguments]
         self.process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end, start_new_session=True)
         os.close(end)
         self.shown = ""
@@ -73,7 +77,7 @@ class Screen:
 
 
 def test_a_conversation_in_process_at_a_terminal() -> None:
-    """Streams, is interrupted, goes on, and leaves no engine behind."""
+    """Without torch in its own process it streams, is interrupted, goes on, and leaves no engine behind."""
     screen = Screen("chat", "--temperature", "0", "--log-level", "info")
     started = screen.wait_for("Talking with tessera-demo")
     (engine,) = re.findall(r"engine process pid (\d+)", started)

@@ -81,8 +81,9 @@ completion = click.Command(
     "completion",
     callback=_completion,
     help="Print the script that lets SHELL complete tessera's commands, flags, platforms and model folders.\n\n\b\n"
-    'bash, zsh:  eval "$(tessera completion bash)"\n'
-    "fish:       tessera completion fish | source\n\n"
+    'bash:  eval "$(tessera completion bash)"\n'
+    'zsh:   eval "$(tessera completion zsh)"\n'
+    "fish:  tessera completion fish | source\n\n"
     "tessera --install-completion does it for every new shell.",
     params=[verbose_option(), click.Argument(["shell"], type=click.Choice(SHELLS))],
 )
