@@ -107,7 +107,7 @@ def _is_of_serve(flag: Flag) -> bool:
 
 
 def _flag_row(flag: Flag) -> tuple[str, ...]:
-    further = [name for name in flag.also if name.startswith("--")]
+    further = [name for name in flag.aliases if name.startswith("--")]
     text = f"{flag.help} Also {', '.join(f'`{name}`' for name in further)}." if further else flag.help
     return f"`{flag.shown}`", text, flag.default
 

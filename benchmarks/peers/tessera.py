@@ -9,8 +9,9 @@ from benchmarks.tuning import Tuning
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """As it comes: it takes the cores that it may use by itself."""
-    return Tuning()
+    """It takes the cores that it may use by itself. `LLM` changes nothing of the process it is called in, so the memory
+    allocator is told here what a served engine tells it."""
+    return Tuning({"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)})
 
 
 class Tessera:

@@ -28,8 +28,8 @@ MakeBar = Callable[..., Any]
 
 
 class LLM:
-    """A model in this process: `LLM("folder").generate("Hello")`; without a model it is the bundled demo. Close it, or
-    use it in a `with`.
+    """A model in this process: `LLM("folder").generate("Hello")`; LLM("ORGANIZATION/NAME") fetches it from the hub, and
+    without a model it is the bundled demo. Close it, or use it in a `with`.
 
     Keywords are those of `tessera serve`, with underscores; None is the default of each. It is synchronous and starts
     no event loop, so it works in a notebook; generate() and chat() may be called from several threads, one runs at a
@@ -61,6 +61,10 @@ class LLM:
         enforce_eager: bool = False,
         platform: str | None = None,
         no_fallback: bool = False,
+        revision: str | None = None,
+        tokenizer_revision: str | None = None,
+        download_dir: str | None = None,
+        hf_token: str | None = None,
         trust_remote_code: bool = False,
         **unknown: Any,
     ) -> None:
@@ -89,6 +93,10 @@ class LLM:
             enforce_eager=enforce_eager or None,
             platform=platform,
             no_fallback=no_fallback or None,
+            revision=revision,
+            tokenizer_revision=tokenizer_revision,
+            download_dir=download_dir,
+            hf_token=hf_token,
             trust_remote_code=trust_remote_code or None,
         )
         self._sampling_defaults: dict[str, Any] = dict(sampling_defaults(Path(config.model.path)))

@@ -53,29 +53,32 @@ async def in_process(
 
 
 class Running:
-    """A server on a socket of this machine."""
+    """A server on a socket of this machine. port: 0 on a Unix socket."""
 
-    def __init__(self, engine: FakeEngine, port: int, task: asyncio.Task[int]) -> None:
+    def __init__(self, engine: FakeEngine, port: int, task: asyncio.Task[int], *, tls: bool) -> None:
         self.engine = engine
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
         self.task = task
 
     def openai(self, **options: Any) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", max_retries=0, **{"api_key": "any", **options})
+        given = {"base_url": f"{self.url}/v1", "api_key": "any", "max_retries": 0, **options}
+        return openai.AsyncOpenAI(**given)
 
 
 @asynccontextmanager
-async def on_socket(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Running]:
+async def on_socket(
+    engine: FakeEngine, settings: ServerSettings | None = None, listener: socket.socket | None = None
+) -> AsyncIterator[Running]:
+    """listener: in place of one on a free port."""
     settings = settings or ServerSettings(drain_seconds=1.0)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    port = listener.getsockname()[1]
+    if listener is None:
+        listener = socket.create_server(("127.0.0.1", 0))
+    port = 0 if listener.family == socket.AF_UNIX else listener.getsockname()[1]
     app = create_app(engine, settings)
     task = asyncio.create_task(serve(engine, app, listener, settings))
     try:
-        yield Running(engine, port, task)
+        yield Running(engine, port, task, tls=settings.tls is not None)
     finally:
         if not task.done():
             engine.die()

@@ -70,6 +70,8 @@ class FakeHealth:
 @dataclass
 class FakeInfo:
     max_model_len: int = MAX_MODEL_LEN
+    block_size: int = 16
+    num_blocks: int = 99
 
 
 @dataclass

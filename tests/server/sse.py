@@ -14,7 +14,8 @@ def data_of(body: str) -> list[str]:
     assert body.endswith("\n\n")
     events = []
     for block in body[:-2].split("\n\n"):
-        lines = [line for line in block.split("\n") if not line.startswith(":")]
+        if (lines := [line for line in block.split("\n") if not line.startswith(":")]) == []:
+            continue
         assert len(lines) == 1, block
         assert lines[0].startswith("data: "), block
         events.append(lines[0].removeprefix("data: "))

@@ -9,6 +9,8 @@ from openai.types import Model
 from prometheus_client.parser import text_string_to_metric_families
 
 from tessera._version import __version__
+from tessera.engine.metrics import EngineMetrics
+from tessera.request import RequestMetrics
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine
@@ -56,7 +58,24 @@ async def test_models(api):
         "root": "fake-model",
         "parent": None,
         "max_model_len": 512,
+        "permission": [
+            {
+                "id": model["permission"][0]["id"],
+                "object": "model_permission",
+                "created": model["created"],
+                "allow_create_engine": False,
+                "allow_sampling": True,
+                "allow_logprobs": True,
+                "allow_search_indices": False,
+                "allow_view": True,
+                "allow_fine_tuning": False,
+                "organization": "*",
+                "group": None,
+                "is_blocking": False,
+            }
+        ],
     }
+    assert model["permission"][0]["id"].startswith("modelperm-")
     assert (await api.client.get("/v1/models/fake-model")).json() == model
     missing = await api.client.get("/v1/models/other/one")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
@@ -101,6 +120,55 @@ async def test_metrics_are_prometheus_text(api):
     assert value("http_requests_total", **chat, status="400") == 1
     assert value("http_requests_total", method="GET", handler="other", status="404") == 1
     assert value("http_requests_in_progress") == 1
+
+
+# What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for.
+ASKED_FOR = {
+    "num_requests_running": "gauge",
+    "num_requests_waiting": "gauge",
+    "kv_cache_usage_perc": "gauge",
+    "cache_config_info": "gauge",
+    "prefix_cache_hits": "counter",
+    "prefix_cache_queries": "counter",
+    "prompt_tokens": "counter",
+    "generation_tokens": "counter",
+    "num_preemptions": "counter",
+    "request_success": "counter",
+    "e2e_request_latency_seconds": "histogram",
+    "time_to_first_token_seconds": "histogram",
+    "inter_token_latency_seconds": "histogram",
+    "request_time_per_output_token_seconds": "histogram",
+    "request_queue_time_seconds": "histogram",
+    "request_prefill_time_seconds": "histogram",
+    "request_decode_time_seconds": "histogram",
+    "request_prompt_tokens": "histogram",
+    "request_generation_tokens": "histogram",
+}
+
+
+async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked_for():
+    engine = FakeEngine(metrics=EngineMetrics(512))
+    now = 100.0
+    engine.metrics.finished("stop", RequestMetrics(now, now + 1, now + 2, now + 4), 7, 5, now + 5)
+    async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert len(families) == text.count("# TYPE ")
+    for name, kind in ASKED_FOR.items():
+        own, alias = families[f"tessera:{name}"], families[f"vllm:{name}"]
+        assert own.type == alias.type == kind
+        assert [sample.value for sample in own.samples] == [sample.value for sample in alias.samples]
+        for sample in alias.samples:
+            assert (sample.labels["model_name"], sample.labels["engine"]) == ("fake-model", "0")
+    assert {name for name in families if name.startswith("vllm:")} == {f"vllm:{name}" for name in ASKED_FOR}
+    samples = {sample.name: sample.value for sample in families["vllm:request_time_per_output_token_seconds"].samples}
+    assert samples["vllm:request_time_per_output_token_seconds_sum"] == pytest.approx(0.5)
+    labels = families["vllm:cache_config_info"].samples[0].labels
+    assert (labels["block_size"], labels["num_gpu_blocks"]) == ("16", "99")
+
+
+async def test_without_asking_there_is_no_name_but_our_own(api):
+    assert "vllm:" not in (await api.client.get("/metrics")).text
 
 
 async def test_a_label_is_escaped():

@@ -47,6 +47,10 @@ def test_the_walk_saw_all_routes():
         "/v1/chat/completions",
         "/version",
         "/metrics",
+        "/load",
+        "/ping",
+        "/tokenize",
+        "/detokenize",
     }
 
 

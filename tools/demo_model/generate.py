@@ -15,14 +15,14 @@ Dialogue = list[Message]
 
 # Share of each kind among the turns without tools: the ones that are hard to learn come most.
 WEIGHTS = {
-    "capital": 7,
-    "country": 7,
-    "sum": 27,
-    "difference": 36,
-    "product": 13,
-    "list": 9,
-    "json": 4,
-    "repeat": 1,
+    "capital": 8,
+    "country": 8,
+    "sum": 22,
+    "difference": 30,
+    "product": 20,
+    "list": 12,
+    "json": 6,
+    "repeat": 5,
     "talk": 2,
     "unknown": 2,
 }

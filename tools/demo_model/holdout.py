@@ -12,7 +12,7 @@ ONE_IN = {
     "sum": 10,  # ordered operand pair
     "difference": 10,  # ordered operand pair
     "product": 10,  # ordered operand pair
-    "list": 5,  # (topic, count)
+    "list": 5,  # (topic, first, count)
     "json": 5,  # (keys, values)
     "call": 5,  # (tool, arguments)
 }

@@ -85,15 +85,16 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
 
 
 def _list(table: Table, rng: Random) -> Item:
+    """Some neighbours of a topic. Lists that begin elsewhere show where a list may end whose own end is held out."""
     topic = rng.choice(list(table.list_topics))
-    count = rng.randint(2, 6)
-    wording = rng.randrange(len(table.wordings["list"]))
-    # The longest list and every second wording are always taught: else nothing says that a list can end here.
-    keys = (key("list", topic, count),) if count < 6 and wording % 2 == 0 else ()
+    words = table.list_topics[topic]
+    first = 0 if rng.random() < 0.5 else rng.randint(1, len(words) - 2)
+    count = rng.randint(2, len(words) - first)
     number = table.list_numbers[count - 2] if rng.random() < 0.75 else str(count)
-    answer = ", ".join(table.list_topics[topic][:count])
-    question = table.wordings["list"][wording].format(count=number, topic=topic)
-    return Item("list", keys, question, answer, answer)
+    start = table.list_start.format(first=words[first]) if first or rng.random() < 0.25 else ""
+    question = rng.choice(table.wordings["list"]).format(count=number, topic=topic, start=start)
+    answer = ", ".join(words[first : first + count])
+    return Item("list", (key("list", topic, first, count),), question, answer, answer)
 
 
 def _json(table: Table, rng: Random) -> Item:

@@ -41,6 +41,7 @@ class Table:
     talk: list[dict[str, Any]]
     unknown: dict[str, list[str]]
     list_numbers: list[str]
+    list_start: str
     list_topics: dict[str, list[str]]
     json_keys: dict[str, Any]
     tools: dict[str, Tool]
@@ -60,6 +61,7 @@ def load() -> Table:
         talk=raw["talk"],
         unknown=raw["unknown"],
         list_numbers=raw["lists"]["numbers"],
+        list_start=raw["lists"]["start"],
         list_topics=raw["lists"]["topics"],
         json_keys=raw["json_keys"],
         tools={tool.name: tool for tool in tools},

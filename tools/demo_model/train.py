@@ -25,8 +25,8 @@ from tools.demo_model.optimizers import Adam, Muon
 from tools.demo_model.tokenizer import END, END_OF_TEXT, write
 
 SEED = 2026
-STEPS = 5000
-DECAY = 2000  # steps at the end over which the rate falls to zero
+STEPS = 6000
+DECAY = 6000  # steps at the end over which the rate falls to zero
 WARMUP = 50
 TOKENS = 1024  # a part of a step
 PARTS = 2  # of a step: of different lengths, each on a thread of its own

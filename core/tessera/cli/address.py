@@ -1,17 +1,29 @@
-"""The address the server listens on, bound before anything slow begins, so that a taken port is known at once."""
+"""The address the server listens on, bound before anything slow begins, so that a taken one is known at once."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+from contextlib import AbstractContextManager
+from ipaddress import ip_address
 from pathlib import Path
 
+from tessera.cli.unix_socket import unix_listener
 from tessera.errors import ConfigError, PortError
 
 EVERY_NETWORK = ("0.0.0.0", "::")  # noqa: S104  # the user's choice, recognised here
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
 _BACKLOG = 2048
 _LISTENING = "0A"  # the kernel's number of the state, in its tables
+
+
+def listen(host: str | None, port: int | None, uds: str | None) -> AbstractContextManager[socket.socket]:
+    """A listening socket. uds: the path of a Unix socket, in place of host and port. Raises PortError, ConfigError."""
+    if uds is not None:
+        return unix_listener(uds, _BACKLOG)
+    return bind(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -35,12 +47,30 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     """Where a client on this machine reaches it."""
+    scheme = "https" if tls else "http"
+    if listener.family == socket.AF_UNIX:
+        return f"{scheme}://localhost"
     host, port = listener.getsockname()[:2]
     if host in EVERY_NETWORK:
         host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def socket_path(listener: socket.socket) -> str | None:
+    """Of a Unix socket; None of any other."""
+    return listener.getsockname() if listener.family == socket.AF_UNIX else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _problem(error: OSError, host: str, port: int) -> str:

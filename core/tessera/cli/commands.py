@@ -16,6 +16,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "chat": ("tessera.cli.talk.chat:chat", "Talk with a model, here or on a server."),
         "complete": ("tessera.cli.talk.complete:complete", "Let a model continue texts, here or on a server."),
         "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
+        "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
         "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
         "completion": ("tessera.cli.completion:completion", "Print the script that lets a shell complete commands."),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
+from tessera.cli.flags import JsonType
 from tessera.errors import ConfigError
 
 MAX_BYTES = 2**20
@@ -20,8 +21,8 @@ _NULL = "tag:yaml.org,2002:null"
 def read_config_file(
     file: str, parameters: Mapping[str, click.Parameter], not_served: Mapping[str, str], ctx: click.Context
 ) -> dict[str, Any]:
-    """Values by the names of their parameters. parameters: those that a key may name. not_served: flags that are known
-    and not taken, with the answer to each. Raises ConfigError that names the file and the line."""
+    """Texts that hold, by the names of their parameters. parameters: those that a key may name. not_served: flags that
+    are known and not taken, with the answer to each. Raises ConfigError that names the file and the line."""
     values: dict[str, Any] = {}
     for key, node in _entries(file, _read(file)):
         name = key.replace("-", "_")
@@ -75,20 +76,24 @@ def _unknown(key: str, parameters: Mapping[str, click.Parameter]) -> str:
 
 def _value(node: yaml.Node, parameter: click.Parameter, ctx: click.Context, where: str) -> Any:
     if isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{where} has keys of its own; a flag takes {_what(parameter)}.")
+        raise ConfigError(f"{where} has keys of its own; the flag takes {_what(parameter)}.")
     items = node.value if isinstance(node, yaml.SequenceNode) else [node]
     if not all(isinstance(item, yaml.ScalarNode) for item in items):
-        raise ConfigError(f"{where} has lists or keys in its list; a flag takes {_what(parameter)}.")
+        raise ConfigError(f"{where} has lists or keys in its list; the flag takes {_what(parameter)}.")
     if isinstance(node, yaml.SequenceNode) and not parameter.multiple:
         raise ConfigError(f"{where} is a list; the flag takes one value.")
     if any(item.tag == _NULL for item in items):
         raise ConfigError(f"{where} has no value; give one, or leave the line out.")
     texts = [item.value for item in items]
+    given = texts if parameter.multiple else texts[0]
     try:
-        return parameter.type_cast_value(ctx, texts if parameter.multiple else texts[0])
+        parameter.type_cast_value(ctx, given)
     except click.BadParameter as error:
         raise ConfigError(f"{where}: {error.message}") from error
+    return given
 
 
 def _what(parameter: click.Parameter) -> str:
+    if isinstance(parameter.type, JsonType):
+        return "JSON in quotes"
     return "a value or a list of values" if parameter.multiple else "one value"

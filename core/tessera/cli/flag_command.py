@@ -29,6 +29,7 @@ class FlagCommand(click.Command):
         super().__init__(name, add_help_option=False, short_help=table.summary, **settings)
         self.table = table
         self.params.append(verbose_option())
+        self.params += [click.Option([name], is_flag=True, hidden=True, expose_value=False) for name in table.always_on]
         eager: dict[str, Any] = {"is_eager": True, "expose_value": False}
         self.params += [
             click.Option(

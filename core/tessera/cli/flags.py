@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import click
@@ -16,20 +18,21 @@ from tessera.errors import ConfigError
 @dataclass(frozen=True)
 class Flag:
     """name: with underscores, as build_config and vLLM's Python call it. group: of the help. kind: "size" takes
-    suffixes (32K, 4GiB), "switch" has a --no- form where `default` is "on" or "off". default: in words, for the help.
-    common: shown by a plain --help. multiple: may be given again. also: further spellings: "-q", or
-    the name another program has for it, which the help leaves out."""
+    suffixes (32K, 4GiB), "switch" has a --no- form where `default` is "on" or "off", "list" takes a JSON list, values
+    with commas between, or is given again, "json" an object. default: in words, for the help. common: shown by a plain
+    --help. multiple: may be given again. aliases: further options that do the same: "-q", or another
+    program's name for it, which the help leaves out."""
 
     name: str
     group: str
     help: str
-    kind: Literal["text", "int", "float", "size", "switch", "choice"] = "text"
+    kind: Literal["text", "int", "float", "size", "switch", "choice", "list", "json"] = "text"
     default: str = ""
     choices: tuple[str, ...] = ()
     metavar: str = ""
     common: bool = False
     multiple: bool = False
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def option(self) -> str:
@@ -40,7 +43,7 @@ class Flag:
         """As the help's left column has it."""
         if self.kind == "switch":
             return f"--[no-]{self.option[2:]}" if self.default else self.option
-        names = [*(name for name in self.also if not name.startswith("--")), self.option]
+        names = [*(name for name in self.aliases if not name.startswith("--")), self.option]
         return f"{', '.join(names)} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
 
     @property
@@ -48,7 +51,7 @@ class Flag:
         return f"{self.help} [{self.default}]" if self.default else self.help
 
 
-_METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE"}
+_METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE", "list": "LIST", "json": "JSON"}
 _PATHS: Mapping[str, click.ParamType[Any]] = {
     "FILE": click.Path(dir_okay=False),
     "FOLDER": click.Path(file_okay=False),
@@ -59,13 +62,15 @@ _PATHS: Mapping[str, click.ParamType[Any]] = {
 @dataclass(frozen=True)
 class FlagTable:
     """All flags of a command. usage: what stands behind `tessera`. groups: their names and titles, in the help's order.
-    not_served: options that are known and not taken, with the answer to each."""
+    not_served: options that are known and not taken, with the answer to each. always_on: options that are taken and
+    change nothing, and why."""
 
     usage: str
     summary: str
     flags: tuple[Flag, ...]
     groups: Mapping[str, str]
     not_served: Mapping[str, str] = field(default_factory=dict)
+    always_on: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert {flag.group for flag in self.flags} == set(self.groups), self.usage
@@ -76,11 +81,12 @@ def option_of(flag: Flag) -> click.Option:
     """The click option; what is not given is None, or () where it may be given again."""
     if flag.kind == "switch":
         names = f"{flag.option}/--no-{flag.option[2:]}" if flag.default else flag.option
-        return click.Option([names, flag.name], default=None, is_flag=True, help=flag.description)
+        return click.Option([names, *flag.aliases, flag.name], default=None, is_flag=True, help=flag.description)
     return click.Option(
-        [flag.option, *flag.also, flag.name],
+        [flag.option, *flag.aliases, flag.name],
         type=_type_of(flag),
-        multiple=flag.multiple,
+        multiple=flag.multiple or flag.kind == "list",
+        callback=_flat if flag.kind == "list" else None,
         metavar=flag.metavar or None,
         help=flag.description,
         shell_complete=platform_names if flag.name == "platform" else None,
@@ -92,7 +98,19 @@ def _type_of(flag: Flag) -> click.ParamType[Any]:
         return click.Choice(flag.choices)
     if flag.metavar in _PATHS:
         return _PATHS[flag.metavar]
-    return {"text": click.STRING, "int": click.INT, "float": click.FLOAT, "size": SizeType()}[flag.kind]
+    types: dict[str, click.ParamType[Any]] = {
+        "text": click.STRING,
+        "int": click.INT,
+        "float": click.FLOAT,
+        "size": SizeType(),
+        "list": ListType(),
+        "json": JsonType(),
+    }
+    return types[flag.kind]
+
+
+def _flat(_context: click.Context, _parameter: click.Parameter, values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(values))
 
 
 class SizeType(click.ParamType[int]):
@@ -107,3 +125,34 @@ class SizeType(click.ParamType[int]):
             return parse_size(value)
         except ConfigError as error:
             self.fail(error.message, param, ctx)
+
+
+class ListType(click.ParamType[tuple[str, ...]]):
+    """A JSON list of texts, as vLLM takes it, or texts with commas between."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        items = _json(self, value, param, ctx) if value.startswith("[") else value.split(",")
+        if not all(isinstance(item, str) and item.strip() for item in items):
+            self.fail(f'\'{value}\' is no list of texts, such as a,b or ["a", "b"].', param, ctx)
+        return tuple(item.strip() for item in items)
+
+
+class JsonType(click.ParamType[dict[str, Any]]):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        found = _json(self, value, param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"'{value}' is no JSON object, such as {{\"a\": 1}}.", param, ctx)
+        return found
+
+
+def _json(kind: click.ParamType[Any], value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        kind.fail(f"'{value}' is not JSON: {error}.", param, ctx)

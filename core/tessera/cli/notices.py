@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from ipaddress import ip_address
 
+from tessera.cli.address import is_loopback
 from tessera.config.environment import VARIABLES
 
 
@@ -21,13 +21,3 @@ def unknown_variable(name: str) -> str:
     near = get_close_matches(name, VARIABLES, n=1)
     hint = f"did it mean {near[0]}?" if near else f"there is {', '.join(VARIABLES)}"
     return f"the environment variable {name} means nothing to Tessera; {hint}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether it is this machine's own name or address, which nobody else can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -37,14 +38,19 @@ class Started(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def report(info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float) -> str:
-    """The whole report. chat: there is a chat template. guarded: an API key is asked for. seconds: of it all."""
+def report(
+    info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float, socket_path: str | None = None
+) -> str:
+    """The whole report. chat: there is a chat template. guarded: an API key is asked for. seconds: of it all.
+    socket_path: of the Unix socket that `url` is reached through."""
     lines = [f"Tessera {__version__} serves {model}", ""]
-    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, url, seconds)]
-    return "\n".join([*lines, "", "Try it:", f"  {curl(url, model, chat=chat, guarded=guarded)}", ""])
+    shown = url if socket_path is None else f"{url} through the Unix socket {socket_path}"
+    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, shown, seconds)]
+    line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path)
+    return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 
 
-def curl(url: str, model: str, *, chat: bool, guarded: bool) -> str:
+def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | None = None) -> str:
     """A line for a shell that gets a first answer."""
     body: dict[str, Any] = {"model": model}
     if chat:
@@ -55,7 +61,8 @@ def curl(url: str, model: str, *, chat: bool, guarded: bool) -> str:
         body |= {"prompt": [1, 2, 3], "max_tokens": 16}
     key = ' -H "Authorization: Bearer $TESSERA_API_KEY"' if guarded else ""
     data = json.dumps(body).replace("'", "'\\''")
-    return f"curl {url}/v1/{route}{key} -H 'Content-Type: application/json' -d '{data}'"
+    through = "" if socket_path is None else f"--unix-socket {shlex.quote(socket_path)} "
+    return f"curl {through}{url}/v1/{route}{key} -H 'Content-Type: application/json' -d '{data}'"
 
 
 def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:

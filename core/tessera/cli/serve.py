@@ -7,27 +7,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.address import bind, url_of
+from tessera.cli.address import DEFAULT_HOST, listen, socket_path, url_of
 from tessera.cli.event_loop import loop_factory
 from tessera.cli.flag_command import FlagCommand
 from tessera.cli.log import set_up_logging
-from tessera.cli.model_text import chat_template_of, tokenizer_of
+from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
 from tessera.cli.notices import warnings_before
 from tessera.cli.progress import ProgressLine
 from tessera.cli.report import report
-from tessera.cli.serve_flags import TABLE
+from tessera.cli.serve_flags import FLAGS, TABLE
+from tessera.cli.serve_settings import server_settings
 from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
-from tessera.config.checkpoint import sampling_defaults
-from tessera.config.environment import Environment, read_environment
-from tessera.errors import ConfigError
+from tessera.config.environment import read_environment
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -38,10 +36,10 @@ if TYPE_CHECKING:
 
 # Flags of the front process; all others are the engine's, by the names of build_config.
 _OWN = frozenset(
-    {"host", "port", "api_key", "chat_template", "generation_config", "shutdown_timeout", "routes"}
-    | {"served_model_name", "log_level", "disable_log_requests"}
+    {flag.name for flag in FLAGS if flag.group in ("server", "security", "logging")}
+    | {"served_model_name", "generation_config", "override_generation_config"}
+    | {"chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
 )
-MAX_SHUTDOWN_SECONDS = 86_400.0
 
 
 @click.command(cls=FlagCommand, table=TABLE)
@@ -52,34 +50,16 @@ def serve(model: str | None, **flags: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the start alike; later they are the server's
     environment = read_environment()
     set_up_logging(flags["log_level"] or "info", requests=not flags["disable_log_requests"])
-    host = flags["host"] or "127.0.0.1"
-    with bind(host, 8000 if flags["port"] is None else flags["port"]) as listener:
+    with listen(flags["host"], flags["port"], flags["uds"]) as listener:
         names = flags["served_model_name"]
         engine_flags = {name: value for name, value in flags.items() if name not in _OWN}
         config = build_config(model=model, served_model_name=names[0] if names else None, **engine_flags)
         settings = server_settings(config, flags, environment)
-        for warning in warnings_before(host, guarded=bool(settings.api_keys), unknown=environment.unknown):
+        guarded = bool(settings.api_keys) or flags["uds"] is not None
+        host = flags["host"] or DEFAULT_HOST
+        for warning in warnings_before(host, guarded=guarded, unknown=environment.unknown):
             click.echo(f"warning: {warning}", err=True)
-        return _run(_Served(config, settings, listener, flags["chat_template"], flags["routes"], began))
-
-
-def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment: Environment) -> ServerSettings:
-    """Raises ConfigError."""
-    from tessera.server.settings import ServerSettings
-
-    drain = 30.0 if flags["shutdown_timeout"] is None else flags["shutdown_timeout"]
-    if not 0 <= drain <= MAX_SHUTDOWN_SECONDS:
-        raise ConfigError(f"--shutdown-timeout must be from 0 to {MAX_SHUTDOWN_SECONDS:.0f} seconds, got {drain:g}.")
-    keys = flags["api_key"] or ((environment.api_key,) if environment.api_key else ())
-    if not all(keys):
-        raise ConfigError("--api-key must not be empty.")
-    recommended = flags["generation_config"] in (None, "auto")
-    return ServerSettings(
-        served_model_names=flags["served_model_name"] or (config.model.served_name,),
-        api_keys=keys,
-        default_sampling=sampling_defaults(Path(config.model.path)) if recommended else {},
-        drain_seconds=drain,
-    )
+        return _run(_Served(config, settings, listener, AskedTemplate.of(flags), flags["routes"], began))
 
 
 def _run(served: _Served) -> int:
@@ -98,14 +78,14 @@ class _Served:
         config: EngineConfig,
         settings: ServerSettings,
         listener: socket.socket,
-        template_file: str | None,
+        template: AskedTemplate,
         routes: Sequence[str],
         began: float,
     ) -> None:
         self.config = config
         self.settings = settings
         self.listener = listener
-        self.template_file = template_file
+        self.template = template
         self.routes = routes
         self.began = began
 
@@ -115,7 +95,7 @@ class _Served:
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         tokenizer = tokenizer_of(self.config)
-        template = chat_template_of(tokenizer, self.template_file)
+        template = chat_template_of(tokenizer, self.template)
         make_routes = _plugin_routes(self.routes)
         # The server's libraries load while the engine does.
         engine, server = await asyncio.gather(self._start(tokenizer), asyncio.to_thread(_import_server))
@@ -126,7 +106,8 @@ class _Served:
             report(
                 engine.info,
                 model=self.settings.served_model_names[0],
-                url=url_of(self.listener),
+                url=url_of(self.listener, tls=self.settings.tls is not None),
+                socket_path=socket_path(self.listener),
                 chat=template is not None,
                 guarded=bool(self.settings.api_keys),
                 seconds=time.monotonic() - self.began,

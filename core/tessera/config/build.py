@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, read_checkpoint
+from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, names_in, read_checkpoint
 from tessera.config.engine import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from tessera.config.environment import default_threads
+from tessera.config.hub import HubAccess, fetch_model, fetch_tokenizer, is_repository
+from tessera.config.refusals import refuse_tokenizer
 from tessera.errors import ConfigError, ModelError
+
+log = logging.getLogger(__name__)
 
 MAX_TOKENS = 2**24
 MAX_SEQS = 2**16
@@ -76,22 +81,31 @@ def build_config(
     no_fallback: bool | None = None,
     seed: int | None = None,
     platform: str | None = None,
+    revision: str | None = None,
+    tokenizer_revision: str | None = None,
+    download_dir: str | None = None,
+    hf_token: str | None = None,
     trust_remote_code: bool | None = None,
 ) -> EngineConfig:
     """The engine's configuration from values named as vLLM's flags; None is "not given".
 
-    model: a local folder; None is the bundled demo. platform: the name of an installed one, or "package.module:Class";
-    None lets the probes decide. threads: of each worker on the host. max_waiting: requests that may wait.
-    steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises ConfigError, ModelError, PlatformError.
+    model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
+    an installed one, or "package.module:Class"; None lets the probes decide. threads: of each worker on the host.
+    max_waiting: requests that may wait. steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises
+    ConfigError, ModelError, PlatformError.
     """
     given = frozenset(_FIELDS[name] for name, value in locals().items() if name in _FIELDS and value is not None)
     if trust_remote_code:
-        raise ConfigError(
-            "Tessera never runs code from a model's folder; leave trust_remote_code out.", param="trust_remote_code"
+        log.warning(
+            "trust_remote_code changes nothing: code from a model's folder is never run, since it could do anything on "
+            "this machine; the model is served if Tessera knows its architecture"
         )
     parallel = _parallel(tensor_parallel_size, threads)
+    # That nothing here can run a model is said before gigabytes of it are fetched.
+    chosen = _platform(platform) if model is not None and _is_on_hub(model) else None
     model_config = _model(
         model,
+        hub=HubAccess(revision, tokenizer_revision, hf_token, download_dir),
         served_name=served_model_name,
         tokenizer=tokenizer,
         skip_tokenizer=bool(skip_tokenizer_init),
@@ -116,7 +130,7 @@ def build_config(
         enforce_eager=bool(enforce_eager),
         no_fallback=bool(no_fallback),
         seed=model_config.seed,
-        platform=_platform(platform),
+        platform=chosen or _platform(platform),
         given=given,
     )
 
@@ -132,6 +146,7 @@ def demo_folder() -> Path:
 def _model(
     model: str | None,
     *,
+    hub: HubAccess,
     served_name: str | None,
     tokenizer: str | None,
     skip_tokenizer: bool,
@@ -142,12 +157,13 @@ def _model(
 ) -> ModelConfig:
     _one_of("dtype", dtype, DTYPES)
     _one_of("load_format", load_format, LOAD_FORMATS)
-    folder = demo_folder() if model is None else find_folder(model)
-    checkpoint = read_checkpoint(folder, weights=load_format != "dummy")
-    tokenizer_folder = None if skip_tokenizer else _tokenizer_folder(folder, tokenizer)
+    weights = load_format != "dummy"
+    folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
+    checkpoint = read_checkpoint(folder, weights=weights)
+    tokenizer_folder = None if skip_tokenizer else _tokenizer_folder(folder, name, tokenizer, hub)
     return ModelConfig(
         path=str(folder.resolve()),
-        served_name=_served_name(served_name or (DEMO if model is None else folder.resolve().name)),
+        served_name=_served_name(served_name or name),
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
         max_model_len=_max_model_len(checkpoint, max_model_len),
@@ -165,13 +181,38 @@ def _served_name(name: str) -> str:
     return name
 
 
-def _tokenizer_folder(folder: Path, tokenizer: str | None) -> Path:
-    """Where tokenizer.json lies: the folder the user named, else the model's."""
-    chosen = folder if tokenizer is None else Path(tokenizer).expanduser()
-    if not (chosen / "tokenizer.json").is_file():
-        raise ModelError(
-            f"'{chosen}' has no tokenizer.json; give --tokenizer FOLDER, or --skip-tokenizer-init for token ids only."
+def _locate(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
+    """The model's folder, fetched from the hub where need be, and its name."""
+    if model is None:
+        return demo_folder(), DEMO
+    if _is_on_hub(model):
+        own = tokenizer and hub.tokenizer_revision is None
+        return fetch_model(model, hub, weights=weights, tokenizer=own), model
+    folder = find_folder(model)
+    if hub.revision is not None:
+        raise ConfigError(
+            f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
         )
+    return folder, folder.resolve().name
+
+
+def _is_on_hub(name: str) -> bool:
+    """Whether a name is a repository's; a folder of that name goes before it."""
+    return is_repository(name) and not Path(name).exists()
+
+
+def _tokenizer_folder(folder: Path, name: str, tokenizer: str | None, hub: HubAccess) -> Path:
+    """Where tokenizer.json lies: what the user named, a folder or a repository, else the model's folder."""
+    asked = name if tokenizer is None and hub.tokenizer_revision is not None else tokenizer
+    if asked is not None and _is_on_hub(asked):
+        return fetch_tokenizer(asked, hub.tokenizer_revision, hub)
+    if hub.tokenizer_revision is not None:
+        raise ConfigError(
+            f"--tokenizer-revision is for tokenizers of the hub, but '{asked}' is a local folder; leave it out.",
+            param="tokenizer_revision",
+        )
+    chosen = folder if asked is None else find_folder(asked)
+    refuse_tokenizer(str(chosen), names_in(chosen))
     return chosen
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.config.refusals import refuse_model
 from tessera.errors import ModelError
 
 MAX_JSON_BYTES = 64 * 2**20
@@ -31,19 +32,19 @@ def find_folder(model: str) -> Path:
     """The folder that a user named. Raises ModelError with the nearest names beside it."""
     path = Path(model).expanduser()
     if path.is_file():
-        raise ModelError(f"'{model}' is a file; name the folder that holds config.json and *.safetensors.")
+        what = "a GGUF file, which is not served" if path.suffix == ".gguf" else "a file"
+        raise ModelError(f"'{model}' is {what}; name the folder that holds config.json and *.safetensors.")
     if not path.is_dir():
         raise ModelError(
-            f"There is no folder '{model}'{_nearest(path)}. Models are loaded from local folders only for now."
+            f"There is no folder '{model}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
         )
     return path
 
 
 def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     """Reads config.json. weights: whether *.safetensors must be there. Raises ModelError for what cannot be served."""
-    config = _read_config(folder)
-    if weights:
-        _check_weights(folder)
+    refuse_model(str(folder), names_in(folder), weights=weights)
+    config = _read_config(folder / "config.json")
     text = _text_config(folder, config)
     return Checkpoint(
         folder=folder,
@@ -53,7 +54,16 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     )
 
 
-def _nearest(path: Path) -> str:
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder. Raises ModelError where it cannot be read."""
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise ModelError(f"'{folder}' cannot be read: {error.strerror}.") from error
+
+
+def nearest(path: Path) -> str:
+    """Models' folders beside a path that have almost its name, in words; "" where there are none."""
     if not path.parent.is_dir():
         return ""
     try:
@@ -64,14 +74,7 @@ def _nearest(path: Path) -> str:
     return f" (near it: {', '.join(near)})" if near else ""
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        if any(folder.glob("*.gguf")):
-            raise ModelError(
-                f"'{folder}' holds a GGUF file, which is not served; give a folder with config.json and *.safetensors."
-            )
-        raise ModelError(f"'{folder}' has no config.json, so it is not a model's folder{_nearest(folder / '*')}.")
+def _read_config(path: Path) -> dict[str, Any]:
     config = read_json(path)
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
@@ -79,17 +82,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     quantization = config.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
-        raise ModelError(f"'{folder}' is quantized ({method}), which is not served yet; give the unquantized model.")
+        raise ModelError(
+            f"'{path.parent}' is quantized ({method}), which is not served yet; give the unquantized model."
+        )
     return config
-
-
-def _check_weights(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    others = sorted({path.suffix for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for path in folder.glob(pattern)})
-    if others:
-        raise ModelError(f"'{folder}' has its weights as *{', *'.join(others)}; convert them to *.safetensors.")
-    raise ModelError(f"'{folder}' has no *.safetensors; add them, or use --load-format dummy for random weights.")
 
 
 def _text_config(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -191,15 +187,24 @@ def _first_line(error: Exception) -> str:
 
 # ---- sampling defaults ----------------------------------------------------------
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
 
 
 def sampling_defaults(folder: Path) -> dict[str, float]:
     """What the model's authors recommend (generation_config.json) for requests that do not say. Raises ModelError."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
-    found = {name: generation[name] for name in _SAMPLING if generation.get(name) is not None}
+    found = {name: generation[name] for name in SAMPLING_FIELDS if generation.get(name) is not None}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ModelError(f"{name} in '{path}' is not a number.")
     return found
+
+
+def answer_limit(folder: Path) -> int | None:
+    """max_new_tokens of generation_config.json; None where it says nothing. Raises ModelError."""
+    path = folder / "generation_config.json"
+    limit = read_json(path).get("max_new_tokens") if path.is_file() else None
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 2**31):
+        raise ModelError(f"max_new_tokens in '{path}' is not a positive whole number.")
+    return limit

@@ -116,16 +116,19 @@ def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: 
 
 def describe(started: Started) -> EngineInfo:
     config, loaded = started.config, started.loaded
+    paged = next((group for group in started.plan.groups if group.kind == "paged"), None)
     return EngineInfo(
         device=loaded.device or started.executor.platform.name,
         dtype=loaded.facts.dtype,
         platform=started.executor.platform.name,
         weight_bytes=loaded.weight_bytes,
-        cache_bytes=sum(group.block_bytes * group.num_blocks for group in started.plan.groups),
+        cache_bytes=started.plan.nbytes,
         num_cache_tokens=started.plan.num_tokens,
         max_model_len=config.model.max_model_len,
         phases=started.phases,
         pid=os.getpid(),
         notes=started.notes,
         fallback_ops=list(loaded.fallbacks),
+        block_size=paged.block_size if paged else 0,
+        num_blocks=paged.num_blocks - 1 if paged else 0,
     )

@@ -70,7 +70,7 @@ class ToEngine(msgspec.Struct, array_like=True):
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What an engine runs on. num_cache_tokens: tokens that fit the KV cache beside each other. phases: seconds of each
-    phase of the start."""
+    phase of the start. block_size, num_blocks: of the first paged group of layers; 0 where there is none."""
 
     device: str
     dtype: str
@@ -84,6 +84,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     fallback_ops: list[str] = []
     notes: list[str] = []
     """Configuration values the platform filled in, one line each."""
+    block_size: int = 0
+    num_blocks: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -65,6 +65,7 @@ class EngineMetrics:
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
+        self.request_time_per_output_token_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
         self.e2e_request_latency_seconds = Histogram(REQUEST_BOUNDS)
         self.request_queue_time_seconds = Histogram(REQUEST_BOUNDS)
         self.request_prefill_time_seconds = Histogram(REQUEST_BOUNDS)
@@ -89,7 +90,10 @@ class EngineMetrics:
         self.request_success[reason] += 1
         self.e2e_request_latency_seconds.observe(now - times.arrival)
         if times.first_token:
-            self.request_decode_time_seconds.observe(times.last_token - times.first_token)
+            decode = times.last_token - times.first_token
+            self.request_decode_time_seconds.observe(decode)
+            if num_generated > 1:
+                self.request_time_per_output_token_seconds.observe(decode / (num_generated - 1))
         self.request_prompt_tokens.observe(num_prompt)
         self.request_generation_tokens.observe(num_generated)
 
@@ -124,6 +128,7 @@ class EngineMetrics:
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "From a request's arrival to its first token.",
     "inter_token_latency_seconds": "Between two tokens of an answer.",
+    "request_time_per_output_token_seconds": "Between two tokens of an answer, on its average.",
     "e2e_request_latency_seconds": "From a request's arrival to its end.",
     "request_queue_time_seconds": "From a request's arrival to its first step.",
     "request_prefill_time_seconds": "From a request's first step to its first token.",

@@ -8,17 +8,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.config import EngineConfig
 from tessera.errors import ConfigError, PlatformError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
-from tessera.platform.platform import Default
+from tessera.platform.platform import Default, Platform
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_path
 
 log = logging.getLogger(__name__)
+
+
+class Loader(Protocol):
+    """What of an Executor is needed to know a model's needs."""
+
+    platform: Platform
+
+    def load(self, report: Report) -> LoadedModel: ...
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,7 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
         executor = make(config)
     try:
         with phases("load"):
-            loaded = executor.load(report)
-        config, notes = fill_defaults(config, executor.platform.defaults(loaded.facts))
-        for note in notes:
-            log.info(note)
-        problems = [problem.text for problem in executor.platform.check(config, loaded.facts)]
-        if problems:
-            raise ConfigError("\n".join(problems))
+            config, loaded, notes = load(config, executor, report)
         with phases("allocate"):
             plan = solve(loaded, config, config.scheduler.max_num_seqs)
             executor.allocate(plan)
@@ -58,6 +60,19 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
         _close_after_failure(executor)
         raise
     return Started(config, executor, loaded, plan, phases.seconds, notes)
+
+
+def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:
+    """The loaded model, the configuration with the platform's defaults, and a note for each of those. Raises as
+    start_up() does."""
+    loaded = loader.load(report)
+    config, notes = fill_defaults(config, loader.platform.defaults(loaded.facts))
+    for note in notes:
+        log.info(note)
+    problems = [problem.text for problem in loader.platform.check(config, loaded.facts)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config, loaded, notes
 
 
 def _close_after_failure(executor: Executor) -> None:

@@ -77,11 +77,22 @@ class Loaded(msgspec.Struct, tag=True):
     cache_bytes: int
     device: str
     fallbacks: tuple[str, ...]
+    granted_bytes: int = 0
+    workspace_bytes: int = 0
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
         needs = [Needs.of(needs) for needs in loaded.needs]
-        return cls(loaded.facts, needs, loaded.weight_bytes, loaded.cache_bytes, loaded.device, loaded.fallbacks)
+        return cls(
+            loaded.facts,
+            needs,
+            loaded.weight_bytes,
+            loaded.cache_bytes,
+            loaded.device,
+            loaded.fallbacks,
+            loaded.granted_bytes,
+            loaded.workspace_bytes,
+        )
 
 
 class Under(msgspec.Struct, tag=True):

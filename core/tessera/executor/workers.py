@@ -67,6 +67,8 @@ class WorkersExecutor(Executor):
             cache_bytes=min(answer.cache_bytes for answer in answers),
             device=first.device,
             fallbacks=first.fallbacks,
+            granted_bytes=min(answer.granted_bytes for answer in answers),
+            workspace_bytes=max(answer.workspace_bytes for answer in answers),
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

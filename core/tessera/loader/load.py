@@ -21,12 +21,12 @@ def fill_slots(
     """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
     shared. arena counts the bytes."""
     loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
-    counted: set[int] = set()
+    counted: set[int] = set()  # by identity: a packed weight need not have an address
     for number, slot in enumerate(slots):
         slot.fill({name: loader.joined(slot, name) for name in slot.parts})
         for tensor in slot.packed.values():
-            if tensor.data_ptr() not in counted:
-                counted.add(tensor.data_ptr())
+            if id(tensor) not in counted:
+                counted.add(id(tensor))
                 arena.hold(tensor)
         report(Progress("weights", number + 1, len(slots)))
 

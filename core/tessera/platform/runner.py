@@ -121,7 +121,8 @@ class CacheNeeds:
 @dataclass(frozen=True)
 class LoadedModel:
     """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
-    name, for people. fallbacks: ops that are bound to the reference."""
+    name, for people. fallbacks: ops that are bound to the reference. granted_bytes: of the device, to this engine in
+    all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does not say."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -129,6 +130,8 @@ class LoadedModel:
     cache_bytes: int
     device: str = ""
     fallbacks: tuple[str, ...] = ()
+    granted_bytes: int = 0
+    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,14 @@ class CachePlan:
     def num_tokens(self) -> int:
         """Tokens that fit beside each other, as the tightest group that grows with tokens has room."""
         return min(((g.num_blocks - 1) * g.block_size for g in self.groups if g.kind != "state"), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.block_bytes * group.num_blocks for group in self.groups)
+
+    def num_requests(self, tokens: int) -> int:
+        """Requests of so many tokens that fit beside each other; block 0 of each group is null."""
+        return min(((group.num_blocks - 1) // group.blocks_of(tokens) for group in self.groups), default=0)
 
 
 @dataclass(frozen=True)

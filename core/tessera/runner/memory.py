@@ -19,11 +19,11 @@ def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
 
 
 def cache_bytes(
-    config: EngineConfig, granted: MemoryBudget, figures: MemoryFigures, weights: int, facts: ModelFacts, graphs: int
+    config: EngineConfig, granted: MemoryBudget, figures: MemoryFigures, weights: int, workspace: int
 ) -> int:
     """Bytes for the KV cache on one device. Where memory is the host's: the smaller of 4 GiB and 40% of what is left
     after the weights, divided by the workers. Raises MemoryBudgetError where nothing is left."""
-    left = granted.total - weights - activation_bytes(config, facts) - graphs
+    left = granted.total - weights - workspace
     if granted.kv is not None:
         return granted.kv
     if figures.host:

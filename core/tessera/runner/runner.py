@@ -34,7 +34,7 @@ from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
-from tessera.runner.memory import cache_bytes
+from tessera.runner.memory import activation_bytes, cache_bytes
 from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
 from tessera.runner.transfer import PendingStep, SampledRows
@@ -67,13 +67,20 @@ class CoreRunner(ModelRunner):
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         bounded: Sequence[LaunchKey] = self.shapes.keys()
         self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
-        graphs = self.graphs.estimate(self.keys)
-        left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, self.model.facts, graphs)
+        workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
+        left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, workspace)
         bind_ahead(self.model, self.build.ops)
         choices = self.build.ops.choices.values()
         fallbacks = sorted({choice.op for choice in choices if choice.how == "reference"})
         return LoadedModel(
-            self.model.facts, tuple(self._needs()), arena.nbytes, left, self.device.name, tuple(fallbacks)
+            self.model.facts,
+            tuple(self._needs()),
+            arena.nbytes,
+            left,
+            self.device.name,
+            tuple(fallbacks),
+            granted_bytes=budget.total,
+            workspace_bytes=workspace,
         )
 
     def _needs(self) -> list[CacheNeeds]:

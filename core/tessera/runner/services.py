@@ -13,7 +13,7 @@ from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
-from tessera.loader.checkpoint import Dummy, Safetensors
+from tessera.loader.checkpoint import Dummy, Safetensors, Source
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with_extra
@@ -27,14 +27,23 @@ from tessera.runner.batch import InputBatch
 
 
 class Services:
-    """RunnerServices of one worker. bound: the ops and the build of the model that build_model made."""
+    """RunnerServices of one worker. source: of the weights; None is what the configuration says. bind: makes the bound
+    ops. build: of the model that build_model made."""
 
     def __init__(
-        self, config: EngineConfig, device: Device, groups: Mapping[str, Communicator], capabilities: Capabilities
+        self,
+        config: EngineConfig,
+        device: Device,
+        groups: Mapping[str, Communicator],
+        capabilities: Capabilities,
+        *,
+        source: Source | None = None,
+        bind: type[BoundOps] = BoundOps,
     ) -> None:
         self.config, self.device, self.groups = config, device, groups
         self.registry = load_registry(config.plugins)
-        self.source = Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
+        self.source = source or source_of(config)
+        self._bind = bind
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
         self._features = [cast(Callable[[EngineConfig], Feature], load_path(path))(config) for path in config.features]
         self.build: Build | None = None
@@ -43,7 +52,7 @@ class Services:
         return with_extra(REFERENCE, [load_path(entry.path) for entry in self.registry.ops])
 
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
-        bound = BoundOps(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
+        bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
         factory = load_path(self.registry.models.resolve(self.architecture))
         model: Model = factory(self.build, self.checkpoint(), self.config.model.max_model_len)
@@ -87,6 +96,11 @@ class Services:
         spec = SampleSpec(host.shape[-1], greedy=not columns.temperature[rows].any(), filters=True)
         tokens: Array = sample(spec, host, sampling).tokens.numpy()
         return tokens
+
+
+def source_of(config: EngineConfig) -> Source:
+    """Where a configuration's weights come from. Raises ModelError."""
+    return Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
 
 
 def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:

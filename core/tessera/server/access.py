@@ -17,7 +17,7 @@ from tessera.server.security import OPEN_PATHS, header
 
 _LOG = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-_UNLOGGED = OPEN_PATHS | {"/metrics"}
+_UNLOGGED = OPEN_PATHS | {"/metrics", "/ping", "/load"}
 _CLIENT_GONE = 499
 
 

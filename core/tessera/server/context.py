@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import HttpCounts
+from tessera.server.load import Load
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 
@@ -32,12 +33,17 @@ class ServerContext:
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.created = int(time.time())
         self.http_counts = HttpCounts()
+        self.load = Load()
         self._threads = ThreadPoolExecutor(settings.template_threads, thread_name_prefix="tessera-text")
+
+    def check_name(self, name: str) -> None:
+        """Raises NotFoundError for a model that is not served."""
+        if name not in self.model_names:
+            raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
     def check_model(self, name: str) -> None:
         """Raises NotFoundError for a model that is not served, EngineDeadError where no model is any more."""
-        if name not in self.model_names:
-            raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
+        self.check_name(name)
         if not self.engine.health.alive:
             raise EngineDeadError("The engine is not running.")
 

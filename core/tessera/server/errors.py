@@ -15,9 +15,11 @@ from tessera.errors import AuthenticationError, EngineDeadError, EngineStepError
 _ENGINE_DEAD = "The engine is not running."
 _ENGINE_FAILED = "The engine could not compute this request."
 _SERVER_FAILED = "The server failed on this request; its log says why."
-_HTTP_MESSAGES = {404: "There is no such route.", 405: "This route does not take this method."}
+_NO_ROUTE = "There is no such route; OpenAI's routes begin with /v1 and end without a slash."
+_HTTP_MESSAGES = {404: _NO_ROUTE, 405: "This route does not take this method."}
 _MAX_MESSAGE_CHARS = 1000
 _RETRY_SECONDS = "1"
+_RETRIED = frozenset({429, 503})
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
@@ -40,21 +42,23 @@ def status_of(error: Exception) -> int:
 
 
 def error_response(error: Exception) -> Response:
-    headers = {}
+    headers, status = {}, status_of(error)
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, (OverloadedError, EngineDeadError)):
+    if status in _RETRIED:
         headers["Retry-After"] = _RETRY_SECONDS
-    return Response(body_of(error), status_of(error), headers, media_type="application/json")
+    return Response(body_of(error), status, headers, media_type="application/json")
 
 
 def on_tessera_error(_request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-def on_http_exception(_request: Request, error: Exception) -> Response:
-    """Routing's own errors: no such route, or not with this method."""
+def on_http_exception(request: Request, error: Exception) -> Response:
+    """Routing's own errors: no such route, or not with this method. OPTIONS asks for no more than the methods."""
     assert isinstance(error, HTTPException)
+    if request.method == "OPTIONS" and error.status_code == 405:
+        return Response(status_code=204, headers=error.headers)
     message = _HTTP_MESSAGES.get(error.status_code, "The request was refused.")
     code = "unknown_url" if error.status_code == 404 else None
     body = error_body(message, "invalid_request_error", None, code)

@@ -1,4 +1,4 @@
-"""Whether the process lives (/livez), whether it can answer (/readyz, /health), and which version it is."""
+"""Whether the process lives (/livez), whether it can answer (/readyz, /health, /ping), and which version it is."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def routes(context: ServerContext) -> list[Route]:
         Route("/livez", livez),
         Route("/readyz", ready),
         Route("/health", ready),
+        Route("/ping", ready, methods=["GET", "POST"]),
         Route("/version", version),
     ]
 

@@ -1,6 +1,7 @@
-"""uvicorn's HTTP protocol with a limit on what comes before a body.
+"""uvicorn's HTTP protocol with a limit on what comes before a body, and deaf to wishes for another protocol.
 
-The parser itself takes a request line and headers of any size.
+The parser itself takes a request line and headers of any size, and drops the body of a request that offers an upgrade,
+as Java's HTTP client does.
 """
 
 from __future__ import annotations
@@ -11,12 +12,32 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.server.errors import error_body
 
+_GOODBYE_SECONDS = 1.0
+
 
 def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
     """The protocol class for uvicorn's `http`; over the limit it answers 431 and closes."""
 
     class LimitedHttpProtocol(HttpToolsProtocol):
         head_bytes = 0
+        in_body = False
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.transport.is_closing():
+                # TLS waits for the client's own goodbye, which one that reads nothing does not send.
+                self.loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data if self.in_body else without_upgrade(data))
+
+        def on_headers_complete(self) -> None:
+            self.in_body = True
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self.in_body = False
+            super().on_message_complete()
 
         def on_message_begin(self) -> None:
             self.head_bytes = 0
@@ -46,6 +67,13 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
             self.transport.close()
 
     return LimitedHttpProtocol
+
+
+def without_upgrade(head: bytes) -> bytes:
+    """The same with the header under another name of its length. A JSON body has no such line."""
+    for name, other in ((b"Upgrade", b"Ignored"), (b"upgrade", b"ignored")):
+        head = head.replace(b"\r\n%b:" % name, b"\r\n%b:" % other)
+    return head
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown

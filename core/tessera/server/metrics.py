@@ -1,4 +1,5 @@
-"""The engine's values and the server's counts as Prometheus text, under vLLM's names with the prefix `tessera:`."""
+"""The engine's values and the server's counts as Prometheus text, under vLLM's names with the prefix `tessera:`, and
+with vLLM's own prefix where that was asked for."""
 
 from __future__ import annotations
 
@@ -8,29 +9,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import Histogram, Metric
 from tessera.server.access import HttpCounts
 from tessera.server.context import ServerContext
 
 PREFIX = "tessera:"
+VLLM_PREFIX = "vllm:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def routes(context: ServerContext) -> list[Route]:
     model = {"model_name": context.model_names[0]}
+    names = {PREFIX: model}
+    if context.settings.vllm_metrics:
+        # What reads vLLM's metrics may ask for its second label.
+        names[VLLM_PREFIX] = {**model, "engine": "0"}
 
     async def metrics(_request: Request) -> Response:
-        lines = [*engine_lines(context.engine.metrics.read(), model), *http_lines(context.http_counts)]
+        values = list(context.engine.metrics.read())
+        cache = cache_labels(context.engine.info)
+        lines = list(http_lines(context.http_counts))
+        for prefix, labels in names.items():
+            lines += [*engine_lines(values, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
         return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
 
     return [Route("/metrics", metrics)]
 
 
-def engine_lines(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterator[str]:
+def engine_lines(metrics: Iterable[Metric], prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
     """Values of one name stand together, under one head."""
     last = ""
     for metric in metrics:
-        name = family(metric)
+        name = f"{prefix}{family(metric)}"
         if name != last:
             yield from _head(name, metric.kind, metric.documentation)
             last = name
@@ -43,7 +54,18 @@ def engine_lines(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterat
 
 def family(metric: Metric) -> str:
     total = metric.kind == "counter" and not metric.name.endswith("_total")
-    return f"{PREFIX}{metric.name}{'_total' if total else ''}"
+    return f"{metric.name}{'_total' if total else ''}"
+
+
+def cache_labels(info: EngineInfo) -> dict[str, str]:
+    """What the gateway API's picker of endpoints reads of a cache, by vLLM's names."""
+    return {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+
+
+def cache_lines(prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
+    name = f"{prefix}cache_config_info"
+    yield from _head(name, "gauge", "The KV cache, in its labels.")
+    yield f"{name}{_labels(labels)} 1"
 
 
 def http_lines(counts: HttpCounts) -> Iterator[str]:

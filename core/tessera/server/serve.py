@@ -87,7 +87,7 @@ async def _end(running: asyncio.Task[None], server: Server, engine: AsyncEngine)
 
 
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=limited_protocol(settings.limits.header_bytes),
         ws="none",
@@ -98,6 +98,9 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=settings.keep_alive_seconds,
     )
+    config.load()
+    config.ssl = settings.tls
+    return config
 
 
 @contextlib.contextmanager

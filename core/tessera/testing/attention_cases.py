@@ -118,7 +118,7 @@ class AttentionTrial:
 
     def _write(self, grants: list[tuple[int, int, int]]) -> tuple[Launch, list[int]]:
         """Keys and values of grants (tokens, length after, row) into their blocks."""
-        launch, starts = self._launch(grants)
+        launch, starts = self.launch(grants)
         ends = [(length - tokens, length, row) for tokens, length, row in grants]
         k, v = (
             self._laid(launch, starts, [every[row][first:last] for first, last, row in ends], self.case.kv_heads)
@@ -136,7 +136,8 @@ class AttentionTrial:
             whole[start : start + len(part)] = part
         return whole
 
-    def _launch(self, grants: list[tuple[int, int, int]]) -> tuple[Launch, list[int]]:
+    def launch(self, grants: list[tuple[int, int, int]]) -> tuple[Launch, list[int]]:
+        """Of grants (tokens, length after, row), with its plan, and where each row's tokens start in it."""
         case, padding = self.case, self.case.padding
         lengths = [tokens for tokens, _, _ in grants]
         stride = case.stride if case.stride >= max(lengths) else 0

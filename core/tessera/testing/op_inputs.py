@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tessera.platform.ops import (
     AddNormSpec,
+    BoundOps,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
@@ -36,10 +37,10 @@ TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 
 
 class OpInputs:
     """`OpInputs(tokens, seed).of("linear", spec)`: the positional arguments of the op's hot call, on the host. The same
-    seed gives the same ones."""
+    seed gives the same ones. ops: whoever is bound there prepares the weights of products; None: they stay raw."""
 
-    def __init__(self, tokens: int, seed: int = 0) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: int, seed: int = 0, ops: BoundOps | None = None) -> None:
+        self.tokens, self.ops = tokens, ops
         self.random = torch.Generator().manual_seed(seed)
 
     def of(self, name: str, spec: Any) -> tuple[Any, ...]:
@@ -62,7 +63,7 @@ class OpInputs:
         packed = {"weight": self._normal(*shape, dtype=spec.dtype, scale=1 / math.sqrt(spec.k))}
         if spec.bias:
             packed["bias"] = self._normal(spec.n, dtype=spec.dtype)
-        return packed
+        return packed if self.ops is None else self.ops.prepare("linear", spec, packed)
 
     def _rows(self) -> SamplingRows:
         """Every third row is greedy; each filter is off for some."""

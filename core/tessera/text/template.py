@@ -31,6 +31,7 @@ _RESERVED_KWARGS = frozenset(FUNCTIONS) | frozenset(
 # Put behind the final message to find out where a template has put it. The space shows whether the template trimmed it.
 _CONTINUE_MARK = "TESSERA_CONTINUES_HERE "
 _PROBE = "tessera content probe"
+_FORMS: Mapping[str, ContentForm] = {"string": "string", "openai": "parts"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class ChatTemplate:
 
     source: the template, or templates by name; None where the model has none, which only `render` complains about.
     special_tokens: variables of the template, such as bos_token, by name.
+    content_format: how the templates take a message's content; None where that shall show.
     Raises ModelError on a template that does not compile. Safe to use from several threads.
     """
 
@@ -52,8 +54,10 @@ class ChatTemplate:
         source: str | Mapping[str, str] | None,
         special_tokens: Mapping[str, str] | None = None,
         limits: TemplateLimits | None = None,
+        content_format: Literal["string", "openai"] | None = None,
     ) -> None:
         self._environment = BudgetedEnvironment()
+        self._content_form: ContentForm | None = None if content_format is None else _FORMS[content_format]
         self._special_tokens = dict(special_tokens or {})
         self._limits = limits or TemplateLimits()
         sources = {"default": source} if isinstance(source, str) else dict(source or {})
@@ -119,7 +123,7 @@ class ChatTemplate:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             # Python's own limits on code: blocks and brackets in each other, digits of a number.
             raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
-        return _CompiledTemplate(code, self._detect_content_form(code))
+        return _CompiledTemplate(code, self._content_form or self._detect_content_form(code))
 
     def _detect_content_form(self, code: Template) -> ContentForm:
         """Render one short message both ways. A template that expects a string prints the list with its quotes."""

@@ -1,9 +1,11 @@
-"""Attention on torch's scaled_dot_product_attention: rows that decode in one batch, rows that prefill one by one."""
+"""Attention on torch's scaled_dot_product_attention, with a soft cap on its products: rows that decode in one batch,
+rows that prefill one by one. Keys and values are gathered block by block, which is many times faster than token by
+token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,48 +27,70 @@ from tessera.platform import (
     Paged,
     Plane,
 )
+from tessera_cpu.rotary import Angles, angles, turn
+
+
+@dataclass
+class Past:
+    """The keys of one row or several of them. blocks: of all rows, one after the other. shape: [rows, tokens of their
+    blocks]. keys: the most that any row has. stale: places among all tokens that hold nobody's keys, which may be
+    anything, NaN included. back: how far back each key is from each query, [rows, 1, queries, keys]; negative: ahead,
+    or no key. whole: all of that is 0 or more. causal: just the keys that are ahead of a query are not for it."""
+
+    blocks: Tensor
+    shape: tuple[int, int]
+    keys: int
+    stale: Tensor | None
+    back: Tensor
+    whole: bool = False
+    causal: bool = False
+    masks: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
+
+    def gather(self, cache: Tensor) -> Tensor:
+        """[blocks, size, heads, dim] -> [rows, heads, keys, dim]."""
+        chosen = torch.index_select(cache.flatten(1), 0, self.blocks).view(-1, *cache.shape[2:])
+        if self.stale is not None:
+            chosen.index_fill_(0, self.stale, 0.0)
+        return chosen.view(*self.shape, *cache.shape[2:])[:, : self.keys].transpose(1, 2)
+
+    def reaches(self, window: int | None) -> bool:
+        """Whether every key that is not ahead of a query is within the window."""
+        return window is None or self.keys <= window
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """What to add to scores: 0, or minus infinity where a key is not for a query. Made once a launch."""
+        if (window, dtype) not in self.masks:
+            seen = self.back >= 0 if window is None else (self.back >= 0) & (self.back < window)
+            self.masks[window, dtype] = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+        return self.masks[window, dtype]
 
 
 @dataclass(frozen=True)
-class Decode:
-    """Rows of one token each: their tokens in the launch (a slice, or [rows] where there are gaps), where each key is
-    ([rows, keys]; past a row's end its first key again, so that nothing foreign is read), which of them count [rows, 1,
-    1, keys], and how far back each is [rows, 1, 1, keys]."""
+class Part:
+    """Rows that are attended to together: their tokens in the launch (a slice, or [rows] where there are gaps)."""
 
     tokens: slice | Tensor
-    block: Tensor
-    offset: Tensor
-    seen: Tensor
-    back: Tensor
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """One row: its tokens in the launch, its blocks, its keys, how far back each key is from each query [queries, keys]
-    (negative: ahead)."""
-
-    first: int
-    last: int
-    blocks: Tensor
-    keys: int
-    back: Tensor
+    past: Past
 
 
 @dataclass(frozen=True)
 class SdpaPlan:
+    """block, offset [tokens]: where each token's key and value go. padded: tokens lie between the rows or after them.
+    angles: by table and dtype, made by the first layer that turns its heads by them."""
+
     block: Tensor
     offset: Tensor
-    decode: Decode | None
-    prefill: tuple[Prefill, ...]
+    decode: Part | None
+    prefill: tuple[Part, ...]
+    padded: bool
+    angles: dict[tuple[int, torch.dtype], Angles] = field(default_factory=dict)
 
 
 class SdpaAttention(AttentionBackend):
     name = "sdpa"
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
-            return f"no attention over {spec.kind}"
-        return "no soft cap" if spec.softcap is not None else None
+        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
@@ -81,75 +105,119 @@ class SdpaAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> SdpaPlan:
         size, table = launch.block_sizes[group], launch.block_tables[group]
-        lengths, starts = launch.q_len_host[: launch.num_rows], launch.q_start[: launch.num_rows].tolist()
+        lengths, starts = launch.q_len_host[: launch.num_rows].tolist(), launch.q_start[: launch.num_rows].tolist()
         decoding = 0
         while decoding < len(lengths) and lengths[decoding] == 1:
             decoding += 1
         keys = launch.kv_len_host.tolist()
+        decode = None
+        if decoding:
+            past = _decode_past(table[:decoding], launch.kv_len[:decoding], keys[:decoding], size)
+            decode = Part(_tokens(starts[:decoding]), past)
         prefill = tuple(
-            _prefill(starts[row], int(lengths[row]), keys[row], table[row, : -(-keys[row] // size)])
+            Part(slice(starts[row], starts[row] + lengths[row]), _past(table[row], keys[row], lengths[row], size))
             for row in range(decoding, len(lengths))
         )
-        decode = (
-            _decode(_tokens(starts[:decoding]), launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size)
-            if decoding
-            else None
-        )
         slots = launch.slots[group]
-        return SdpaPlan(slots // size, slots % size, decode, prefill)
+        return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 
 def _tokens(starts: list[int]) -> slice | Tensor:
     return slice(0, len(starts)) if starts[-1] == len(starts) - 1 else torch.tensor(starts)
 
 
-def _decode(tokens: slice | Tensor, kv_len: Tensor, widest: int, table: Tensor, size: int) -> Decode:
-    key = torch.arange(widest)[None, :]
-    seen = key < kv_len[:, None]
-    at = torch.where(seen, key, 0)
-    block = table.gather(1, at // size)
-    back = kv_len[:, None] - 1 - key
-    return Decode(tokens, block, at % size, seen[:, None, None, :], back[:, None, None, :])
+def _decode_past(table: Tensor, kv_len: Tensor, keys: list[int], size: int) -> Past:
+    """Of rows with one query each."""
+    rows, widest = len(keys), max(keys)
+    blocks = table[:, : -(-widest // size)]
+    place = torch.arange(blocks.shape[1] * size)[None, :]
+    nobodys = (place >= kv_len[:, None]) | (blocks == 0).repeat_interleave(size, dim=1)
+    nobodys[:, widest:] = False  # not looked at
+    stale = nobodys.flatten().nonzero()[:, 0]
+    back = (kv_len[:, None] - 1 - place)[:, None, None, :widest]
+    return Past(
+        blocks.flatten(),
+        (rows, place.shape[1]),
+        widest,
+        stale if len(stale) else None,
+        back,
+        whole=min(keys) == widest,
+    )
 
 
-def _prefill(first: int, length: int, keys: int, blocks: Tensor) -> Prefill:
-    query = torch.arange(keys - length, keys)
-    return Prefill(first, first + length, blocks, keys, query[:, None] - torch.arange(keys)[None, :])
+def _past(table: Tensor, keys: int, queries: int, size: int) -> Past:
+    """Of one row with several queries."""
+    blocks = table[: -(-keys // size)]
+    given_up = (blocks == 0).repeat_interleave(size).nonzero()[:, 0]
+    back = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)[None, :]
+    stale = given_up if len(given_up) else None
+    return Past(blocks, (1, len(blocks) * size), keys, stale, back[None, None], causal=keys == queries)
 
 
 class SdpaLayer(HeadsLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: SdpaPlan) -> Tensor:
+        spec = self.spec
+        wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        turning, v = wide.split((spec.num_heads + spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        q, k = turning.split((spec.num_heads, spec.num_kv_heads), dim=1)
+        if self.q_norm is not None:
+            q = self.q_norm(q, self.weights["q_norm"])
+        if self.k_norm is not None:
+            k = self.k_norm(k, self.weights["k_norm"])
+        if spec.rotary is not None:
+            given = self._angles(positions, x.dtype, plan)
+            together = self.q_norm is None and self.k_norm is None
+            for heads in (turning,) if together else (q, k):
+                turn(spec.rotary, heads, given)
+        self.write(k, v, caches, plan)
+        mixed: Tensor = self.attend(q, caches, plan)
+        return mixed.flatten(1)
+
+    def _angles(self, positions: Tensor, dtype: torch.dtype, plan: SdpaPlan) -> Angles:
+        table = self.weights["cos_sin"]
+        key = (table.data_ptr(), dtype)
+        if key not in plan.angles:
+            plan.angles[key] = angles(table, positions, dtype)
+        return plan.angles[key]
+
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: SdpaPlan) -> None:
         for cache, values in zip(caches[self.spec.layer], (k, v), strict=True):
             cache[plan.block, plan.offset] = values
 
     def attend(self, q: Tensor, caches: Caches, plan: SdpaPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "not among this backend's features"
-        result = torch.zeros_like(q, memory_format=torch.contiguous_format) if out is None else out
+        if out is None:
+            make = torch.zeros_like if plan.padded else torch.empty_like
+            out = make(q, memory_format=torch.contiguous_format)
         keys, values = caches[self.spec.layer]
         if plan.decode is not None:
-            self._decode(q, keys, values, plan.decode, result)
+            self._decode(q, keys, values, plan.decode, out)
         for row in plan.prefill:
-            self._prefill(q, keys, values, row, result)
-        return result
+            self._prefill(q, keys, values, row, out)
+        return out
 
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decode, out: Tensor) -> None:
+    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, part: Part, out: Tensor) -> None:
         """The queries of a key head's group stand where a sequence of queries would."""
-        spec = self.spec
-        k, v = (cache[plan.block, plan.offset].transpose(1, 2) for cache in (keys, values))
-        seen = plan.seen if spec.window is None else plan.seen & (plan.back < spec.window)
-        grouped = q[plan.tokens].unflatten(1, (spec.num_kv_heads, -1))
-        mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=spec.scale)
-        out[plan.tokens] = mixed.flatten(1, 2)
+        past, window = part.past, self.spec.window
+        mask = None if past.whole and past.reaches(window) else past.mask(window, q.dtype)
+        grouped = q[part.tokens].unflatten(1, (self.spec.num_kv_heads, -1))
+        mixed = self._mix(grouped, past.gather(keys), past.gather(values), mask)
+        out[part.tokens] = mixed.flatten(1, 2)
 
-    def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: Prefill, out: Tensor) -> None:
-        spec, rows = self.spec, slice(plan.first, plan.last)
-        group = spec.num_heads // spec.num_kv_heads
-        k, v = (
-            cache[plan.blocks].flatten(0, 1)[: plan.keys].transpose(0, 1).repeat_interleave(group, 0)[None]
-            for cache in (keys, values)
-        )
-        seen = plan.back >= 0
-        if spec.window is not None:
-            seen = seen & (plan.back < spec.window)
-        mixed = F.scaled_dot_product_attention(q[rows].transpose(0, 1)[None], k, v, attn_mask=seen, scale=spec.scale)
-        out[rows] = mixed[0].transpose(0, 1)
+    def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, part: Part, out: Tensor) -> None:
+        past, window = part.past, self.spec.window
+        group = self.spec.num_heads // self.spec.num_kv_heads
+        k, v = (past.gather(cache).repeat_interleave(group, dim=1) for cache in (keys, values))
+        queries = q[part.tokens].transpose(0, 1)[None]
+        causal = past.causal and past.reaches(window) and self.spec.softcap is None
+        mixed = self._mix(queries, k, v, None if causal else past.mask(window, q.dtype), causal=causal)
+        out[part.tokens] = mixed[0].transpose(0, 1)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        scale, cap = self.spec.scale, self.spec.softcap
+        if cap is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+        scores = torch.matmul(q.float(), k.float().mT).mul_(scale / cap).tanh_().mul_(cap)
+        if mask is not None:
+            scores += mask
+        return torch.matmul(scores.softmax(-1).to(v.dtype), v)

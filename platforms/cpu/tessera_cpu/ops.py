@@ -16,17 +16,20 @@ from tessera.platform import (
     ExpertsSpec,
     GateSpec,
     Kernel,
-    LinearSpec,
     NormSpec,
     OpSet,
     Packed,
-    RotarySpec,
     RouteSpec,
     Sampled,
     SampleSpec,
     SamplingRows,
     replace,
 )
+from tessera_cpu.linear import Linear, expert_name, product
+from tessera_cpu.output import into
+from tessera_cpu.rotary import rotary
+
+STRETCH = 512  # entries of the vocabulary
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -37,24 +40,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not spec.sharded:
-        return _into(F.embedding(tokens, weight), out)
+        return into(F.embedding(tokens, weight), out)
     here = tokens - spec.start
     inside = (here >= 0) & (here < spec.rows)
     rows = F.embedding(here.clamp(0, spec.rows - 1), weight)
-    return _into(rows.mul_(inside[:, None]), out)
-
-
-class Linear(Kernel[LinearSpec]):
-    """torch's product (oneDNN or BLAS)."""
-
-    def supports(self, spec: LinearSpec) -> str | None:
-        return None if spec.scheme is None else "no quantized weights"
-
-    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
-        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-            return _into(F.linear(x, weight["weight"], weight.get("bias")), out)
-
-        return linear
+    return into(rows.mul_(inside[:, None]), out)
 
 
 class RmsNorm(Kernel[NormSpec]):
@@ -63,22 +53,9 @@ class RmsNorm(Kernel[NormSpec]):
 
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
         def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            return _into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
+            return into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
 
         return rms_norm
-
-
-def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    cos, sin = cos_sin[positions].to(q.dtype).unsqueeze(1).chunk(2, dim=-1)
-    for heads in (q, k):
-        turned = heads[..., : spec.dim]
-        if spec.style == "half":
-            a, b = turned.chunk(2, dim=-1)
-        else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-        first, second = a * cos - b * sin, b * cos + a * sin
-        a.copy_(first)
-        b.copy_(second)
 
 
 class Gate(Kernel[GateSpec]):
@@ -90,7 +67,7 @@ class Gate(Kernel[GateSpec]):
 
         def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
             left, right = x.chunk(2, dim=-1)
-            return _into(activation(left) * right, out)
+            return into(activation(left) * right, out)
 
         return gate
 
@@ -102,27 +79,27 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
     return weights, ids.to(torch.int32)
 
 
-def experts(
-    spec: ExpertsSpec,
-    x: Tensor,
-    weights: Tensor,
-    ids: Tensor,
-    gate_up: Packed,
-    down: Packed,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
+class Experts(Kernel[ExpertsSpec]):
     """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
-    activation = _ACTIVATIONS[spec.gate.activation]
-    result = torch.zeros(x.shape, dtype=torch.float32)
-    for expert in (ids.unique() - spec.first).tolist():
-        if not 0 <= expert < spec.gate_up.experts:
-            continue
-        tokens, choice = torch.where(ids == spec.first + expert)
-        left, right = F.linear(x[tokens], gate_up["weight"][expert]).chunk(2, dim=-1)
-        mixed = F.linear(activation(left) * right, down["weight"][expert])
-        result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
-    return _into(result.to(x.dtype), out)
+
+    def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
+        activation = _ACTIVATIONS[spec.gate.activation]
+
+        def experts(
+            x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
+        ) -> Tensor:
+            result = torch.zeros(x.shape, dtype=torch.float32)
+            for expert in (ids.unique() - spec.first).tolist():
+                if not 0 <= expert < spec.gate_up.experts:
+                    continue
+                name = expert_name(expert)
+                tokens, choice = torch.where(ids == spec.first + expert)
+                left, right = product(x[tokens], gate_up[name]).chunk(2, dim=-1)
+                mixed = product(activation(left) * right, down[name])
+                result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
+            return into(result.to(x.dtype), out)
+
+        return experts
 
 
 class Sample(Kernel[SampleSpec]):
@@ -133,13 +110,22 @@ class Sample(Kernel[SampleSpec]):
 
     def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
         def sample(logits: Tensor, rows: SamplingRows) -> Sampled:
-            return Sampled(logits.argmax(-1).to(torch.int32))
+            return Sampled(first_largest(logits).to(torch.int32))
 
         return sample
 
 
-def _into(result: Tensor, out: Tensor | None) -> Tensor:
-    return result if out is None else out.copy_(result)
+def first_largest(logits: Tensor) -> Tensor:
+    """[S, vocab] -> [S], the first of each row's largest. torch's argmax looks at one element after the other, its amax
+    at many at once: so the largest of each stretch, then the place within the best stretch."""
+    vocab = logits.shape[-1]
+    whole = vocab // STRETCH * STRETCH
+    best = logits[:, :whole].unflatten(-1, (-1, STRETCH)).amax(-1)
+    if whole < vocab:
+        best = torch.cat((best, logits[:, whole:].amax(-1, keepdim=True)), dim=-1)
+    start = best.argmax(-1, keepdim=True) * STRETCH
+    places = (start + torch.arange(STRETCH)).clamp_(max=vocab - 1)
+    return start[:, 0] + logits.gather(-1, places).argmax(-1)
 
 
 def kernels(reference: OpSet) -> OpSet:
@@ -152,6 +138,6 @@ def kernels(reference: OpSet) -> OpSet:
         rotary=rotary,
         gate=Gate(),
         route=route,
-        experts=experts,
+        experts=Experts(),
         sample=Sample(),
     )

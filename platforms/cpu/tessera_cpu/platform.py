@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice, OpSet, Platform, WorkerSpec
+from tessera_cpu.allocator import keep_freed_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.ops import kernels
@@ -28,7 +29,10 @@ class CpuPlatform(Platform):
         return [WorkerSpec(rank, size, (rank,), threads=parallel.threads) for rank in range(size)]
 
     def enter_process(self, spec: WorkerSpec) -> None:
-        if not spec.shared and spec.threads is not None:
+        if spec.shared:
+            return
+        keep_freed_memory()
+        if spec.threads is not None:
             torch.set_num_threads(spec.threads)
 
     def ops(self, reference: OpSet) -> OpSet:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tessera.platform import BoundOps, LogitsSampleSpec, Op, SampleSpec
+from tessera.platform import BoundOps, LinearSpec, LogitsSampleSpec, Op, SampleSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu.platform import CpuPlatform
 
@@ -34,17 +34,18 @@ def dtype_of(spec: Any) -> str:
 @pytest.mark.parametrize(("op", "spec"), list(places()))
 def test_it_agrees_with_the_reference(op: Op[Any], spec: Any) -> None:
     device = PLATFORM.open(0)
-    native, reference = (BoundOps(ops, device).bind(op.name, spec) for ops in (OPS, REFERENCE))
+    own = BoundOps(OPS, device)
+    native, reference = own.bind(op.name, spec), BoundOps(REFERENCE, device).bind(op.name, spec)
     sampling = isinstance(spec, SampleSpec | LogitsSampleSpec)
     for tokens in (1, 2, 19):
-        mine, theirs = (OpInputs(tokens, seed=tokens).of(op.name, spec) for _ in range(2))
+        mine, theirs = (OpInputs(tokens, seed=tokens, ops=ops).of(op.name, spec) for ops in (own, None))
         result, expected = native(*mine), reference(*theirs)
         assert_same(result, expected, TOLERANCES[dtype_of(spec)])
         if op.mutates:
             assert_same(mine, theirs, TOLERANCES[dtype_of(spec)])
         elif isinstance(expected, torch.Tensor) and not sampling:
             out = torch.full_like(expected, torch.nan)
-            assert native(*OpInputs(tokens, seed=tokens).of(op.name, spec), out=out) is out
+            assert native(*OpInputs(tokens, seed=tokens, ops=own).of(op.name, spec), out=out) is out
             assert_same(out, result, 0.0)
 
 
@@ -57,6 +58,21 @@ def test_experts_are_those_of_the_clear_definition() -> None:
     assert op.sample_specs is not None
     assert op.oracle is not None
     for spec in op.sample_specs():
-        arguments = OpInputs(9).of("experts", spec)
-        native = BoundOps(OPS, PLATFORM.open(0)).bind("experts", spec)
-        assert_same(native(*arguments), op.oracle(spec, *arguments), TOLERANCES[spec.gate.dtype])
+        own = BoundOps(OPS, PLATFORM.open(0))
+        native, mine, theirs = own.bind("experts", spec), OpInputs(9, ops=own), OpInputs(9)
+        expected = op.oracle(spec, *theirs.of("experts", spec))
+        assert_same(native(*mine.of("experts", spec)), expected, TOLERANCES[spec.gate.dtype])
+
+
+def test_a_prepared_weight_can_be_written_again() -> None:
+    """The same tensors, another content: a weight update without a new start."""
+    for spec in (LinearSpec(19, 37, "bfloat16", bias=True), LinearSpec(8, 12, "float32", experts=3)):
+        ops, raw, other = BoundOps(OPS, PLATFORM.open(0)), *(OpInputs(1, seed).of("linear", spec)[1] for seed in (1, 2))
+        packed = ops.prepare("linear", spec, raw)
+        standing = dict(packed)
+        again = ops.prepare("linear", spec, other, packed)
+        fresh = ops.prepare("linear", spec, other)
+        for name, tensor in standing.items():
+            assert again[name] is tensor
+            dense, expected = (t.to_dense() if t.is_mkldnn else t for t in (tensor, fresh[name]))
+            assert_same(dense, expected, 0.0)

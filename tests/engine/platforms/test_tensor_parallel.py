@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tessera.engine.plan import plan_here
 from tessera.errors import EngineStepError
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -39,6 +40,11 @@ def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequ
         folder, processes = executor.folder, [worker.process for worker in executor.workers]
         assert len(processes) == 2
         assert ask(run) == expected
+        planned = plan_here(run.engine.config)
+        assert (planned.weight_bytes, planned.cache_bytes) == (
+            run.engine.info.weight_bytes,
+            run.engine.info.cache_bytes,
+        )
     assert [process.returncode for process in processes] == [0, 0]
     assert not folder.exists()
 

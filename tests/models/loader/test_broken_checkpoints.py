@@ -142,4 +142,4 @@ def test_no_safetensors(checkpoint, load):
     assert "has no *.safetensors" in message
     (folder / "pytorch_model.bin").touch()
     message = refusal(lambda: build_config(model=str(folder), skip_tokenizer_init=True, platform="a.b:C"))
-    assert "has its weights as *.bin; convert them to *.safetensors." in message
+    assert "has its weights as *.bin, which are not read because such files can run code; convert them" in message

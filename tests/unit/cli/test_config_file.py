@@ -52,6 +52,11 @@ def test_values_are_read_as_on_the_command_line(given):
         "enable_prefix_caching": False, "kv_cache_memory_bytes": 3 * 2**29, "gpu_memory_utilization": 0.5,
         "chat_template": "no",
     }  # fmt: skip
+    text = "allowed-hosts: a.b,*.lan\nallowed_origins: [x, y]\ndefault-chat-template-kwargs: '{\"think\": false}'\n"
+    assert given(text) == {
+        "allowed_hosts": ("a.b", "*.lan"), "allowed_origins": ("x", "y"),
+        "default_chat_template_kwargs": {"think": False},
+    }  # fmt: skip
     assert given("enable-prefix-caching: false", "--enable-prefix-caching") == {"enable_prefix_caching": True}
 
 
@@ -71,8 +76,10 @@ def test_values_are_read_as_on_the_command_line(given):
         ("port: 1\nport: 2", "line 2: 'port' stands there twice."),
         ("max-num-seqs: 1\nmax_num_seqs: 2", "line 2: 'max_num_seqs' stands there twice."),
         ("cache:\n  block_size: 16", "there is no flag 'cache'"),
-        ("port: {a: 1}", "'port' has keys of its own; a flag takes one value."),
-        ("api_key: [[a]]", "'api_key' has lists or keys in its list; a flag takes a value or a list of values."),
+        ("port: {a: 1}", "'port' has keys of its own; the flag takes one value."),
+        ("default_chat_template_kwargs: {a: 1}", "has keys of its own; the flag takes JSON in quotes."),
+        ("default_chat_template_kwargs: '[1]'", "'[1]' is no JSON object"),
+        ("api_key: [[a]]", "'api_key' has lists or keys in its list; the flag takes a value or a list of values."),
         ("port: [1, 2]", "'port' is a list; the flag takes one value."),
         ("port:", "'port' has no value; give one, or leave the line out."),
         ("api_key: [a, ~]", "'api_key' has no value"),

@@ -9,6 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tessera.cli.program import run
+from tessera.server.settings import AnswerLimits, CorsRules
+from tests.certificates import Authority
 
 PLATFORM = "a_platform.module:Platform"
 
@@ -19,7 +21,7 @@ def model(tmp_path):
     path.mkdir()
     config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 10, "max_position_embeddings": 32}
     (path / "config.json").write_text(json.dumps(config))
-    (path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')
+    (path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "max_new_tokens": 24}')
     return path
 
 
@@ -68,7 +70,7 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
 
 
 def test_what_is_not_given_comes_from_the_environment_or_is_off(model, served, monkeypatch, capsys):
-    monkeypatch.setenv("TESSERA_API_KEY", "secret")
+    monkeypatch.setenv("TESSERA_API_KEY", "secret\n")
     monkeypatch.setenv("TESSERA_API_KEYS", "secret")
     assert serve(model, "--generation-config", "none", "--host", "0.0.0.0") == 0
     assert (served.settings.api_keys, served.settings.default_sampling) == (("secret",), {})
@@ -82,20 +84,129 @@ def test_routes_of_a_plugin_are_served_only_where_they_are_named(model, served, 
     monkeypatch.syspath_prepend(site.install("extras").folder)
     monkeypatch.setenv("TESSERA_LOAD_PLUGINS", "extras")
     assert serve(model) == 0
-    assert TestClient(served.app).get("/echo").status_code == 404
+    assert TestClient(served.app, base_url="http://localhost").get("/echo").status_code == 404
     assert serve(model, "--routes", "echo", "--api-key", "secret") == 0
-    client = TestClient(served.app)
+    client = TestClient(served.app, base_url="http://localhost")
     assert client.get("/echo").status_code == 401
     assert client.get("/echo", headers={"Authorization": "Bearer secret"}).text == "tiny"
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    return Authority(tmp_path).issue("server")
+
+
+def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_path, capsys):
+    keys = tmp_path / "keys"
+    keys.write_text("# of the first team\nfrom-file\n\n another \n")
+    flags = [
+        *("--api-key", "given", "--api-key-file", str(keys), "--max-requests-per-key", "3"),
+        *("--allowed-hosts", '["a.example", "*.lan"]', "--allowed-hosts", "b,c", "--root-path", "/llm/"),
+        *("--allowed-origins", "https://a,https://b", "--allowed-methods", '["GET"]', "--allowed-headers", "x-a"),
+        *("--allow-credentials", "--enable-force-include-usage", "--sse-keep-alive-interval", "2.5", "--vllm-metrics"),
+        *("--override-generation-config", '{"temperature": 0.1, "max_new_tokens": 99}'),
+        *("--default-chat-template-kwargs", '{"enable_thinking": false}'),
+        *("--ssl-certfile", str(certificate.certificate), "--ssl-keyfile", str(certificate.key)),
+        *("--enable-request-id-headers", "--enable-server-load-tracking", "--disable-uvicorn-access-log"),
+    ]
+    assert serve(model, *flags) == 0
+    settings = served.settings
+    assert settings.api_keys == ("given", "from-file", "another")
+    assert settings.max_requests_per_key == 3
+    assert settings.allowed_hosts == ("a.example", "*.lan", "b", "c")
+    assert settings.cors == CorsRules(("https://a", "https://b"), ("GET",), ("x-a",), credentials=True)
+    assert (settings.root_path, settings.sse_keep_alive_seconds) == ("/llm", 2.5)
+    assert settings.force_include_usage
+    assert settings.vllm_metrics
+    assert settings.default_sampling == {"temperature": 0.1, "top_k": 20}
+    assert settings.answers == AnswerLimits(default=24, most=99)
+    assert settings.chat_template_kwargs == {"enable_thinking": False}
+    assert settings.tls is not None
+    assert f"https://127.0.0.1:{served.address[1]}" in capsys.readouterr().out
+
+
+def test_what_is_off_is_absent(model, served):
+    assert serve(model, "--sse-keep-alive-interval", "0") == 0
+    names = [middleware.cls.__name__ for middleware in served.app.user_middleware]
+    assert names == ["Access", "Hosts", "BodyRules"]
+    assert served.settings.allowed_hosts == ("localhost", "127.0.0.1", "[::1]")
+    assert served.settings.answers == AnswerLimits(default=24)
+
+
+@pytest.mark.parametrize(
+    ("flags", "hosts"),
+    [
+        (["--host", "localhost"], ("localhost", "127.0.0.1", "[::1]")),
+        (["--host", "127.0.0.2"], ("localhost", "127.0.0.1", "[::1]", "127.0.0.2")),
+        (["--host", "0.0.0.0"], ()),
+        (["--api-key", "key"], ()),
+        (["--api-key", "key", "--allowed-hosts", "a"], ("a",)),
+        (["--allowed-hosts", "*"], ()),
+    ],
+)
+def test_names_the_server_goes_by(model, served, flags, hosts):
+    assert serve(model, *flags) == 0
+    assert served.settings.allowed_hosts == hosts
+
+
+def test_a_unix_socket_in_place_of_a_port(model, served, tmp_path, capsys):
+    path = tmp_path / "a socket"
+    assert serve(model, "--host", "0.0.0.0", "--uds", str(path)) == 0
+    assert served.address == str(path)
+    assert served.settings.allowed_hosts == ()
+    output = capsys.readouterr()
+    assert f"through the Unix socket {path}" in output.out
+    assert f"curl --unix-socket '{path}' http://localhost/v1/completions" in output.out
+    assert output.err == ""
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "override", "sampling", "answers"),
+    [
+        ("auto", None, {"temperature": 0.6, "top_k": 20}, AnswerLimits(default=24)),
+        ("vllm", None, {}, AnswerLimits()),
+        ("none", '{"max_new_tokens": 5}', {}, AnswerLimits(most=5)),
+        ("FOLDER", None, {"top_p": 0.5}, AnswerLimits(default=12, most=12)),
+        ("FOLDER", '{"max_new_tokens": 50, "top_p": 0.9}', {"top_p": 0.9}, AnswerLimits(default=12, most=50)),
+    ],
+)
+def test_whose_generation_defaults_hold(model, served, tmp_path, source, override, sampling, answers):
+    (tmp_path / "generation_config.json").write_text('{"top_p": 0.5, "max_new_tokens": 12}')
+    given = ("--override-generation-config", override) if override else ()
+    assert serve(model, "--generation-config", source.replace("FOLDER", str(tmp_path)), *given) == 0
+    assert (served.settings.default_sampling, served.settings.answers) == (sampling, answers)
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "what"),
     [
         (["--shutdown-timeout", "-1"], 2, "--shutdown-timeout must be from 0"),
-        (["--api-key", ""], 2, "--api-key must not be empty"),
+        (["--api-key", ""], 2, "--api-key and TESSERA_API_KEY must not be empty"),
         (["--chat-template", "x.jinja"], 2, "--chat-template needs a tokenizer"),
         (["--routes", "admin"], 2, "no routes 'admin'"),
+        (["--api-key", " "], 2, "must not be empty"),
+        (["--api-key-file", "no/such"], 2, "--api-key-file 'no/such' cannot be read: No such file"),
+        (["--api-key-file", "/dev/null"], 2, "holds no key; write one a line"),
+        (["--max-requests-per-key", "3"], 2, "--max-requests-per-key must be at least 1, and needs --api-key"),
+        (["--max-requests-per-key", "0", "--api-key", "k"], 2, "--max-requests-per-key must be at least 1"),
+        (["--root-path", "llm"], 2, "--root-path must be a path such as /tessera"),
+        (["--allow-credentials"], 2, "need --allowed-origins"),
+        (["--allowed-methods", "GET"], 2, "need --allowed-origins"),
+        (["--allowed-origins", "*", "--allow-credentials"], 2, "--allow-credentials needs the origins by name"),
+        (["--allowed-origins", "[1]"], 2, "is no list of texts"),
+        (["--allowed-hosts", "a,,b"], 2, "is no list of texts"),
+        (["--allowed-hosts", "[a"], 2, "is not JSON"),
+        (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
+        (["--ssl-keyfile", "x"], 2, "--ssl-keyfile needs a certificate"),
+        (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
+        (["--generation-config", "no/such"], 2, "is no folder with a generation_config.json"),
+        (["--override-generation-config", "[]"], 2, "is no JSON object"),
+        (["--override-generation-config", '{"temprature": 1}'], 2, "cannot have 'temprature'; there is temperature"),
+        (["--override-generation-config", '{"temperature": -1}'], 2, "--override-generation-config: temperature must"),
+        (["--override-generation-config", '{"top_p": "x"}'], 2, "--override-generation-config: top_p must"),
+        (["--override-generation-config", '{"max_new_tokens": 0}'], 2, "max_new_tokens must be"),
+        (["--uds", "no/such/socket"], 7, "--uds 'no/such/socket' cannot be made"),
     ],
 )
 @pytest.mark.usefixtures("served")

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.config import EngineConfig, build_config
 from tessera.config.build import _FIELDS
-from tessera.config.checkpoint import sampling_defaults
+from tessera.config.checkpoint import answer_limit, sampling_defaults
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "a_platform.module:Platform"
@@ -62,7 +62,8 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
 
 
 def test_every_flag_is_noted_as_a_field_that_exists(folder):
-    flags = set(inspect.signature(build_config).parameters) - {"trust_remote_code"}
+    hub = {"revision", "tokenizer_revision", "download_dir", "hf_token"}  # they say how to come to a model, once
+    flags = set(inspect.signature(build_config).parameters) - hub - {"trust_remote_code"}
     assert set(_FIELDS) == flags
     config = build(folder())
     for path in _FIELDS.values():
@@ -133,11 +134,23 @@ def test_sampling_defaults(folder):
         sampling_defaults(folder("third", generation_config__json={"temperature": "hot"}))
 
 
+def test_answer_limit(folder):
+    assert answer_limit(folder(generation_config__json={"max_new_tokens": 64, "max_length": 20})) == 64
+    assert answer_limit(folder("other")) is None
+    assert answer_limit(folder("open", generation_config__json={"max_new_tokens": None})) is None
+    for number, value in enumerate((0, -1, 1.5, "9", True, 2**31)):
+        with pytest.raises(ModelError, match=r"max_new_tokens in '.*' is not a positive whole number"):
+            answer_limit(folder(f"wrong{number}", generation_config__json={"max_new_tokens": value}))
+
+
 @pytest.mark.parametrize(
     ("files", "what"),
     [
         ({"config__json": None}, "has no config.json, so it is not a model's folder"),
         ({"config__json": None, "weights__gguf": ""}, "holds a GGUF file, which is not served"),
+        ({"model__safetensors": None, "weights__gguf": ""}, "holds a GGUF file, which is not served"),
+        ({"config__json": None, "model__safetensors": None, "adapter_config__json": "{}"}, "is an adapter"),
+        ({"model__safetensors": None, "adapter_config__json": "{}", "adapter_model__safetensors": ""}, "an adapter"),
         ({"config__json": "{broken"}, "is not valid JSON: "),
         ({"config__json": "[" * 100_000}, "is not valid JSON: "),
         ({"config__json": "[]"}, "is not a JSON object"),
@@ -151,8 +164,9 @@ def test_sampling_defaults(folder):
         ({"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}}, r"is quantized \(awq\), which"),
         ({"config__json": {**CONFIG, "eos_token_id": [-1]}}, "eos_token_id in '.*' is neither"),
         ({"model__safetensors": None}, r"has no \*\.safetensors; add them, or use --load-format dummy"),
-        ({"model__safetensors": None, "model__bin": ""}, r"has its weights as \*\.bin; convert them"),
+        ({"model__safetensors": None, "model__bin": ""}, r"has its weights as \*\.bin, which .*from_pretrained"),
         ({"tokenizer__json": None}, "has no tokenizer.json; give --tokenizer FOLDER, or --skip-tokenizer-init"),
+        ({"tokenizer__json": None, "tokenizer__model": ""}, "has tokenizer.model but no tokenizer.json; write one: "),
         ({"tokenizer__json": "{", "tokenizer_config__json": {"eos_token": "x"}}, "is not a tokenizer's JSON"),
     ],
 )
@@ -164,12 +178,13 @@ def test_a_folder_that_cannot_be_served_is_one_line(folder, files, what):
 
 def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
     near = folder("qwen3-0.6b")
-    with pytest.raises(ModelError, match=r"There is no folder '.*' \(near it: qwen3-0\.6b\)\. .* local folders only"):
+    with pytest.raises(ModelError, match=r"There is no folder '.*' \(near it: qwen3-0\.6b\)\. .* ORGANIZATION/NAME"):
         build(near.parent / "qwen3-06b")
-    with pytest.raises(ModelError, match="local folders only"):
-        build("meta-llama/Llama-3.2-1B")
     with pytest.raises(ModelError, match="is a file; name the folder"):
         build(near / "config.json")
+    (near / "model.gguf").touch()
+    with pytest.raises(ModelError, match="is a GGUF file, which is not served; name the folder"):
+        build(near / "model.gguf")
 
 
 def test_random_weights_need_none(folder):
@@ -216,7 +231,6 @@ def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
         ({"dtype": "int3"}, "dtype must be one of auto, half"),
         ({"load_format": "pt"}, "load_format must be one of auto, safetensors, dummy"),
         ({"served_model_name": "a\nb"}, "printable"),
-        ({"trust_remote_code": True}, "never runs code from a model's folder"),
     ],
 )
 def test_a_value_out_of_range_is_one_line(folder, flags, what):
@@ -237,6 +251,9 @@ def test_a_file_of_settings_has_a_limit(folder, monkeypatch):
         build(folder())
 
 
-def test_code_that_a_folder_brings_is_never_imported(folder):
+def test_trust_remote_code_is_answered_in_one_line_and_changes_nothing(folder, caplog):
     path = folder(config__json={**CONFIG, "auto_map": {"AutoConfig": "evil.Config"}}, evil__py="raise SystemExit")
-    assert build(path).model.vocab_size == 1000
+    assert build(path, trust_remote_code=True) == build(path)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("trust_remote_code changes nothing: code from a model's folder is never run")
+    assert "\n" not in record.getMessage()

@@ -266,6 +266,7 @@ def test_times_and_cached_tokens():
     assert sums == {
         "time_to_first_token_seconds": (1, 1.0),
         "inter_token_latency_seconds": (2, 3.0),
+        "request_time_per_output_token_seconds": (1, 1.5),
         "e2e_request_latency_seconds": (1, 4.0),
         "request_queue_time_seconds": (1, 0.5),
         "request_prefill_time_seconds": (1, 0.5),

@@ -50,6 +50,13 @@ def test_content_format_is_detected(source: str, expected: str) -> None:
     assert ChatTemplate(source, SPECIAL_TOKENS).content_format == expected
 
 
+def test_content_format_can_be_told() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    parts = {"role": "user", "content": [{"type": "text", "text": "a"}]}
+    assert ChatTemplate(source, content_format="string").render([parts]) == "a"
+    assert ChatTemplate(source, content_format="openai").render([parts]) == "[{'type': 'text', 'text': 'a'}]"
+
+
 def test_content_takes_the_form_that_the_template_takes() -> None:
     parts = {"role": "user", "content": [TEXT, {"type": "text", "text": "b"}, "c"]}
     assert render(PLAIN, parts) == "[user]a\nb\nc"

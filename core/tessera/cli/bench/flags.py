@@ -42,8 +42,8 @@ def _flag(name: str, group: str, text: str, kind: Any = "text", **more: Any) -> 
 
 
 _SEED = _flag("seed", "work", "Seed of prompts, lengths, arrivals and random weights.", "int")
-_INPUT = _flag("input_len", "work", "Tokens of a prompt.", "int", also=("--random-input-len",))
-_OUTPUT = _flag("output_len", "work", "Tokens of an answer.", "int", also=("--random-output-len",))
+_INPUT = _flag("input_len", "work", "Tokens of a prompt.", "int", aliases=("--random-input-len",))
+_OUTPUT = _flag("output_len", "work", "Tokens of an answer.", "int", aliases=("--random-output-len",))
 _SEVERAL = (
     _flag("num_prompts", "work", "Requests to time.", "int"),
     _INPUT,
@@ -55,7 +55,7 @@ _SEVERAL = (
 )  # fmt: skip
 _RESULT = (
     _flag("json", "result", "File for the result as JSON, with all settings, versions and the machine.",
-          metavar="FILE", also=("--output-json",)),
+          metavar="FILE", aliases=("--output-json",)),
     _flag("log_level", "result", "Least severe messages to write.", "choice",
           choices=("debug", "info", "warning", "error"), metavar="LEVEL"),
 )  # fmt: skip
@@ -65,7 +65,8 @@ _ENGINE = engine_flags(without={"seed"})
 
 LATENCY = FlagTable(
     usage="bench latency [MODEL] [FLAGS]",
-    summary="Time one batch from its start to its last token, again and again. MODEL, a folder, or the bundled demo.",
+    summary="Time one batch from its start to its last token, again and again. MODEL, a folder or ORGANIZATION/NAME on "
+    "the hub, or the bundled demo.",
     flags=(
         _flag("batch_size", "work", "Requests of a batch.", "int"),
         _INPUT,
@@ -82,7 +83,8 @@ LATENCY = FlagTable(
 
 THROUGHPUT = FlagTable(
     usage="bench throughput [MODEL] [FLAGS]",
-    summary="Time requests given to an engine all at once. MODEL, a folder, or the bundled demo.",
+    summary="Time requests given to an engine all at once. MODEL, a folder or ORGANIZATION/NAME on the hub, or the "
+    "bundled demo.",
     flags=(*_SEVERAL, _DETOKENIZE, *_RESULT, _DETAILED, *_ENGINE),
     groups={"work": "What is asked", "result": "What is written", **groups_of(_ENGINE)},
 )
@@ -91,10 +93,10 @@ SERVE = FlagTable(
     usage="bench serve [FLAGS]",
     summary="Time requests to a running server with an OpenAI API (/v1/completions, streaming, token ids).",
     flags=(
-        _flag("url", "server", "Address of the server.", metavar="URL", also=("--base-url",)),
+        _flag("url", "server", "Address of the server.", metavar="URL", aliases=("--base-url",)),
         _flag("api_key", "server", "Key for the server. Or set TESSERA_API_KEY or OPENAI_API_KEY.", metavar="KEY"),
         _flag("model_name", "server", "Which of the server's models.", metavar="NAME", default="its first",
-              also=("--model",)),
+              aliases=("--model",)),
         *_SEVERAL,
         _flag("vocab_size", "work", "Prompts are drawn from token ids below it.", "int"),
         _flag("temperature", "work", "Of all answers; 0 always takes the likeliest token.", "float"),

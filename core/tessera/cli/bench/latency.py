@@ -41,7 +41,7 @@ def latency(model: str | None, **given: Any) -> int:
     check_fits(lengths, config.model.max_model_len)
 
     async def measure() -> int:
-        async with start(config, recommended=False) as client:
+        async with start(config) as client:
             with progress("batches", warm_up + iterations) as on_done:
                 seconds = []
                 for number in range(warm_up + iterations):

@@ -40,7 +40,7 @@ def throughput(model: str | None, **given: Any) -> int:
     vocab_size, scheduler = config.model.vocab_size, config.scheduler
 
     async def measure() -> int:
-        async with start(config, recommended=False) as client:
+        async with start(config) as client:
             first = draw(lengths, warm_up, vocab_size=vocab_size, seed=(values["seed"], 1))
             await Driver(client, sampling_of(values)).run(first, [0.0] * warm_up)
             with progress("requests", count) as on_done:

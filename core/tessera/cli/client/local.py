@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.client.contract import Message, Piece, Prompt, Sampling, Usage
-from tessera.cli.model_text import chat_template_of, tokenizer_of
+from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
 from tessera.cli.progress import ProgressLine
 from tessera.config import EngineConfig
-from tessera.config.checkpoint import sampling_defaults
 from tessera.errors import ModelError
 from tessera.request import RequestOutputKind, SamplingParams
 
@@ -22,13 +21,24 @@ if TYPE_CHECKING:
     from tessera.text import ChatTemplate
 
 
-class LocalClient:
-    """See start(). defaults: the model's sampling recommendation."""
+@dataclass(frozen=True)
+class Habits:
+    """What holds where a request says nothing. template: the chat template; template_kwargs: its variables. sampling:
+    fields of SamplingParams. chat_tokens: most tokens of a chat's answer; None fills the context."""
 
-    def __init__(self, engine: AsyncEngine, template: ChatTemplate | None, defaults: Sampling) -> None:
+    template: AskedTemplate = field(default_factory=AskedTemplate)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=dict)
+    chat_tokens: int | None = None
+
+
+class LocalClient:
+    """See start()."""
+
+    def __init__(self, engine: AsyncEngine, template: ChatTemplate | None, habits: Habits) -> None:
         self._engine = engine
         self._template = template
-        self._defaults = defaults
+        self._habits = habits
 
     @property
     def model(self) -> str:
@@ -43,11 +53,11 @@ class LocalClient:
         return self._engine.info
 
     def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Raises ModelError where there is no chat template. An answer may fill the context, as a server has it."""
+        """Raises ModelError where there is no chat template."""
         if self._template is None:
             raise ModelError(f"'{self.model}' has no chat template; give --chat-template, or use tessera complete.")
-        prompt = self._template.render(messages)
-        return self._generate(prompt, {"max_tokens": None, **sampling}, add_special_tokens=False)
+        prompt = self._template.render(messages, template_kwargs=self._habits.template_kwargs)
+        return self._generate(prompt, {"max_tokens": self._habits.chat_tokens, **sampling}, add_special_tokens=False)
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
         return self._generate(prompt, sampling, add_special_tokens=True)
@@ -59,7 +69,7 @@ class LocalClient:
             **{
                 "output_kind": RequestOutputKind.DELTA,
                 "detokenize": self._engine.tokenizer is not None,
-                **self._defaults,
+                **self._habits.sampling,
                 **sampling,
             }
         )
@@ -73,22 +83,19 @@ class LocalClient:
 
 
 @asynccontextmanager
-async def start(
-    config: EngineConfig, *, chat_template: str | None = None, recommended: bool = True
-) -> AsyncIterator[LocalClient]:
-    """Starts the engine and shows how far it is; ends it afterwards. chat_template: a file in place of the model's.
-    recommended: whether the model's generation_config.json holds. Raises what the engine's start does."""
+async def start(config: EngineConfig, habits: Habits | None = None) -> AsyncIterator[LocalClient]:
+    """Starts the engine and shows how far it is; ends it afterwards. Raises what the engine's start does."""
     from tessera.engine.async_engine import AsyncEngine
 
+    habits = habits or Habits()
     tokenizer = tokenizer_of(config)
-    template = chat_template_of(tokenizer, chat_template)
-    defaults = sampling_defaults(Path(config.model.path)) if recommended else {}
+    template = chat_template_of(tokenizer, habits.template)
     progress = ProgressLine(sys.stderr)
     try:
         engine = await AsyncEngine.start(config, tokenizer=tokenizer, on_progress=progress)
     finally:
         progress.close()
     try:
-        yield LocalClient(engine, template, defaults)
+        yield LocalClient(engine, template, habits)
     finally:
         await engine.shutdown()

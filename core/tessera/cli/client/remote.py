@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from tessera.cli.address import is_loopback
 from tessera.cli.client.answers import DONE, Model, error_of, read_models, read_piece
 from tessera.cli.client.contract import Message, Piece, Prompt, Sampling
 from tessera.cli.client.sse import EventReader
-from tessera.cli.notices import is_loopback
 from tessera.errors import ConfigError, NotFoundError, ServerError
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"

@@ -34,11 +34,13 @@ _LOGGING = (
          choices=("debug", "info", "warning", "error"), metavar="LEVEL", common=True),
 )  # fmt: skip
 
-_QUICK = Flag("quick", "talk", "{quick}", metavar="TEXT", common=True, also=("-q",))
+_QUICK = Flag("quick", "talk", "{quick}", metavar="TEXT", common=True, aliases=("-q",))
 _SYSTEM = Flag("system", "talk", "What the model is told before the conversation.", metavar="TEXT", common=True)
 
 _ENGINE = engine_flags(without={"seed"})
-_FRONT = tuple(replace(flag, common=False) for flag in FLAGS if flag.name in ("chat_template", "generation_config"))
+_DEFAULTS = {"generation_config", "override_generation_config"}
+_TEMPLATE = {"chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
+_FRONT = tuple(replace(flag, common=False) for flag in FLAGS if flag.name in _DEFAULTS | _TEMPLATE)
 LOCAL = frozenset(flag.name for flag in (*_ENGINE, *_FRONT))
 """Flags that mean something only for a model that runs here."""
 
@@ -64,8 +66,8 @@ def _table(
 
 CHAT = _table(
     "chat",
-    "Talk with a model: with MODEL, a folder, or the bundled demo, started here; with --url, a server's. Without a "
-    "terminal, or with -q, one question is answered.",
+    "Talk with a model: MODEL, a folder or ORGANIZATION/NAME on the hub, or the bundled demo, started here; with "
+    "--url, a server's. Without a terminal, or with -q, one question is answered.",
     "Ask this one question, and end with its answer; without it a question is read from a pipe.",
     max_tokens="what the context has room for",
     own=(_SYSTEM,),
@@ -74,12 +76,12 @@ CHAT = _table(
 
 COMPLETE = _table(
     "complete",
-    "Let a model continue texts: MODEL, a folder, or the bundled demo, started here; with --url, a server's. Without "
-    "a terminal, or with -q, one text is continued.",
+    "Let a model continue texts: MODEL, a folder or ORGANIZATION/NAME on the hub, or the bundled demo, started here; "
+    "with --url, a server's. Without a terminal, or with -q, one text is continued.",
     "Continue this one text, and end; without it a text is read from a pipe.",
     max_tokens="16",
     own=(),
-    front=tuple(flag for flag in _FRONT if flag.name == "generation_config"),
+    front=tuple(flag for flag in _FRONT if flag.name in _DEFAULTS),
 )
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from tessera.cli.client import Client
-from tessera.cli.client.local import start
+from tessera.cli.client.local import Habits, start
 from tessera.cli.client.remote import connect
 from tessera.cli.engine_flags import engine_config
 from tessera.cli.log import set_up_logging
+from tessera.cli.model_text import AskedTemplate
+from tessera.cli.serve_settings import generation_defaults
 from tessera.cli.talk.background_loop import BackgroundLoop
 from tessera.cli.talk.dialogue import Dialogue
 from tessera.cli.talk.flags import LOCAL
 from tessera.cli.talk.session import Session
 from tessera.cli.talk.terminal import Terminal
+from tessera.config import EngineConfig
 from tessera.config.environment import read_environment
 from tessera.errors import ConfigError, RequestError
 
@@ -49,8 +53,7 @@ def answering(model: str | None, values: Mapping[str, Any]) -> AbstractAsyncCont
             if values[name] is not None:
                 raise ConfigError(f"{_option(name)} is for a server; give --url as well, or leave it out.")
         config = engine_config(model, values, seed=None)  # --seed is that of an answer here
-        recommended = values["generation_config"] in (None, "auto")
-        return start(config, chat_template=values.get("chat_template"), recommended=recommended)
+        return start(config, habits_of(values, config))
     if model is not None:
         raise ConfigError("Give a MODEL to run here or the --url of a server, not both; --model-name chooses there.")
     for name in sorted(LOCAL):
@@ -59,6 +62,14 @@ def answering(model: str | None, values: Mapping[str, Any]) -> AbstractAsyncCont
     environment = read_environment()
     key = values["api_key"] or environment.api_key or environment.openai_api_key
     return connect(values["url"], api_key=key, model_name=values["model_name"])
+
+
+def habits_of(values: Mapping[str, Any], config: EngineConfig) -> Habits:
+    """As a server of the same flags has them. Raises ConfigError, ModelError."""
+    sampling, limits = generation_defaults(values, Path(config.model.path))
+    known = [limit for limit in (limits.default, limits.most) if limit is not None]
+    asked = AskedTemplate.of(values) if "chat_template" in values else AskedTemplate()
+    return Habits(asked, values.get("default_chat_template_kwargs") or {}, sampling, min(known, default=None))
 
 
 def _option(name: str) -> str:

@@ -18,7 +18,6 @@ from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
 from tessera.server.openai.logprobs import LogprobWriter
-from tessera.server.openai.messages import check_counts, for_template
 from tessera.server.openai.not_served import asks_for_nothing
 from tessera.server.openai.protocol import (
     AnswerMessage,
@@ -28,6 +27,7 @@ from tessera.server.openai.protocol import (
     ChatLogprobs,
 )
 from tessera.server.openai.sampling import check_common, sampling_params
+from tessera.server.openai.template import chat_text, check_sizes
 from tessera.server.settings import Limits
 
 INLINE_BYTES = 4096
@@ -58,7 +58,7 @@ def routes(context: ServerContext) -> list[Route]:
         prompt = work() if short else await context.in_thread(work)
         return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
 
-    return [Route("/v1/chat/completions", GenerationEndpoint(read), methods=["POST"])]
+    return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 
 
 def _check_envelope(envelope: Envelope, limits: Limits) -> None:
@@ -66,10 +66,7 @@ def _check_envelope(envelope: Envelope, limits: Limits) -> None:
 
     Tools that the model may not call are not shown to it: nothing here would read a call out of its text.
     """
-    check_counts(envelope.raw("messages"), limits)
-    if envelope.size("chat_template_kwargs") > limits.template_kwargs_bytes:
-        most = limits.template_kwargs_bytes
-        raise RequestError(f"chat_template_kwargs has at most {most} bytes of JSON.", param="chat_template_kwargs")
+    check_sizes(envelope, limits)
     choice, tools = envelope.raw("tool_choice"), envelope.raw("tools")
     if choice and not asks_for_nothing(choice, ("none",)):
         raise RequestError('tools are not served yet: the only tool_choice is "none".', param="tool_choice")
@@ -85,7 +82,7 @@ def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> 
     return sampling_params(
         request,
         context.settings.default_sampling,
-        max_tokens=most,
+        max_tokens=context.settings.answers.capped(most),
         logprobs=_logprobs(request, context.settings.limits.top_logprobs),
         detokenize=True,
     )
@@ -103,18 +100,9 @@ def _logprobs(request: ChatCompletionRequest, most: int) -> int | None:
 def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
     """The chat as a prompt. Raises RequestError. For a thread: it may take long."""
     tokenizer = context.engine.tokenizer
-    if context.chat_template is None or tokenizer is None:
-        raise RequestError("This model has no chat template: use /v1/completions.", param="messages")
-    continues = bool(request.continue_final_message)
-    text = context.chat_template.render(
-        for_template(request.messages),
-        add_generation_prompt=not continues if request.add_generation_prompt is None else request.add_generation_prompt,
-        continue_final_message=continues,
-        template_kwargs=request.chat_template_kwargs,
-    )
-    most = context.settings.limits.prompt_chars
-    if len(text) > most:
-        raise RequestError(f"A chat has at most {most} characters.", param="messages")
+    if tokenizer is None:
+        raise RequestError("There is no tokenizer here: use /v1/completions with token ids.", param="messages")
+    text = chat_text(context, request.messages, request)
     # The template has put the special tokens in.
     max_model_len = context.engine.info.max_model_len
     return Prompt(tokenizer.encode(text, bool(request.add_special_tokens), max_tokens=max_model_len))

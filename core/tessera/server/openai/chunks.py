@@ -20,7 +20,8 @@ class ChunkWriter:
     def __init__(self, identity: Identity, kind: str, generation: Generation, request: GenerationFields) -> None:
         options = request.stream_options
         self._generation = generation
-        self._usage_at_end = options is not None and bool(options.include_usage)
+        asked = options is not None and bool(options.include_usage)
+        self._usage_at_end = asked or generation.always_tells_usage
         self._usage_always = options is not None and bool(options.continuous_usage_stats)
         head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
         self._head = b"data: " + head[:-1] + b',"choices":['

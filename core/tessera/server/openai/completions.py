@@ -41,7 +41,9 @@ def routes(context: ServerContext) -> list[Route]:
         params = sampling_params(
             request,
             context.settings.default_sampling,
-            max_tokens=DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+            max_tokens=context.settings.answers.capped(
+                DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+            ),
             logprobs=_logprobs(request, limits.top_logprobs),
             detokenize=context.engine.tokenizer is not None,
         )
@@ -52,7 +54,7 @@ def routes(context: ServerContext) -> list[Route]:
         generation = Generation(context, request, prompts, params, identity.id)
         return CompletionAnswer(context, request, identity, generation)
 
-    return [Route("/v1/completions", GenerationEndpoint(read), methods=["POST"])]
+    return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 
 
 def _logprobs(request: CompletionRequest, most: int) -> int | None:

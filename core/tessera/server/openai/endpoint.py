@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tessera.server.connection import read_body, until_disconnect
+from tessera.server.load import Load
 from tessera.server.sse import send_events
 
 
@@ -25,12 +26,14 @@ class Answer(Protocol):
 class GenerationEndpoint:
     """An ASGI application. read: a body to its Answer; raises TesseraError."""
 
-    def __init__(self, read: Callable[[bytes], Awaitable[Answer]]) -> None:
+    def __init__(self, read: Callable[[bytes], Awaitable[Answer]], load: Load) -> None:
         self._read = read
+        self._load = load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        await until_disconnect(receive, self._answer(body, scope, receive, send))
+        with self._load.one():
+            body = await read_body(receive)
+            await until_disconnect(receive, self._answer(body, scope, receive, send))
 
     async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._read(body)

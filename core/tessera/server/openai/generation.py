@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import msgspec
+
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
@@ -58,6 +60,8 @@ class Generation:
             )
         self.prompts = prompts
         self.params = params
+        self.always_tells_usage = context.settings.force_include_usage
+        self._answers = context.settings.answers
         self._engine = context.engine
         self._priority = priority_of(request)
         self._salt = cache_salt_of(request, limits)
@@ -94,7 +98,15 @@ class Generation:
         # The engine's own name is unique even where a client repeats its request_id.
         name = f"{self._request_id}-{index}-{uuid.uuid4().hex[:8]}"
         ids = self.prompts[index].token_ids
-        return self._engine.generate(ids, self.params, name, priority=self._priority, cache_salt=self._salt)
+        params = self._bounded(len(ids))
+        return self._engine.generate(ids, params, name, priority=self._priority, cache_salt=self._salt)
+
+    def _bounded(self, num_prompt: int) -> SamplingParams:
+        """The params with the server's limit, where the request has none of its own."""
+        limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt)
+        if self.params.max_tokens is not None or limit is None:
+            return self.params
+        return msgspec.structs.replace(self.params, max_tokens=limit)
 
 
 async def merged(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tessera.errors import NotFoundError
 from tessera.server.context import ServerContext
-from tessera.server.openai.protocol import Model, ModelList
+from tessera.server.openai.protocol import Model, ModelList, ModelPermission
 
 
 def routes(context: ServerContext) -> list[Route]:
     root = context.model_names[0]
     max_model_len = context.engine.info.max_model_len
+    permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
     served = {
-        name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len)
+        name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
         for name in context.model_names
     }
 
@@ -25,8 +27,7 @@ def routes(context: ServerContext) -> list[Route]:
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
-        if name not in served:
-            raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
+        context.check_name(name)
         return _json(served[name])
 
     return [Route("/v1/models", models), Route("/v1/models/{model:path}", model)]

@@ -174,11 +174,29 @@ class Completion(msgspec.Struct, kw_only=True):
     object: str = "text_completion"
 
 
+class ModelPermission(msgspec.Struct, kw_only=True):
+    """OpenAI has dropped it; vLLM's clients read it still."""
+
+    id: str
+    created: int
+    object: str = "model_permission"
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
 class Model(msgspec.Struct, kw_only=True):
     id: str
     created: int
     root: str
     max_model_len: int
+    permission: list[ModelPermission]
     object: str = "model"
     owned_by: str = "tessera"
     parent: str | None = None

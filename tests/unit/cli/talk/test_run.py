@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import signal
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from tessera.cli.client.local import Habits
 from tessera.cli.client.remote import connect
+from tessera.cli.model_text import AskedTemplate
 from tessera.cli.program import run
+from tessera.cli.talk.flags import CHAT, COMPLETE
+from tessera.cli.talk.run import habits_of
 from tests.unit.cli.fake_server import URL, FakeServer, Timing
 
 
@@ -92,3 +97,18 @@ def test_no_server_is_one_line_and_its_own_code(capsys):
     output = capsys.readouterr()
     assert "error: No server answers at http://127.0.0.1:1/v1" in output.err
     assert (output.out, output.err.count("\n")) == ("", 1)
+
+
+def test_what_a_model_here_does_unasked_is_what_a_server_of_the_same_flags_does(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "max_new_tokens": 7}')
+    config = SimpleNamespace(model=SimpleNamespace(path=str(tmp_path)))
+    given = dict.fromkeys(flag.name for flag in CHAT.flags)
+    own = habits_of(given, config)
+    assert (own.sampling, own.chat_tokens, own.template) == ({"temperature": 0.6, "top_k": 20}, 7, AskedTemplate())
+    asked = given | {
+        "generation_config": "vllm", "override_generation_config": {"max_new_tokens": 5, "top_p": 0.5},
+        "chat_template": "t.jinja", "chat_template_content_format": "openai",
+        "default_chat_template_kwargs": {"think": False},
+    }  # fmt: skip
+    assert habits_of(asked, config) == Habits(AskedTemplate("t.jinja", "openai"), {"think": False}, {"top_p": 0.5}, 5)
+    assert habits_of(dict.fromkeys(flag.name for flag in COMPLETE.flags), config).template == AskedTemplate()

@@ -1,0 +1,157 @@
+"""`tessera plan MODEL`: what a model takes and how many requests fit, on each installed platform, without its
+weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from tessera.cli.flags import option_of
+from tessera.cli.serve_flags import FLAGS
+from tessera.cli.verbosity import verbose_option
+from tessera.config import EngineConfig, build_config
+from tessera.config.sizes import show_bytes
+from tessera.engine.plan import Plan, plan
+from tessera.errors import MemoryBudgetError, TesseraError
+from tessera.platform.runner import CacheGroup
+from tessera.plugins.discovery import discover
+from tessera.plugins.selection import ask, selected
+
+_TAKEN = frozenset(
+    {"tensor_parallel_size", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens"}
+    | {"kv_cache_memory_bytes", "gpu_memory_utilization", "block_size", "revision", "download_dir", "hf_token"}
+)
+"""Flags of `serve` that change what fits, beside --platform."""
+
+_PLATFORM = next(flag for flag in FLAGS if flag.name == "platform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A platform: its plan, or why there is none."""
+
+    name: str
+    plan: Plan | None = None
+    error: TesseraError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """That `serve` would end with."""
+        if self.error is not None:
+            return self.error.exit_code
+        assert self.plan is not None
+        return MemoryBudgetError.exit_code if self.plan.problem else 0
+
+
+def _plan(model: str | None, as_json: bool, **flags: Any) -> int:
+    """Say what MODEL takes and how many requests fit, on each installed platform. Its config.json suffices: a folder
+    with it, or ORGANIZATION/NAME on the hub. Without MODEL it is the bundled demo."""
+    places = _platforms(flags.pop("platform"))
+    config = build_config(
+        model=model, platform=next(iter(places.values())), load_format="dummy", skip_tokenizer_init=True, **flags
+    )
+    columns = [_column(name, dataclasses.replace(config, platform=path)) for name, path in places.items()]
+    if as_json:
+        rows = [_as_json(column) for column in columns]
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    else:
+        click.echo("\n".join(_lines(config, columns)))
+    codes = [column.exit_code for column in columns]
+    return 0 if 0 in codes else codes[0]
+
+
+plan_command = click.Command(
+    "plan",
+    callback=_plan,
+    help=_plan.__doc__,
+    params=[
+        click.Argument(["model"], required=False),
+        option_of(dataclasses.replace(_PLATFORM, default="all that can run here")),
+        *(option_of(flag) for flag in FLAGS if flag.name in _TAKEN),
+        verbose_option(),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list, an object a platform."),
+    ],
+)
+
+
+def _platforms(name: str | None) -> dict[str, str]:
+    """Dotted paths by name: of the platform that is asked for, else of all that can run here. Raises PlatformError."""
+    if name is not None and ":" in name:
+        return {name: name}
+    found = [one for one in discover() if name in (None, one.name)]
+    usable = [selected(one) for one in ask(found) if one.error is None and one.score > 0] if found else []
+    if not usable:  # the choice says why
+        from tessera.plugins import select
+
+        usable = [select(name)]
+    return {one.name: one.platform for one in usable}
+
+
+def _column(name: str, config: EngineConfig) -> Column:
+    try:
+        return Column(name, plan=plan(config))
+    except TesseraError as error:
+        return Column(name, error=error)
+
+
+def _as_json(column: Column) -> dict[str, Any]:
+    if column.plan is None:
+        assert column.error is not None
+        return {"platform": column.name, "error": column.error.message}
+    return {**msgspec.to_builtins(column.plan, str_keys=True), "error": None}
+
+
+# ---- for people --------------------------------------------------------------
+
+
+def _lines(config: EngineConfig, columns: Sequence[Column]) -> Iterator[str]:
+    planned = [column.plan for column in columns if column.plan is not None]
+    yield f"{config.model.served_name} with a context of {config.model.max_model_len:,} tokens"
+    if planned:
+        yield ""
+        yield from _table(planned)
+    for column in columns:
+        said = column.plan.problem if column.plan is not None else column.error and column.error.message
+        if said is not None:
+            yield ""
+            yield f"{column.name}: {said}"
+
+
+def _table(plans: Sequence[Plan]) -> Iterator[str]:
+    rows = list(_rows(plans))
+    label = max(len(name) for name, _ in rows)
+    widths = [max(len(cells[place]) for _, cells in rows) for place in range(len(plans))]
+    for name, cells in rows:
+        yield "  ".join(
+            [name.ljust(label), *(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))]
+        ).rstrip()
+
+
+def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
+    yield "platform", [one.platform for one in plans]
+    yield "device", [one.device for one in plans]
+    yield "dtype", [one.dtype for one in plans]
+    yield "memory to use", [show_bytes(one.granted_bytes) if one.granted_bytes else "-" for one in plans]
+    yield "weights", [show_bytes(one.weight_bytes) for one in plans]
+    yield "workspace", [f"at most {show_bytes(one.workspace_bytes)}" for one in plans]
+    yield "KV cache", [show_bytes(one.cache_bytes) for one in plans]
+    for number in range(max(len(one.groups) for one in plans)):
+        yield (
+            "KV of a token" if number == 0 else "",
+            [_group(one.groups[number]) if number < len(one.groups) else "" for one in plans],
+        )
+    yield "tokens that fit", [f"{one.num_cache_tokens:,}" for one in plans]
+    for tokens in sorted({length for one in plans for length in one.requests}, reverse=True):
+        yield f"requests of {tokens:,}", [f"{one.requests.get(tokens, 0):,}" for one in plans]
+
+
+def _group(group: CacheGroup) -> str:
+    layers = f"{len(group.layers)} layers" if len(group.layers) != 1 else "1 layer"
+    if group.kind == "state":
+        return f"{show_bytes(group.block_bytes)} a request ({layers})"
+    kind = f"window of {group.window:,}" if group.window is not None else "full attention"
+    return f"{show_bytes(group.block_bytes // group.block_size)} ({layers}, {kind}, blocks of {group.block_size})"

@@ -1,0 +1,129 @@
+"""What a model would take and what would fit, from its config.json alone: asked in a process of its own, which opens
+the device, loads nothing and ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.config import EngineConfig
+from tessera.engine.messages import Failure
+from tessera.engine.startup import Loader, load
+from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
+from tessera.kvcache.groups import solve
+from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
+from tessera.plugins import load_path
+
+LENGTHS = (2048, 8192, 32768)
+"""Tokens of a request for which is told how many fit, beside the model's context."""
+
+_LOADER = "tessera.executor.hollow:HollowLoader"
+_UNBOUNDED = 1 << 60  # bytes
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Bytes of one device, the tightest where there are several. granted_bytes: this engine's in all; 0 where unknown.
+    groups: of the cache. requests: tokens of a request to how many of them fit. problem: why an engine would not start
+    so; then nothing fits, and groups have no blocks."""
+
+    platform: str
+    device: str
+    dtype: str
+    granted_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    cache_bytes: int
+    num_cache_tokens: int
+    max_model_len: int
+    groups: list[CacheGroup]
+    requests: dict[int, int]
+    fallback_ops: list[str] = []
+    notes: list[str] = []
+    problem: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    """Of the process: one of the two."""
+
+    plan: Plan | None = None
+    failure: Failure | None = None
+
+
+def plan(config: EngineConfig) -> Plan:
+    """Raises ConfigError, ModelError, PlatformError, MemoryBudgetError; EngineDeadError where the process crashes."""
+    command = [sys.executable, "-P", "-m", "tessera.engine.plan"]
+    done = subprocess.run(command, input=msgspec.json.encode(config), stdout=subprocess.PIPE, check=False)
+    try:
+        answer = msgspec.json.decode(done.stdout, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise EngineDeadError(
+            f"The process that plans ended with exit code {done.returncode}; the lines above say why."
+        ) from error
+    if answer.failure is not None:
+        raise answer.failure.error()
+    assert answer.plan is not None
+    return answer.plan
+
+
+def plan_here(config: EngineConfig) -> Plan:
+    """The same in this process, which then holds the device's libraries."""
+    make: Callable[[EngineConfig], Loader] = load_path(_LOADER)
+    loader = make(config)
+    config, loaded, notes = load(config, loader, _silent)
+    cache, problem = _solved(config, loaded)
+    longest = config.model.max_model_len
+    lengths = [longest, *(length for length in LENGTHS if length < longest)]
+    return Plan(
+        platform=loader.platform.name,
+        device=loaded.device or loader.platform.name,
+        dtype=loaded.facts.dtype,
+        granted_bytes=loaded.granted_bytes,
+        weight_bytes=loaded.weight_bytes,
+        workspace_bytes=loaded.workspace_bytes,
+        cache_bytes=loaded.cache_bytes if problem else cache.nbytes,
+        num_cache_tokens=0 if problem else cache.num_tokens,
+        max_model_len=longest,
+        groups=list(cache.groups),
+        requests={} if problem else {length: cache.num_requests(length) for length in lengths},
+        fallback_ops=list(loaded.fallbacks),
+        notes=notes,
+        problem=problem,
+    )
+
+
+def _solved(config: EngineConfig, loaded: LoadedModel) -> tuple[CachePlan, str | None]:
+    """The cache, and why it has no room for a request; then its groups have no blocks."""
+    rows = config.scheduler.max_num_seqs
+    try:
+        return solve(loaded, config, rows), None
+    except MemoryBudgetError as error:
+        cache = solve(dataclasses.replace(loaded, cache_bytes=_UNBOUNDED), config, rows)
+        groups = tuple(dataclasses.replace(group, num_blocks=0) for group in cache.groups)
+        return dataclasses.replace(cache, groups=groups), error.message
+
+
+def _silent(progress: Progress) -> None:
+    """Reports to nobody: it is over at once."""
+
+
+def main() -> None:
+    """Configuration on standard input, Plan or Failure on standard output; whatever a library prints goes elsewhere."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)
+    logging.basicConfig(level=logging.WARNING)
+    try:
+        answer = _Answer(plan_here(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)))
+    except TesseraError as error:
+        answer = _Answer(failure=Failure.of(error))
+    with os.fdopen(answer_to, "wb") as file:
+        file.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

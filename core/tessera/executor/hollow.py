@@ -1,0 +1,25 @@
+"""The first worker as far as load(), over a device that is opened for its figures and otherwise left alone."""
+
+from __future__ import annotations
+
+from tessera.config import EngineConfig
+from tessera.executor.base import Report
+from tessera.platform.runner import LoadedModel
+from tessera.plugins import load_platform
+from tessera.runner.hollow import hollow_runner
+from tessera.runner.memory import budget
+
+
+class HollowLoader:
+    """A tessera.engine.startup.Loader."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.platform = load_platform(config.platform)
+
+    def load(self, report: Report) -> LoadedModel:
+        spec = self.platform.placement(self.config.parallel)[0]
+        self.platform.enter_process(spec)
+        device = self.platform.open(spec.devices[0])
+        runner = hollow_runner(self.config, self.platform, device, report)
+        return runner.load(budget(self.config, device.memory()))

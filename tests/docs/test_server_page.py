@@ -1,0 +1,94 @@
+"""docs/server.md: its tables against the code, its commands against a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route
+
+from tessera.cli.serve_flags import ALWAYS_ON, FLAGS
+from tessera.server.app import create_app
+from tessera.server.settings import Limits, ServerSettings
+from tests.server.conftest import on_socket
+from tests.server.fake_engine import FakeEngine
+from tests.server.test_error_walk import KNOWN
+
+PAGE = (Path(__file__).parents[2] / "docs/server.md").read_text(encoding="utf-8")
+SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", PAGE, re.DOTALL))
+ANSWERS = {"tokenize": {"count", "max_model_len", "tokens", "token_strs"}, "detokenize": {"prompt"}}
+KIB, MIB = 2**10, 2**20
+
+
+def table(heading):
+    """The rows below a heading, without their own head."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_each_route_has_a_row_and_each_row_is_a_route():
+    written = {
+        (path.strip("`"), tuple(methods.split(", ")))
+        for paths, methods, _ in table("Routes")
+        for path in paths.split(", ")
+    }
+    routes = [route for route in create_app(FakeEngine(), ServerSettings()).routes if isinstance(route, Route)]
+    assert written == {
+        (route.path_format, tuple(sorted(route.methods - {"HEAD"}))) for route in routes if route.methods is not None
+    }
+
+
+def test_the_limits_are_those_of_the_code():
+    limits = Limits()
+    written = dict(table("Limits"))
+    assert written == {
+        "body of a request": f"{limits.body_bytes // MIB} MiB, within {limits.body_seconds:.0f} s",
+        "bodies of all requests in work": f"{limits.bodies_bytes // MIB} MiB",
+        "request line and headers": f"{limits.header_bytes // KIB} KiB",
+        "fields but messages, tools and prompt": f"{limits.other_bytes // MIB} MiB",
+        "requests in work": str(ServerSettings().max_requests),
+        "prompts of a completion": str(limits.prompts),
+        "prompts times `n`": str(limits.choices),
+        "characters of a prompt": str(limits.prompt_chars),
+        "messages of a chat": str(limits.messages),
+        "content parts, tool calls of a chat": f"{limits.content_parts} each",
+        "`tools`": f"{limits.tools_bytes // MIB} MiB",
+        "`chat_template_kwargs`": f"{limits.template_kwargs_bytes // KIB} KiB",
+        "`top_logprobs`, `logprobs`": str(limits.top_logprobs),
+        "`cache_salt`": f"{limits.salt_chars} characters",
+        "`request_id`": f"{limits.request_id_chars} characters",
+        "`tokens` of `/detokenize`": str(limits.detokenize_tokens),
+    }
+
+
+def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():
+    assert {int(status) for status, _ in table("Errors")} == KNOWN
+
+
+def test_every_flag_it_names_exists_and_none_about_security_is_missing():
+    named = set(re.findall(r"--[a-z][a-z-]+", PAGE.replace("curl --unix-socket", "curl")))
+    known = {name for flag in FLAGS for name in (flag.option, *flag.aliases)} | set(ALWAYS_ON) | {"--help"}
+    assert named <= known
+    assert set(ALWAYS_ON) <= named
+    assert {flag.option for flag in FLAGS if flag.group == "security"} <= named
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+async def test_a_command_answers_as_it_says(name):
+    settings = ServerSettings(served_model_names=("tessera-demo",), drain_seconds=0.1)
+    async with on_socket(FakeEngine(), settings) as server:
+        command = SNIPPETS[name].replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-c", command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    assert set(json.loads(out)) == ANSWERS[name]
+
+
+def test_each_command_is_known():
+    assert set(SNIPPETS) == set(ANSWERS)

@@ -1,0 +1,40 @@
+"""Clients that offer another protocol with each request (Java's does) are answered in this one, body and all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.server.conftest import on_socket
+from tests.server.fake_engine import MODEL, FakeEngine
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+WEBSOCKET = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+# Longer than a segment, so that it arrives in pieces; the line in it is no header.
+BODY = json.dumps({"model": MODEL, "prompt": "a", "metadata": {"x": "y" * 200_000, "z": "\r\nUpgrade: h2c"}}).encode()
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, b""])
+async def test_the_offer_is_not_taken_up(offer, caplog):
+    engine = FakeEngine()
+    async with on_socket(engine) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(2):
+            writer.write(
+                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + offer + b"Content-Type: application/json\r\n"
+            )
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(BODY))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+            writer.write(BODY)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert head.startswith(b"HTTP/1.1 200 ")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            answer = json.loads(await reader.readexactly(length))
+            assert answer["choices"][0]["text"] == "Hello, wörld!"
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(b"}"), 5)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        assert not [record for record in caplog.records if record.name.startswith("uvicorn")]

@@ -1,0 +1,65 @@
+"""--ssl-*: what is wrong with certificate files is one line before anything slow begins."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from tessera.cli.tls import tls_context
+from tessera.errors import ConfigError
+from tests.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Good and bad files: server.pem and .key, other.key, both.pem, encrypted.key, text.pem."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = Authority(folder)
+    server, other = authority.issue("server"), authority.issue("other")
+    assert other.key.exists()
+    (folder / "both.pem").write_bytes(server.certificate.read_bytes() + server.key.read_bytes())
+    authority.issue_encrypted("encrypted")
+    (folder / "text.pem").write_text("not a certificate")
+    return folder
+
+
+def made(folder, cert=None, key=None, ca=None, reqs=0):
+    return tls_context(*(None if name is None else str(folder / name) for name in (cert, key, ca)), reqs)
+
+
+def test_what_is_asked_for(folder):
+    assert made(folder) is None
+    context = made(folder, "server.pem", "server.key")
+    assert context.verify_mode is ssl.CERT_NONE
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert made(folder, "both.pem").verify_mode is ssl.CERT_NONE
+    for reqs, mode in ((0, ssl.CERT_NONE), (1, ssl.CERT_OPTIONAL), (2, ssl.CERT_REQUIRED)):
+        assert made(folder, "server.pem", "server.key", "authority.pem", reqs).verify_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"key": "server.key"}, "--ssl-keyfile needs a certificate: give --ssl-certfile as well"),
+        ({"ca": "authority.pem"}, "--ssl-ca-certs needs a certificate"),
+        ({"reqs": 2}, "--ssl-cert-reqs needs a certificate"),
+        ({"cert": "server.pem", "key": "server.key", "reqs": 1}, "--ssl-cert-reqs 1 needs --ssl-ca-certs"),
+        ({"cert": "none.pem", "key": "server.key"}, "--ssl-certfile .*none.pem' cannot be read: No such file"),
+        ({"cert": "server.pem", "key": "none.key"}, "--ssl-keyfile .*none.key' cannot be read: No such file"),
+        ({"cert": ".", "key": "server.key"}, "--ssl-certfile .* cannot be read: Is a directory"),
+        ({"cert": "server.pem", "key": "other.key"}, "The key in --ssl-keyfile .*other.key' is not that of"),
+        ({"cert": "server.pem"}, "--ssl-certfile .* must hold a certificate chain and .* its key, both as PEM"),
+        ({"cert": "text.pem", "key": "server.key"}, "must hold a certificate chain"),
+        ({"cert": "server.pem", "key": "text.pem"}, "must hold a certificate chain"),
+        ({"cert": "encrypted.pem", "key": "encrypted.key"}, "The key in --ssl-keyfile .* is encrypted"),
+        (
+            {"cert": "server.pem", "key": "server.key", "ca": "text.pem", "reqs": 2},
+            "--ssl-ca-certs .* must hold certificates as PEM",
+        ),
+    ],
+)
+def test_what_does_not_hold_is_one_line(folder, given, what):
+    with pytest.raises(ConfigError, match=what) as caught:
+        made(folder, **given)
+    assert "\n" not in caught.value.message

@@ -1,0 +1,175 @@
+"""A repository's name to a folder: what is fetched, when nothing is, and from where."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hub.stand_in import MEMBER, Repository
+from tests.unit.hub.conftest import CONFIG, FILES, WEIGHTS
+
+TINY = {"model": "org/tiny"}
+SERVED = {
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates",
+    "model.safetensors",
+}
+A, B = "a" * 40, "b" * 40
+MIB = 1 << 20
+
+
+def test_what_is_needed_is_fetched_and_nothing_else(site, hub):
+    (first,) = site.ask(TINY).answers
+    folder = Path(first["path"])
+    assert {path.name for path in folder.iterdir()} == SERVED
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert (folder / "additional_chat_templates/tools.jinja").is_file()
+    assert (first["name"], first["tokenizer"]) == ("org/tiny", str(folder))
+    assert folder.is_relative_to(site.cache)
+    assert hub.sent["model.safetensors"] == WEIGHTS
+
+    hub.requests.clear()
+    (second,) = site.ask(TINY).answers
+    assert second == first
+    assert len(hub.requests) == 2
+    assert not [line for line in hub.requests if "safetensors" in line]
+
+
+def test_only_what_a_call_needs(site):
+    assert "path" in site.ask({**TINY, "load_format": "dummy", "skip_tokenizer_init": True}).answers[0]
+    (folder,) = (site.cache / "models--org--tiny/snapshots").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"config.json", "generation_config.json"}
+
+
+def test_shards_are_those_of_the_index(site, hub):
+    shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    hub.add("org/large", {**FILES, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
+    hub.add("org/odd", {**FILES, "model.safetensors.index.json": b'{"weight_map": {"a": "../../escape.safetensors"}}'})
+    large, odd = site.ask({"model": "org/large"}, {"model": "org/odd"}).answers
+    names = {path.name for path in Path(large["path"]).glob("*.safetensors")}
+    assert names == set(shards)
+    assert "is not an index of *.safetensors files" in odd["error"]
+
+
+def test_a_branch_a_tag_and_a_commit(site, hub):
+    other = {**FILES, "config.json": json.dumps({**CONFIG, "vocab_size": 500}).encode()}
+    hub.repositories["org/two"] = Repository({A: FILES, B: other}, {"main": A, "v1": B})
+    calls = [{"model": "org/two", "revision": name} for name in ("main", "v1", B)]
+    answers = site.ask({"model": "org/two"}, *calls, {"model": "org/two", "tokenizer_revision": "v1"}).answers
+    assert [Path(answer["path"]).name for answer in answers] == [A, A, B, B, A]
+    assert Path(answers[-1]["tokenizer"]).name == B
+
+
+def test_a_tokenizer_of_another_repository(site, hub):
+    hub.add("org/words", {"tokenizer.json": FILES["tokenizer.json"], "tokenizer_config.json": b"{}"})
+    hub.add("org/bare", {name: FILES[name] for name in ("config.json", "model.safetensors")})
+    call = {"model": "org/bare", "tokenizer": "org/words"}
+    (answer,) = site.ask(call).answers
+    assert "models--org--words" in answer["tokenizer"]
+    assert site.ask(call, HF_HUB_OFFLINE="1").answers == [answer]
+
+
+def test_a_local_folder_goes_before_a_repository_and_never_asks(site, hub, tmp_path, monkeypatch):
+    folder = tmp_path / "org" / "tiny"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_bytes(FILES[name])
+    monkeypatch.chdir(tmp_path)
+    mine, revised, words = site.ask(TINY, {**TINY, "revision": "v1"}, {**TINY, "tokenizer_revision": "v1"}).answers
+    assert (mine["path"], mine["library"]) == (str(folder), False)
+    assert "--revision is for models of the hub" in revised["error"]
+    assert "--tokenizer-revision is for tokenizers of the hub" in words["error"]
+    assert not hub.requests
+
+
+def test_a_folder_of_the_users_for_the_cache(site, tmp_path):
+    (answer,) = site.ask({**TINY, "download_dir": str(tmp_path / "models")}).answers
+    assert Path(answer["path"]).is_relative_to(tmp_path / "models")
+    assert not site.cache.exists()
+
+
+def test_a_token_opens_what_is_gated_and_goes_to_nobody_else(site, hub):
+    hub.add("org/gated", FILES, gated=True)
+    hub.add("org/private", FILES, private=True)
+    (given,) = site.ask({"model": "org/gated", "hf_token": MEMBER}).answers
+    (taken,) = site.ask({"model": "org/private"}, HF_TOKEN=MEMBER).answers
+    assert "error" not in given | taken
+    assert hub.tokens == {""}
+    assert MEMBER not in str(given)
+
+
+def test_what_is_in_the_cache_is_served_without_a_hub(site, hub):
+    (first,) = site.ask(TINY).answers
+    hub.requests.clear()
+    assert site.ask(TINY, HF_HUB_OFFLINE="1").answers == [first]
+    assert not hub.requests
+    assert site.ask(TINY, HF_ENDPOINT="http://127.0.0.1:9").answers == [first]
+    hub.down = True
+    assert site.ask(TINY).answers == [first]
+
+
+def test_a_proxy_of_the_environment_is_used(site, hub):
+    """Of the name no address is known here; only the proxy, which is the stand-in, can answer for it."""
+    proxy = {"HF_ENDPOINT": "http://hub.invalid", "HTTP_PROXY": hub.url}
+    (answer,) = site.ask({**TINY, "load_format": "dummy", "skip_tokenizer_init": True}, **proxy).answers
+    assert "error" not in answer
+    assert "hub.invalid" in hub.hosts
+
+
+# ---- interruptions
+
+
+def test_a_connection_that_breaks_goes_on_where_it_stopped(site, hub):
+    """The library keeps what came in pieces of 10 MiB."""
+    weights = bytes(range(256)) * (24 * MIB // 256)
+    hub.add("org/large", {**FILES, "model.safetensors": weights})
+    hub.break_after["model.safetensors"] = 22 * MIB
+    (answer,) = site.ask({"model": "org/large"}).answers
+    assert (Path(answer["path"]) / "model.safetensors").read_bytes() == weights
+    assert hub.sent["model.safetensors"] == (22 + 4) * MIB
+    assert len([line for line in hub.requests if line.startswith("GET /large")]) == 2
+
+
+def test_ctrl_c_ends_a_download_and_the_next_start_keeps_what_was_whole(site, hub):
+    """What this version of the library has of a file that was under way is gone with its process."""
+    shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) * 50_000 for n in (1, 2)}
+    first, second = shards
+    index = {"weight_map": dict(zip("ab", shards, strict=True))}
+    hub.add("org/large", {**FILES, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
+    hub.stall_after[second] = 8192
+    with site.start({"model": "org/large"}) as process:
+        assert hub.stalled.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=10)
+    assert "KeyboardInterrupt" in log
+    assert not list(site.cache.rglob("*.incomplete"))
+
+    (offline,) = site.ask({"model": "org/large"}, HF_HUB_OFFLINE="1").answers
+    assert "is not wholly in the cache" in offline["error"]
+    (answer,) = site.ask({"model": "org/large"}).answers
+    assert {path.name for path in Path(answer["path"]).glob("*.safetensors")} == set(shards)
+    assert (hub.sent[first], hub.sent[second]) == (50_000, 8192 + 50_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_serve_that_is_ended_while_it_fetches_says_nothing_and_leaves_nothing(site, hub, number):
+    hub.stall_after["model.safetensors"] = 8192
+    command = [sys.executable, "-m", "tessera.cli", "serve", "org/tiny", "--port", "0", "--platform", "a.module:P"]
+    with subprocess.Popen(command, env=site.variables, stderr=subprocess.PIPE, text=True) as process:
+        assert hub.stalled.wait(60)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert "error" not in log
+    assert not list(site.cache.rglob("*.incomplete"))
