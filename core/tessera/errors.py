@@ -95,6 +95,12 @@ class PortError(TesseraError):
     status, kind, exit_code = 500, "address_error", 7
 
 
+class ServerError(TesseraError):
+    """A server that was asked cannot be reached, or failed."""
+
+    status, kind, exit_code = 502, "server_error", 8
+
+
 EXIT_CODES: dict[int, str] = {
     0: "done, or stopped by SIGTERM or Ctrl-C after draining",
     1: "an error that none of the following names, or a bug (with a traceback)",
@@ -104,4 +110,5 @@ EXIT_CODES: dict[int, str] = {
     5: "no usable platform, or several equal ones",
     6: "not enough memory",
     7: "the port is taken or cannot be bound",
+    8: "the server that was asked cannot be reached, or failed",
 }

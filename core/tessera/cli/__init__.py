@@ -1,4 +1,4 @@
-"""The command line: `tessera serve`, `tessera platforms`, `tessera doctor`."""
+"""The command line; commands.py lists what there is."""
 
 from __future__ import annotations
 

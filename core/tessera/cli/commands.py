@@ -1,41 +1,45 @@
-"""Tessera's commands, each imported when it is needed, and those of plugins beside them."""
+"""Tessera's commands, and those of plugins beside them."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import click
+
+from tessera.cli.lazy_group import LazyGroup
 
 BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
+        "chat": ("tessera.cli.talk.chat:chat", "Talk with a model, here or on a server."),
+        "complete": ("tessera.cli.talk.complete:complete", "Let a model continue texts, here or on a server."),
+        "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
         "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
         "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
+        "completion": ("tessera.cli.completion:completion", "Print the script that lets a shell complete commands."),
     }
 )
-"""Where a command lies, and its line in the list: the list is printed without importing it."""
+"""Where a command lies, and its line in the list."""
 
 
-class CommandGroup(click.Group):
-    """Finds commands by name, core's own first. A plugin's command cannot take the name of one of them."""
+class CommandGroup(LazyGroup):
+    """Core's own commands first. A plugin's command cannot take the name of one of them."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__(name, table=BUILT_IN, **settings)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BUILT_IN, *sorted(self._of_plugins())]
+        return [*super().list_commands(ctx), *sorted(self._of_plugins())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in BUILT_IN:
-            module, _, name = BUILT_IN[cmd_name][0].partition(":")
-            command: click.Command = getattr(importlib.import_module(module), name)
-            return command
-        return self._of_plugins().get(cmd_name)
+        return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
         plugins = self._of_plugins()
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in BUILT_IN.items()])
         if plugins:
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])

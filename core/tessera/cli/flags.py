@@ -1,15 +1,16 @@
-"""A flag as data: from it come the option, its help and its documentation."""
+"""A flag as data: from it come the option, its help, its completion, its key in a file and its documentation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
 import click
 
+from tessera.cli.suggestions import platform_names
 from tessera.config.sizes import parse_size
 from tessera.errors import ConfigError
 
@@ -19,7 +20,8 @@ class Flag:
     """name: with underscores, as build_config and vLLM's Python call it. group: of the help. kind: "size" takes
     suffixes (32K, 4GiB), "switch" has a --no- form where `default` is "on" or "off", "list" takes a JSON list, values
     with commas between, or is given again, "json" an object. default: in words, for the help. common: shown by a plain
-    --help. multiple: may be given again. aliases: further options that do the same."""
+    --help. multiple: may be given again. aliases: further options that do the same: "-q", or another
+    program's name for it, which the help leaves out."""
 
     name: str
     group: str
@@ -41,7 +43,8 @@ class Flag:
         """As the help's left column has it."""
         if self.kind == "switch":
             return f"--[no-]{self.option[2:]}" if self.default else self.option
-        return f"{self.option} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
+        names = [*(name for name in self.aliases if not name.startswith("--")), self.option]
+        return f"{', '.join(names)} {self.metavar or '|'.join(self.choices) or _METAVARS[self.kind]}"
 
     @property
     def description(self) -> str:
@@ -49,6 +52,29 @@ class Flag:
 
 
 _METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE", "list": "LIST", "json": "JSON"}
+_PATHS: Mapping[str, click.ParamType[Any]] = {
+    "FILE": click.Path(dir_okay=False),
+    "FOLDER": click.Path(file_okay=False),
+}
+"""Metavars of paths, which a shell completes."""
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """All flags of a command. usage: what stands behind `tessera`. groups: their names and titles, in the help's order.
+    not_served: options that are known and not taken, with the answer to each. always_on: options that are taken and
+    change nothing, and why."""
+
+    usage: str
+    summary: str
+    flags: tuple[Flag, ...]
+    groups: Mapping[str, str]
+    not_served: Mapping[str, str] = field(default_factory=dict)
+    always_on: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert {flag.group for flag in self.flags} == set(self.groups), self.usage
+        assert len({flag.name for flag in self.flags}) == len(self.flags), self.usage
 
 
 def option_of(flag: Flag) -> click.Option:
@@ -63,12 +89,15 @@ def option_of(flag: Flag) -> click.Option:
         callback=_flat if flag.kind == "list" else None,
         metavar=flag.metavar or None,
         help=flag.description,
+        shell_complete=platform_names if flag.name == "platform" else None,
     )
 
 
 def _type_of(flag: Flag) -> click.ParamType[Any]:
     if flag.kind == "choice":
         return click.Choice(flag.choices)
+    if flag.metavar in _PATHS:
+        return _PATHS[flag.metavar]
     types: dict[str, click.ParamType[Any]] = {
         "text": click.STRING,
         "int": click.INT,

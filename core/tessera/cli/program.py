@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tessera.cli.commands import CommandGroup
+from tessera.cli.completion import install_option
 from tessera.cli.verbosity import Verbosity, verbose_option
 from tessera.errors import EXIT_CODES, TesseraError
 
@@ -43,24 +44,30 @@ def _failed(message: str, code: int, verbosity: Verbosity) -> int:
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
+    if wanted and not context.resilient_parsing:
         from tessera._version import __version__
 
         click.echo(f"tessera {__version__}")
         context.exit()
 
 
+_BEGIN = """\b
+Begin with:
+  tessera chat           talk with the small model that comes along
+  tessera serve MODEL    serve a model on http://127.0.0.1:8000
+  tessera doctor         see whether all is well on this machine
+  tessera COMMAND --help for the flags of a command
+"""
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 tessera = CommandGroup(
     "tessera",
-    help="Serve large language models on any vendor's chip.",
+    help=f"Serve large language models on any vendor's chip.\n\n{_BEGIN}",
     epilog=_EXIT_CODES,
-    context_settings={"max_content_width": 100},
-    no_args_is_help=True,
     params=[
         verbose_option(),
+        install_option(),
         click.Option(
             ["--version"],
             is_flag=True,

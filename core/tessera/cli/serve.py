@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib.util
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tessera.cli.address import DEFAULT_HOST, listen, socket_path, url_of
 from tessera.cli.announce import ToLog, ToUser, announcer
+from tessera.cli.event_loop import loop_factory
+from tessera.cli.flag_command import FlagCommand
 from tessera.cli.log import set_up_server_logging
+from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
 from tessera.cli.notices import warnings_before
 from tessera.cli.report import report
-from tessera.cli.serve_command import ServeCommand
-from tessera.cli.serve_flags import FLAGS
+from tessera.cli.serve_flags import FLAGS, TABLE
 from tessera.cli.serve_settings import server_settings, supervision
+from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
 from tessera.config.environment import read_environment
-from tessera.errors import ConfigError, ModelError
 from tessera.log import TEXT
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ _OWN = frozenset(
     | {"served_model_name", "generation_config", "override_generation_config"}
     | {"chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
 )
-MAX_TEMPLATE_BYTES = 2**20
 
 
-@click.command(cls=ServeCommand)
-@click.argument("model", required=False)
+@click.command(cls=FlagCommand, table=TABLE)
+@click.argument("model", required=False, shell_complete=model_folders)
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
@@ -66,25 +65,16 @@ def serve(model: str | None, **flags: Any) -> int:
         host = flags["host"] or DEFAULT_HOST
         for warning in warnings_before(host, guarded=guarded, unknown=environment.unknown):
             announce.warn(warning)
-        template, routes = _Template.of(flags), flags["routes"]
+        template, routes = AskedTemplate.of(flags), flags["routes"]
         return _run(_Served(config, settings, supervision(flags), listener, template, routes, announce, began))
 
 
 def _run(served: _Served) -> int:
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(served.until_end())
     except asyncio.CancelledError:
         return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where there is a uvloop, which is not so on every system."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 class _Served:
@@ -96,7 +86,7 @@ class _Served:
         settings: ServerSettings,
         supervision: Supervision,
         listener: socket.socket,
-        template: _Template,
+        template: AskedTemplate,
         routes: Sequence[str],
         announce: ToUser | ToLog,
         began: float,
@@ -115,8 +105,8 @@ class _Served:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        tokenizer = _tokenizer(self.config)
-        template = _chat_template(tokenizer, self.template)
+        tokenizer = tokenizer_of(self.config)
+        template = chat_template_of(tokenizer, self.template)
         make_routes = _plugin_routes(self.routes)
         starting = asyncio.create_task(self._start(tokenizer))
         # The server's libraries load while the engine does.
@@ -160,19 +150,6 @@ class _Served:
 
 
 @dataclass(frozen=True)
-class _Template:
-    """The chat template that was asked for: None is the model's own. content_format: None where it shall show."""
-
-    file: str | None
-    content_format: Literal["string", "openai"] | None
-
-    @classmethod
-    def of(cls, flags: Mapping[str, Any]) -> _Template:
-        content_format = flags["chat_template_content_format"]
-        return cls(flags["chat_template"], None if content_format == "auto" else content_format)
-
-
-@dataclass(frozen=True)
 class _Server:
     create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], Starlette]
     started: type[Started]
@@ -184,37 +161,6 @@ def _import_server() -> _Server:
     from tessera.server.serve import Started, serve
 
     return _Server(create_app, Started, serve)
-
-
-def _tokenizer(config: EngineConfig) -> Tokenizer | None:
-    from tessera.text import Tokenizer
-
-    return Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
-
-
-def _chat_template(tokenizer: Tokenizer | None, asked: _Template) -> ChatTemplate | None:
-    """The model's, or that of --chat-template; None where there is none."""
-    from tessera.text import ChatTemplate
-
-    if tokenizer is None:
-        if asked.file is not None:
-            raise ConfigError("--chat-template needs a tokenizer; leave --skip-tokenizer-init out.")
-        return None
-    source = tokenizer.chat_templates if asked.file is None else _read_template(Path(asked.file))
-    return ChatTemplate(source, tokenizer.special_tokens, content_format=asked.content_format) if source else None
-
-
-def _read_template(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"--chat-template '{path}' cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ModelError(f"--chat-template '{path}' is not UTF-8 text.") from error
-    if len(content) > MAX_TEMPLATE_BYTES:
-        raise ModelError(f"--chat-template '{path}' has more than {MAX_TEMPLATE_BYTES} bytes.")
-    return text
 
 
 def _plugin_routes(names: Sequence[str]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tessera.cli.flags import Flag
+from tessera.cli.flags import Flag, FlagTable
 
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
@@ -136,7 +136,6 @@ _LATER = [
     "--hf-overrides",
     "--hf-config-path",
     "--middleware",
-    "--config",
     "--cpu-offload-gb",
     "--swap-space",
     "--max-logprobs",
@@ -183,3 +182,13 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
     }
 )
 """vLLM's flags that are known and not served: the answer to each."""
+
+TABLE = FlagTable(
+    usage="serve [MODEL] [FLAGS]",
+    summary="Serve MODEL: a folder (config.json, *.safetensors, tokenizer.json) or ORGANIZATION/NAME on the hub. "
+    "Without one, serve the bundled demo.",
+    flags=FLAGS,
+    groups=GROUPS,
+    not_served=NOT_SERVED,
+    always_on=ALWAYS_ON,
+)

@@ -21,11 +21,13 @@ _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|
 
 @dataclass(frozen=True)
 class Environment:
-    """load_plugins: names of entry points, None for all. unknown: names with the prefix that mean nothing."""
+    """load_plugins: names of entry points, None for all. unknown: names with the prefix that mean nothing.
+    openai_api_key: what clients of OpenAI's API send where nothing else is said."""
 
     api_key: str | None = None
     load_plugins: frozenset[str] | None = None
     unknown: tuple[str, ...] = ()
+    openai_api_key: str | None = None
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -36,6 +38,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         api_key=given.get("TESSERA_API_KEY") or None,
         load_plugins=None if chosen is None else frozenset(name.strip() for name in chosen.split(",") if name.strip()),
         unknown=tuple(sorted(name for name in given if _unknown(name))),
+        openai_api_key=given.get("OPENAI_API_KEY") or None,
     )
 
 

@@ -9,6 +9,9 @@ import sys
 import pytest
 
 from tessera._version import __version__
+from tessera.cli.flag_command import FlagCommand
+from tessera.cli.lazy_group import LazyGroup
+from tessera.cli.program import run, tessera
 from tessera.cli.serve_flags import FLAGS, GROUPS, NOT_SERVED
 from tessera.errors import EXIT_CODES
 
@@ -72,6 +75,8 @@ def test_a_plugins_command(site):
     ("arguments", "code", "what"),
     [
         (["no-such-command"], 2, "No such command 'no-such-command'."),
+        (["sevre"], 2, "No such command 'sevre'. Did you mean 'serve'?"),
+        (["bench", "sreve"], 2, "Did you mean 'serve'?"),
         (["serve", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
         (["serve", "--max-model-length", "3"], 2, "Did you mean"),
         (["serve", "--max-model-len", "many"], 2, "'many' is not a number with an optional suffix, such as 4096, 32K"),
@@ -120,12 +125,37 @@ def test_underscores_and_suffixes_are_taken_as_vllm_takes_them(site, model):
     assert "max_model_len is 1024, but the model was made for 32 tokens" in done.stderr
 
 
-def test_the_most_used_flags_fit_a_screen(site):
-    text = site.run("serve", "--help").stdout
+def commands(group=tessera, path=()):
+    """Every command of core with the words that name it, groups included."""
+    yield path, group
+    for name in group.table:
+        command = group.get_command(None, name)
+        if isinstance(command, LazyGroup):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), [pytest.param(*one, id="-".join(one[0]) or "alone") for one in commands()]
+)
+def test_every_help_fits_a_screen(words, command, capsys):
+    assert run([*words, "--help"]) == 0
+    text = capsys.readouterr().out
     lines = text.splitlines()
     assert len(lines) <= 60
     assert max(map(len, lines)) <= 100
-    assert all(flag.shown in text for flag in FLAGS if flag.common)
+    if isinstance(command, FlagCommand):
+        assert all(flag.shown in text for flag in command.table.flags if flag.common)
+        assert "--config FILE" in text
+
+
+def test_a_group_alone_shows_what_there_is(capsys):
+    for words, first in (([], "tessera chat  "), (["bench"], "  throughput  ")):
+        assert run(words) == 0
+        output = capsys.readouterr()
+        assert first in output.out
+        assert output.err == ""
 
 
 def test_every_flag_is_in_its_group_and_in_the_whole(site):

@@ -1,0 +1,106 @@
+"""An engine of this program's own as a client. The engine is a process of its own: torch is never loaded here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tessera.cli.client.contract import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
+from tessera.cli.progress import ProgressLine
+from tessera.config import EngineConfig
+from tessera.errors import ModelError
+from tessera.log import LastingStream
+from tessera.request import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.messages import EngineInfo
+    from tessera.text import ChatTemplate
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What holds where a request says nothing. template: the chat template; template_kwargs: its variables. sampling:
+    fields of SamplingParams. chat_tokens: most tokens of a chat's answer; None fills the context."""
+
+    template: AskedTemplate = field(default_factory=AskedTemplate)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=dict)
+    chat_tokens: int | None = None
+
+
+class LocalClient:
+    """See start()."""
+
+    def __init__(self, engine: AsyncEngine, template: ChatTemplate | None, habits: Habits) -> None:
+        self._engine = engine
+        self._template = template
+        self._habits = habits
+
+    @property
+    def model(self) -> str:
+        return self._engine.config.model.served_name
+
+    @property
+    def max_model_len(self) -> int | None:
+        return self._engine.info.max_model_len
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """Raises ModelError where there is no chat template."""
+        if self._template is None:
+            raise ModelError(f"'{self.model}' has no chat template; give --chat-template, or use tessera complete.")
+        prompt = self._template.render(messages, template_kwargs=self._habits.template_kwargs)
+        return self._generate(prompt, {"max_tokens": self._habits.chat_tokens, **sampling}, add_special_tokens=False)
+
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        return self._generate(prompt, sampling, add_special_tokens=True)
+
+    async def _generate(
+        self, prompt: Prompt, sampling: Mapping[str, Any], *, add_special_tokens: bool
+    ) -> AsyncGenerator[Piece, None]:
+        params = SamplingParams(
+            **{
+                "output_kind": RequestOutputKind.DELTA,
+                "detokenize": self._engine.tokenizer is not None,
+                **self._habits.sampling,
+                **sampling,
+            }
+        )
+        count = 0
+        async with aclosing(self._engine.generate(prompt, params, add_special_tokens=add_special_tokens)) as outputs:
+            async for output in outputs:
+                (answer,) = output.outputs
+                count += len(answer.token_ids)
+                usage = Usage(len(output.prompt_token_ids), count) if output.finished else None
+                yield Piece(answer.text, len(answer.token_ids), answer.finish_reason, usage)
+
+
+@asynccontextmanager
+async def start(config: EngineConfig, habits: Habits | None = None) -> AsyncIterator[LocalClient]:
+    """Starts the engine and shows how far it is; ends it afterwards. One that dies is not followed by another, which
+    would hide in what is timed. Raises what the engine's start does."""
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.engine.supervisor import Supervision
+
+    habits = habits or Habits()
+    tokenizer = tokenizer_of(config)
+    template = chat_template_of(tokenizer, habits.template)
+    progress = ProgressLine(LastingStream(sys.stderr))
+    try:
+        engine = await AsyncEngine.start(
+            config, tokenizer=tokenizer, on_progress=progress, supervision=Supervision(max_restarts=0)
+        )
+    finally:
+        progress.close()
+    try:
+        yield LocalClient(engine, template, habits)
+    finally:
+        await engine.shutdown()

@@ -1,0 +1,89 @@
+"""`tessera completion SHELL` prints click's script for a shell; `tessera --install-completion` puts it in its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.cli.verbosity import verbose_option
+from tessera.errors import ConfigError
+
+SHELLS = ("bash", "zsh", "fish")
+_VARIABLE = "_TESSERA_COMPLETE"  # the name that click derives from the program's
+_MARK = "# tessera's completion"
+# A line at the end of .zshrc may come before anything has loaded zsh's own completion.
+_BEFORE = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"}
+
+
+def script_of(shell: str) -> str:
+    """What the shell has to run."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    complete = kind(click.Command("tessera"), {}, "tessera", _VARIABLE)
+    return complete.source_template % complete.source_vars()
+
+
+def install(home: Path, environment: Mapping[str, str]) -> tuple[Path, Path]:
+    """Writes the script of the user's shell ($SHELL), and the line that reads it where the shell needs one: the files
+    of both. Raises ConfigError."""
+    shell = Path(environment.get("SHELL", "")).name
+    if shell not in SHELLS:
+        raise ConfigError(f"SHELL names none of {', '.join(SHELLS)}; use the output of tessera completion bash.")
+    if shell == "fish":
+        settings = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+        script = start = settings / "fish" / "completions" / "tessera.fish"
+    else:
+        data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
+        script = data / "tessera" / f"completion.{shell}"
+        start = home / f".{shell}rc" if shell == "bash" else Path(environment.get("ZDOTDIR") or home) / ".zshrc"
+    try:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(_BEFORE.get(shell, "") + script_of(shell), encoding="utf-8")
+        if start != script:
+            _add_line(start, f'[ -r "{script}" ] && . "{script}"  {_MARK}\n')
+    except OSError as error:
+        raise ConfigError(f"'{error.filename}' cannot be written: {error.strerror}.") from error
+    return script, start
+
+
+def _add_line(file: Path, line: str) -> None:
+    """At the end, unless an earlier install has written one."""
+    before = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
+    if _MARK not in before:
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(line if not before or before.endswith("\n") else f"\n{line}")
+
+
+def install_option() -> click.Option:
+    settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _install}
+    return click.Option(["--install-completion"], help="Let your shell ($SHELL) complete commands.", **settings)
+
+
+def _install(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        script, start = install(Path.home(), os.environ)
+        click.echo(f"Wrote {script}" + (f" and a line in {start} that reads it" if start != script else ""))
+        click.echo("A new shell completes tessera's commands, flags, groups of flags, platforms and model folders.")
+        context.exit()
+
+
+def _completion(shell: str) -> None:
+    click.echo(script_of(shell))
+
+
+completion = click.Command(
+    "completion",
+    callback=_completion,
+    help="Print the script that lets SHELL complete tessera's commands, flags, platforms and model folders.\n\n\b\n"
+    'bash:  eval "$(tessera completion bash)"\n'
+    'zsh:   eval "$(tessera completion zsh)"\n'
+    "fish:  tessera completion fish | source\n\n"
+    "tessera --install-completion does it for every new shell.",
+    params=[verbose_option(), click.Argument(["shell"], type=click.Choice(SHELLS))],
+)

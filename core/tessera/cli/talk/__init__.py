@@ -1,0 +1,3 @@
+"""`tessera chat` and `tessera complete`."""
+
+from __future__ import annotations

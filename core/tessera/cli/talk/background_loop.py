@@ -1,0 +1,117 @@
+"""An event loop on a thread of its own: it goes on while the main thread waits for a line of the terminal, so that an
+engine is heard all the time, and Ctrl-C interrupts what the main thread waits for and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+T = TypeVar("T")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+class BackgroundLoop:
+    """Use it in a `with`; what still runs at its end is cancelled."""
+
+    def __init__(self, loop_factory: LoopFactory | None = None) -> None:
+        self._runner = asyncio.Runner(loop_factory=loop_factory)
+        self._running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = threading.Thread(target=self._live, name="event-loop", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._loop, self._end = self._running.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result. What interrupts the waiting thread cancels the work, and is raised when that has ended."""
+        running = _Work(work)
+        try:
+            self._loop.call_soon_threadsafe(running.start)
+            running.ended.wait()
+        except BaseException:
+            # Also where the interrupt came before the work had begun: the two calls keep their order.
+            self._loop.call_soon_threadsafe(running.cancel)
+            running.ended.wait()
+            raise
+        return running.result()
+
+    def iterate(self, values: AsyncGenerator[T, None]) -> Generator[T]:
+        """Closes the generator whatever ends the iteration."""
+        nothing = object()
+        turn = asyncio.Lock()  # what was interrupted twice may still be on its way to its end
+
+        async def following() -> T | object:
+            async with turn:
+                return await anext(values, nothing)
+
+        async def closed() -> None:
+            async with turn:
+                await values.aclose()
+
+        try:
+            while (value := self.run(following())) is not nothing:
+                yield value  # type: ignore[misc]  # it is a T, since it is not `nothing`
+        finally:
+            self.run(closed())
+
+    @contextmanager
+    def entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """An asynchronous context as one of this thread's."""
+        value = self.run(_entered(manager))
+        try:
+            yield value
+        finally:
+            self.run(_left(manager))
+
+    def _live(self) -> None:
+        with self._runner:
+            self._runner.run(self._until_end())
+
+    async def _until_end(self) -> None:
+        end = asyncio.Event()
+        self._running.set_result((asyncio.get_running_loop(), end))
+        await end.wait()
+
+
+class _Work(Generic[T]):
+    """A coroutine that another thread waits for. start() and cancel() are called on the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.ended = threading.Event()
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(lambda _task: self.ended.set())
+
+    def cancel(self) -> None:
+        if self._task is None:
+            self._work.close()
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+    def result(self) -> T:
+        assert self._task is not None
+        return self._task.result()
+
+
+async def _entered(manager: AbstractAsyncContextManager[T]) -> T:
+    return await manager.__aenter__()
+
+
+async def _left(manager: AbstractAsyncContextManager[Any]) -> None:
+    await manager.__aexit__(None, None, None)
