@@ -49,7 +49,7 @@ class MovingPlatform(StrictPlatform):
     """A plan is made of new tensors for each launch."""
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (_MovingAttention(),)
+        return (_MovingAttention(self.current),)
 
 
 class CuriousPlatform(StrictPlatform):

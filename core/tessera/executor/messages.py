@@ -77,11 +77,15 @@ class Loaded(msgspec.Struct, tag=True):
     cache_bytes: int
     device: str
     fallbacks: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
         needs = [Needs.of(needs) for needs in loaded.needs]
-        return cls(loaded.facts, needs, loaded.weight_bytes, loaded.cache_bytes, loaded.device, loaded.fallbacks)
+        return cls(
+            loaded.facts, needs, loaded.weight_bytes, loaded.cache_bytes, loaded.device, loaded.fallbacks,
+            loaded.columns,
+        )  # fmt: skip
 
 
 class Under(msgspec.Struct, tag=True):

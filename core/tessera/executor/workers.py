@@ -67,6 +67,7 @@ class WorkersExecutor(Executor):
             cache_bytes=min(answer.cache_bytes for answer in answers),
             device=first.device,
             fallbacks=first.fallbacks,
+            columns=first.columns,
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

@@ -121,7 +121,8 @@ class CacheNeeds:
 @dataclass(frozen=True)
 class LoadedModel:
     """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
-    name, for people. fallbacks: ops that are bound to the reference."""
+    name, for people. fallbacks: ops that are bound to the reference. columns: names of the numbers that features keep
+    for each row, which requests may bring."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -129,6 +130,7 @@ class LoadedModel:
     cache_bytes: int
     device: str = ""
     fallbacks: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
