@@ -22,7 +22,6 @@ from tessera.cli.progress import ProgressLine
 from tessera.cli.report import report
 from tessera.cli.serve_command import ServeCommand
 from tessera.config import EngineConfig, build_config
-from tessera.config.checkpoint import sampling_defaults
 from tessera.config.environment import Environment, read_environment
 from tessera.errors import ConfigError, ModelError
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 # Flags of the front process; all others are the engine's, by the names of build_config.
 _OWN = frozenset(
-    {"host", "port", "api_key", "chat_template", "generation_config", "shutdown_timeout", "routes"}
+    {"host", "port", "api_key", "chat_template", "shutdown_timeout", "routes"}
     | {"served_model_name", "log_level", "disable_log_requests"}
 )
 MAX_TEMPLATE_BYTES = 2**20
@@ -71,11 +70,10 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
     keys = flags["api_key"] or ((environment.api_key,) if environment.api_key else ())
     if not all(keys):
         raise ConfigError("--api-key must not be empty.")
-    recommended = flags["generation_config"] in (None, "auto")
     return ServerSettings(
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
-        default_sampling=sampling_defaults(Path(config.model.path)) if recommended else {},
+        default_sampling=config.model.sampling_defaults,
         drain_seconds=drain,
     )
 

@@ -26,7 +26,7 @@ class ModelConfig:
     tokenizer: str = ""
     seed: int = 0
     max_logprobs: int = 20
-    sampling_defaults: dict[str, float] = field(default_factory=dict)
+    sampling_defaults: dict[str, float | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

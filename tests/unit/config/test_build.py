@@ -10,7 +10,7 @@ import pytest
 
 from tessera.config import EngineConfig, build_config
 from tessera.config.build import _FIELDS
-from tessera.config.checkpoint import sampling_defaults
+from tessera.config.generation import sampling_defaults
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "a_platform.module:Platform"
