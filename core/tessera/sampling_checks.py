@@ -74,7 +74,7 @@ def check(params: SamplingParams) -> None:
     if params.allowed_token_ids is not None:
         _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
     if params.extra_args is not None:
-        _check_extra_args(params.extra_args)
+        check_extra_args("extra_args", params.extra_args)
     for name in NOT_SERVED:
         if getattr(params, name) is not None:
             raise RequestError(f"{name} is not served yet: leave it out.", param=name)
@@ -157,13 +157,15 @@ def _biases(given: Any) -> dict[int, float]:
     return biases
 
 
-def _check_extra_args(given: Any) -> None:
+def check_extra_args(field: str, given: Any) -> None:
+    """Raises RequestError. field: what the caller calls it."""
     if not isinstance(given, Mapping) or len(given) > MAX_EXTRA_ARGS:
-        raise RequestError(f"extra_args must map at most {MAX_EXTRA_ARGS} names to numbers.", param="extra_args")
+        raise RequestError(f"{field} must map at most {MAX_EXTRA_ARGS} names to numbers.", param=field)
     for name, value in given.items():
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_EXTRA_ARG_CHARS:
-            raise RequestError(f"extra_args has names of 1 to {MAX_EXTRA_ARG_CHARS} characters.", param="extra_args")
-        number(f"extra_args.{name}", value, -math.inf, math.inf)
+            raise RequestError(f"{field} has names of 1 to {MAX_EXTRA_ARG_CHARS} characters.", param=field)
+        if not isinstance(value, bool):
+            number(f"{field}.{name}", value, -math.inf, math.inf)
 
 
 def _sequence(name: str, given: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from tessera.config import ModelConfig
 from tessera.engine.vocabulary import check_logprobs
 from tessera.errors import RequestError
 from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_checks import check_extra_args
 from tessera.server.openai.protocol import GenerationFields
 from tessera.server.settings import Limits
 
@@ -69,9 +70,8 @@ def _most_tokens(defaults: Mapping[str, float]) -> int | None:
 
 def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
     """vllm_xargs, which SamplingParams calls extra_args."""
-    for name, value in (request.vllm_xargs or {}).items():
-        if not isinstance(value, bool | int | float):
-            raise RequestError(f"vllm_xargs.{name[:64]} must be a number.", param=f"vllm_xargs.{name[:64]}")
+    if request.vllm_xargs:
+        check_extra_args("vllm_xargs", request.vllm_xargs)
     return request.vllm_xargs or None
 
 
