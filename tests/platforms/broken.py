@@ -56,7 +56,7 @@ class CuriousPlatform(StrictPlatform):
     """Attention gives what is no key a weight of zero, and multiplies it with whatever lies in memory."""
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (_CuriousAttention(),)
+        return (_CuriousAttention(self.current),)
 
 
 class MixingPlatform(StrictPlatform):

@@ -69,7 +69,7 @@ class Logprobs(NamedTuple):
 
 
 class History(NamedTuple):
-    """The tokens that S rows have. tokens [N, L] int32: of row rows[s] of this table the first num_tokens[s] are known,
+    """The tokens that S rows have. tokens [N, M] int32: of row rows[s] of this table the first num_tokens[s] are known,
     and of these num_prompt[s] are the prompt. rows, num_prompt, num_tokens [S] int32."""
 
     tokens: Tensor
