@@ -7,7 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.conftest import on_socket
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine
 from tests.server.test_errors import check_error
 
@@ -200,3 +201,14 @@ async def test_the_client_s_errors_have_the_field(server):
         with pytest.raises(openai.BadRequestError) as refused:
             await client.chat.completions.create(model=MODEL, messages=[USER], logit_bias={"x": 1})
     assert refused.value.param == "logit_bias"
+
+
+async def test_the_model_s_defaults_hold_where_a_request_does_not_say():
+    defaults = {"temperature": 0.3, "repetition_penalty": 1.2, "max_tokens": 2}
+    engine = FakeEngine()
+    async with in_process(engine, ServerSettings(default_sampling=defaults)) as api:
+        await api.chat()
+        await api.complete()
+        await api.chat(temperature=0.9, repetition_penalty=1, max_tokens=3)
+    said = [(call.params.temperature, call.params.repetition_penalty, call.params.max_tokens) for call in engine.calls]
+    assert said == [(0.3, 1.2, 2), (0.3, 1.2, 16), (0.9, 1.0, 3)]
