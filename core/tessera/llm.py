@@ -15,7 +15,6 @@ import msgspec
 from tqdm import tqdm  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
 from tessera.config import build_config
-from tessera.config.checkpoint import sampling_defaults
 from tessera.engine.engine import Engine
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
@@ -48,6 +47,9 @@ class LLM:
         load_format: str | None = None,
         seed: int | None = None,
         max_model_len: int | None = None,
+        max_logprobs: int | None = None,
+        generation_config: str | None = None,
+        override_generation_config: Mapping[str, Any] | None = None,
         gpu_memory_utilization: float | None = None,
         kv_cache_memory_bytes: int | None = None,
         block_size: int | None = None,
@@ -80,6 +82,9 @@ class LLM:
             load_format=load_format,
             seed=seed,
             max_model_len=max_model_len,
+            max_logprobs=max_logprobs,
+            generation_config=generation_config,
+            override_generation_config=override_generation_config,
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
             block_size=block_size,
@@ -99,7 +104,7 @@ class LLM:
             hf_token=hf_token,
             trust_remote_code=trust_remote_code or None,
         )
-        self._sampling_defaults: dict[str, Any] = dict(sampling_defaults(Path(config.model.path)))
+        self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
         self._tokenizer = Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
         self._offline = OfflineEngine(Engine(dataclasses.replace(config, embedded=True)), self._tokenizer)
 

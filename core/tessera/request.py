@@ -6,7 +6,6 @@ Names, defaults and checks of SamplingParams and RequestOutput are vLLM's where 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,14 +14,7 @@ from typing import Any
 import msgspec
 
 from tessera.arrays import Array
-from tessera.errors import RequestError
-
-MAX_N = 128
-MAX_STOPS = 64
-MAX_STOP_CHARS = 1024
-MAX_LOGPROBS = 64
-GREEDY_BELOW = 1e-5
-LOWEST_TEMPERATURE = 1e-2
+from tessera.sampling_checks import check, effective, normalised
 
 
 class RequestOutputKind(IntEnum):
@@ -37,9 +29,18 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """How the tokens of one request are chosen and when it ends.
 
     n: answers for the prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 is off. seed: 64 bits; the same seed
-    draws the same numbers whatever runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do.
-    logprobs: how many alternatives of each token, 0 gives the chosen token's alone, None none. Raises RequestError for
-    a value that does not hold.
+    draws the same numbers whatever runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do;
+    min_tokens: before so many none of them is drawn. logprobs: how many alternatives of each token, 0 gives the chosen
+    token's alone, -1 the whole vocabulary's, None none; prompt_logprobs: likewise of the prompt's tokens.
+
+    presence_penalty, frequency_penalty: taken off the logits of tokens that the answer has, once and for each time;
+    repetition_penalty: divides (multiplies, where negative) those of tokens that prompt or answer have. logit_bias: by
+    token id, added, clamped to -100 to 100. allowed_token_ids: no other is drawn. bad_words: texts that the answer
+    never completes; bad_words_ids: the same as token ids. stream_interval: new tokens of an answer to wait for before
+    it is given out again. extra_args: numbers for the columns of features, by name.
+
+    structured_outputs, thinking_token_budget, repetition_detection are known and not served yet. Raises RequestError
+    for a value that does not hold.
     """
 
     n: int = 1
@@ -58,88 +59,35 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None
+    spaces_between_special_tokens: bool = True
+    stream_interval: int | None = None
+    extra_args: dict[str, Any] | None = None
+    structured_outputs: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
 
     def __post_init__(self) -> None:
-        set_ = msgspec.structs.force_setattr
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        set_(self, "stop", stops)
-        set_(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        if self.seed == -1:
-            set_(self, "seed", None)
-        if self.top_k == -1:
-            set_(self, "top_k", 0)
-        self._check()
-        if self.temperature < GREEDY_BELOW:
-            for name, off in (("temperature", 0.0), ("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
-                set_(self, name, off)
-        elif self.temperature < LOWEST_TEMPERATURE:
-            set_(self, "temperature", LOWEST_TEMPERATURE)
+        for name, value in normalised(self).items():
+            msgspec.structs.force_setattr(self, name, value)
+        check(self)
+        for name, value in effective(self).items():
+            msgspec.structs.force_setattr(self, name, value)
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    def _check(self) -> None:
-        _integer("n", self.n, 1, MAX_N)
-        _number("temperature", self.temperature, 0.0, math.inf)
-        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _integer("top_k", self.top_k, 0, 2**31 - 1)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), 2**64 - 1)
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(
-                f"min_tokens must be at most max_tokens={self.max_tokens}, got {self.min_tokens}.", param="min_tokens"
-            )
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        self._check_stops()
-        if self.n > 1 and self.temperature < GREEDY_BELOW:
-            raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {self.n}.", param="n")
-
-    def _check_stops(self) -> None:
-        stops: Sequence[Any] = self.stop or ()  # callers need not be typed
-        ids = self.stop_token_ids or ()
-        if len(stops) > MAX_STOPS:
-            raise RequestError(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}.", param="stop")
-        for text in stops:
-            if not isinstance(text, str) or not text or len(text) > MAX_STOP_CHARS:
-                raise RequestError(f"stop strings must have 1 to {MAX_STOP_CHARS} characters.", param="stop")
-        if stops and not self.detokenize:
-            raise RequestError("stop strings need detokenize=True.", param="stop")
-        if len(ids) > MAX_STOPS:
-            raise RequestError(f"stop_token_ids takes at most {MAX_STOPS} ids, got {len(ids)}.", param="stop_token_ids")
-        for token in ids:
-            _integer("stop_token_ids", token, 0, 2**31 - 1)
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, got {_shown(value)}.", param=name)
-    if not low <= value <= high:
-        raise RequestError(
-            f"{name} must be at least {low}{'' if high >= 2**31 - 1 else f' and at most {high}'}, got {value}.",
-            param=name,
-        )
-
-
-def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise RequestError(f"{name} must be a finite number, got {_shown(value)}.", param=name)
-    if value < low or value > high or (open_low and value == low):
-        bounds = (
-            f"in ({low:g}, {high:g}]"
-            if open_low
-            else f"at least {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
-        )
-        raise RequestError(f"{name} must be {bounds}, got {value:g}.", param=name)
-
-
-def _shown(value: Any) -> str:
-    return str(value)[:40] if isinstance(value, (int, float, str)) else type(value).__name__
+    @property
+    def penalised(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
 class TensorRef(msgspec.Struct, frozen=True, array_like=True):
@@ -225,7 +173,8 @@ class RequestMetrics:
 
 @dataclass
 class RequestOutput:
-    """What is known of a request's answers; `outputs` in the order of their index."""
+    """What is known of a request's answers; `outputs` in the order of their index. prompt_logprobs: an entry a token of
+    the prompt, None for the first; with the first output only where each holds what is new."""
 
     request_id: str
     prompt: str | None
@@ -234,3 +183,4 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    prompt_logprobs: list[Mapping[int, Logprob] | None] | None = None

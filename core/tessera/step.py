@@ -126,6 +126,17 @@ class RowLogprobs(msgspec.Struct, array_like=True):
     ranks: Array
 
 
+class ScoredTokens(msgspec.Struct, array_like=True):
+    """Known tokens of a row, from position start on: [tokens, 1 + k] ids and log probabilities, the known token first;
+    their ranks [tokens]."""
+
+    row: int
+    start: int
+    ids: Array
+    logprobs: Array
+    ranks: Array
+
+
 class RowError(msgspec.Struct, array_like=True):
     """A row that could not be computed; the others of the step stand."""
 
@@ -146,7 +157,8 @@ class StepStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(msgspec.Struct, array_like=True):
-    """What came of a step: rows[i] drew counts[i] (0..k) of `tokens`, in order."""
+    """What came of a step: rows[i] drew counts[i] (0..k) of `tokens`, in order. scored: prompts' tokens that were asked
+    for and whose hidden states were computed."""
 
     step: int
     rows: Array
@@ -159,6 +171,7 @@ class StepOutput(msgspec.Struct, array_like=True):
     stats: StepStats = StepStats()
     epoch: int = 0
     version: int = VERSION
+    scored: list[ScoredTokens] = []
 
 
 class Masks(msgspec.Struct, array_like=True):

@@ -11,6 +11,7 @@ import pytest
 from starlette.routing import Route
 
 from tessera.cli.serve_flags import ALWAYS_ON, FLAGS
+from tessera.config import ModelConfig
 from tessera.server.app import create_app
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import on_socket
@@ -58,7 +59,7 @@ def test_the_limits_are_those_of_the_code():
         "content parts, tool calls of a chat": f"{limits.content_parts} each",
         "`tools`": f"{limits.tools_bytes // MIB} MiB",
         "`chat_template_kwargs`": f"{limits.template_kwargs_bytes // KIB} KiB",
-        "`top_logprobs`, `logprobs`": str(limits.top_logprobs),
+        "`top_logprobs`, `logprobs`": str(ModelConfig.max_logprobs),
         "`cache_salt`": f"{limits.salt_chars} characters",
         "`request_id`": f"{limits.request_id_chars} characters",
         "`tokens` of `/detokenize`": str(limits.detokenize_tokens),

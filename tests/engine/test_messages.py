@@ -18,8 +18,8 @@ from tessera.arrays import int32
 from tessera.engine import messages, process
 from tessera.engine.messages import AddRequests, Codec, EngineStats, Failure, Refused, Report, StartUp
 from tessera.request import EncoderItem, Request, SamplingParams, TensorRef
-from tessera.scheduler.progress import Finished, KeyLogprobs, Progressed, Started
-from tessera.step import RowLogprobs
+from tessera.scheduler.progress import Finished, KeyLogprobs, KeyScored, Progressed, Started
+from tessera.step import RowLogprobs, ScoredTokens
 from tests.engine import fakes
 
 REQUEST = Request(
@@ -44,6 +44,7 @@ PROGRESSED = Progressed(
     finished=[Finished(2**40, "stop", 6)],
     logprobs=[KeyLogprobs(2**40, RowLogprobs(0, int32([[5, 1]]), np.float32([[-1, -2]]), int32([1])))],
     started=[Started(2**40, 3, 1.25)],
+    scored=[KeyScored(2**40, ScoredTokens(0, 1, int32([[7, 1]]), np.float32([[-3, -1]]), int32([4])))],
 )
 
 
@@ -201,7 +202,9 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
             requests.send(exploding(marker))
             requests.send(mutated(whole, number, 0xC1))
             requests.send(mutated(whole, number, number % 256))
-        requests.send(codec.pack_request(AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1)])))
+        requests.send(
+            codec.pack_request(AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1, columns={})]))
+        )
         end = time.monotonic() + 10
         while True:
             report = codec.unpack_answer(answers.recv())

@@ -49,14 +49,14 @@ class MovingPlatform(StrictPlatform):
     """A plan is made of new tensors for each launch."""
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (_MovingAttention(),)
+        return (_MovingAttention(self.current),)
 
 
 class CuriousPlatform(StrictPlatform):
     """Attention gives what is no key a weight of zero, and multiplies it with whatever lies in memory."""
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (_CuriousAttention(),)
+        return (_CuriousAttention(self.current),)
 
 
 class MixingPlatform(StrictPlatform):

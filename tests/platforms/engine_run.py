@@ -13,7 +13,7 @@ from tessera.config import build_config
 from tessera.engine.engine import Engine
 from tessera.request import Request, SamplingParams
 from tessera.scheduler.progress import Finished, Progressed
-from tessera.step import RowLogprobs, SchedulerOutput
+from tessera.step import RowLogprobs, SchedulerOutput, ScoredTokens
 from tests.platforms.watched import WATCHED, WatchedExecutor
 
 PLATFORMS: Mapping[str, str] = {
@@ -26,7 +26,7 @@ PLATFORMS: Mapping[str, str] = {
 
 
 class EngineRun:
-    """answers, logprobs, ended, cached: by key. Flags are those of build_config."""
+    """answers, logprobs, scored, ended, cached: by key. Flags are those of build_config."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class EngineRun:
         self.engine = Engine(config, executor=executor)
         self.answers: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[RowLogprobs]] = {}
+        self.scored: dict[int, list[ScoredTokens]] = {}
         self.ended: dict[int, str] = {}
         self.stop_tokens: dict[int, int | None] = {}
         self.cached: dict[int, int] = {}
@@ -92,7 +93,7 @@ class EngineRun:
         **params: Any,
     ) -> int:
         key = len(self.answers)
-        self.answers[key], self.logprobs[key] = [], []
+        self.answers[key], self.logprobs[key], self.scored[key] = [], [], []
         sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": max_tokens, **params})
         self.engine.add(
             Request(
@@ -139,6 +140,8 @@ class EngineRun:
             self.answers[key] += [next(tokens) for _ in range(count)]
         for row in progressed.logprobs:
             self.logprobs[row.key].append(row.logprobs)
+        for of in progressed.scored:
+            self.scored[of.key].append(of.scored)
         for started in progressed.started:
             self.cached.setdefault(started.key, started.num_cached_tokens)
         self._end(progressed.finished)

@@ -151,7 +151,7 @@ class FakeEngine:
                 self.steps += 1
                 finished = self._extend(answers, number, params)
                 if params.output_kind is RequestOutputKind.DELTA or finished:
-                    yield self._output(request_id, prompt, answers)
+                    yield self._output(request_id, prompt, answers, params)
                 if finished:
                     return
                 if params.output_kind is RequestOutputKind.DELTA:
@@ -201,10 +201,20 @@ class FakeEngine:
                 answer.stop_reason = script.stop_reason if ended else None
         return ended or cut
 
-    def _output(self, request_id: str, prompt: Sequence[int], answers: list[CompletionOutput]) -> RequestOutput:
+    def _output(
+        self, request_id: str, prompt: Sequence[int], answers: list[CompletionOutput], params: SamplingParams
+    ) -> RequestOutput:
         finished = all(answer.finished for answer in answers)
         cached = self.script.num_cached_tokens
-        return RequestOutput(request_id, None, list(prompt), answers, finished, num_cached_tokens=cached)
+        scored = None
+        if params.prompt_logprobs is not None:
+            assert self.tokenizer is not None
+            texts = [self.tokenizer.token_text(token).text for token in prompt]
+            count = params.prompt_logprobs
+            scored = [None] + [position(t, text, count) for t, text in zip(prompt[1:], texts[1:], strict=True)]
+        return RequestOutput(
+            request_id, None, list(prompt), answers, finished, num_cached_tokens=cached, prompt_logprobs=scored
+        )
 
 
 def position(token: int, text: str, count: int) -> dict[int, Logprob]:

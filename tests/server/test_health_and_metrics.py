@@ -179,7 +179,7 @@ async def test_a_label_is_escaped():
 
 
 async def test_a_request_is_one_line_in_the_log_without_its_content(api, caplog):
-    caplog.set_level(logging.INFO, "tessera.server")
+    caplog.set_level(logging.INFO, "tessera.server.access")
     await api.client.post("/v1/chat/completions?secret=1", headers={"X-Request-Id": "rid"}, json={"model": "hidden"})
     await api.client.get("/health")
     (record,) = caplog.records

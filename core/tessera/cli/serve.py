@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 # Flags of the front process; all others are the engine's, by the names of build_config.
 _OWN = frozenset(
     {flag.name for flag in FLAGS if flag.group in ("server", "security", "logging")}
-    | {"served_model_name", "generation_config", "override_generation_config"}
-    | {"chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
+    | {"served_model_name", "chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
 )
 
 

@@ -40,10 +40,12 @@ FLAGS: tuple[Flag, ...] = (
     Flag("chat_template_content_format", "model", "How it takes a message's content.", "choice", default="auto",
          choices=("auto", "string", "openai")),
     Flag("default_chat_template_kwargs", "model", 'Variables for it, such as \'{"enable_thinking": false}\'.', "json"),
-    Flag("generation_config", "model", "Whose sampling defaults hold: auto is the model's, vllm nobody's; a FOLDER's "
-         "max_new_tokens is the most of any answer.", default="auto", metavar="auto|vllm|FOLDER"),
+    Flag("generation_config", "model", "Whose sampling defaults hold: auto is the model's, none nobody's; a FOLDER's "
+         "max_new_tokens is the most of any answer.", default="auto", metavar="auto|none|FOLDER"),
     Flag("override_generation_config", "model", 'Defaults to put over them, such as \'{"max_new_tokens": 512}\'.',
          "json"),
+    Flag("max_logprobs", "model", "Most log probabilities a token that a request may ask for; -1 is all.", "int",
+         default="20"),
     Flag("load_format", "model", "Where weights come from; dummy draws random ones.", "choice", default="auto",
          choices=("auto", "safetensors", "dummy"), common=True),
     Flag("seed", "model", "Seed of random weights, and of requests without one.", "int", default="0"),
@@ -138,7 +140,6 @@ _LATER = [
     "--middleware",
     "--cpu-offload-gb",
     "--swap-space",
-    "--max-logprobs",
     "--logits-processors",
     "--compilation-config",
     "--distributed-executor-backend",

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tessera.cli.address import is_loopback
 from tessera.cli.tls import tls_context
 from tessera.config import EngineConfig
-from tessera.config.checkpoint import SAMPLING_FIELDS, answer_limit, sampling_defaults
 from tessera.config.environment import Environment
-from tessera.errors import ConfigError, RequestError
-from tessera.request import SamplingParams
+from tessera.errors import ConfigError
 from tessera.server.settings import AnswerLimits, CorsRules, ServerSettings
 
 if TYPE_CHECKING:
@@ -21,14 +19,13 @@ if TYPE_CHECKING:
 MAX_SECONDS = 86_400.0
 MAX_RESTARTS = 1000
 MAX_KEYS_BYTES = 2**20
-_NO_DEFAULTS = ("none", "vllm")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment: Environment) -> ServerSettings:
     """Raises ConfigError, ModelError."""
     keys = api_keys(flags, environment)
-    sampling, answers = generation_defaults(flags, Path(config.model.path))
+    sampling, answers = generation_defaults(flags, config)
     return ServerSettings(
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
@@ -77,35 +74,19 @@ def _keys_in(file: str) -> list[str]:
     return keys
 
 
-def generation_defaults(flags: Mapping[str, Any], model: Path) -> tuple[dict[str, float], AnswerLimits]:
+def generation_defaults(flags: Mapping[str, Any], config: EngineConfig) -> tuple[dict[str, float], AnswerLimits]:
     """Sampling of requests that say nothing, and how long answers may be.
 
     As in vLLM: max_new_tokens of the model's own file is what a chat gets that does not say; of a folder or an override
     that the operator named, nobody gets more.
     """
-    source, override = flags["generation_config"], dict(flags["override_generation_config"] or {})
-    folder = model if source in (None, "auto") else None if source in _NO_DEFAULTS else _generation_folder(source)
-    sampling = {} if folder is None else dict(sampling_defaults(folder))
-    limit = None if folder is None else answer_limit(folder)
-    most = override.pop("max_new_tokens", None if folder is model else limit)
-    unknown = sorted(set(override) - set(SAMPLING_FIELDS))
-    if unknown:
-        known = ", ".join((*SAMPLING_FIELDS, "max_new_tokens"))
-        raise ConfigError(f"--override-generation-config cannot have {unknown[0][:40]!r}; there is {known}.")
-    try:
-        SamplingParams(**override, max_tokens=most)
-    except (RequestError, TypeError) as error:
-        raise ConfigError(
-            f"--override-generation-config: {str(error).replace('max_tokens', 'max_new_tokens')}"
-        ) from error
-    return {**sampling, **override}, AnswerLimits(default=limit, most=most)
-
-
-def _generation_folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    if not (folder / "generation_config.json").is_file():
-        raise ConfigError(f"--generation-config '{name}' is no folder with a generation_config.json, nor auto or vllm.")
-    return folder
+    sampling = dict(config.model.sampling_defaults)
+    limit = sampling.pop("max_tokens", None)
+    if limit is None:
+        return sampling, AnswerLimits()
+    named = flags["generation_config"] not in (None, "auto")
+    named = named or "max_new_tokens" in (flags["override_generation_config"] or {})
+    return sampling, AnswerLimits(default=int(limit), most=int(limit) if named else None)
 
 
 def allowed_hosts(flags: Mapping[str, Any], *, guarded: bool) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, names_in, read_checkpoint
 from tessera.config.engine import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from tessera.config.environment import default_threads
+from tessera.config.generation import generation_folder, sampling_defaults
 from tessera.config.hub import HubAccess, fetch_model, fetch_tokenizer, is_repository
 from tessera.config.refusals import refuse_tokenizer
 from tessera.errors import ConfigError, ModelError
@@ -37,6 +38,9 @@ _FIELDS = {
     "dtype": "model.dtype",
     "max_model_len": "model.max_model_len",
     "load_format": "model.load_format",
+    "max_logprobs": "model.max_logprobs",
+    "generation_config": "model.sampling_defaults",
+    "override_generation_config": "model.sampling_defaults",
     "tensor_parallel_size": "parallel.tensor_parallel_size",
     "threads": "parallel.threads",
     "gpu_memory_utilization": "cache.memory_utilization",
@@ -65,6 +69,9 @@ def build_config(
     dtype: str | None = None,
     max_model_len: int | None = None,
     load_format: str | None = None,
+    max_logprobs: int | None = None,
+    generation_config: str | None = None,
+    override_generation_config: str | Mapping[str, Any] | None = None,
     tensor_parallel_size: int | None = None,
     threads: int | None = None,
     gpu_memory_utilization: float | None = None,
@@ -91,8 +98,10 @@ def build_config(
 
     model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
     an installed one, or "package.module:Class"; None lets the probes decide. threads: of each worker on the host.
-    max_waiting: requests that may wait. steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises
-    ConfigError, ModelError, PlatformError.
+    max_waiting: requests that may wait. max_logprobs: of a token, -1 the whole vocabulary's. generation_config: whose
+    sampling defaults hold, "auto" (the model's), "none" or a folder; override_generation_config: further ones, as JSON
+    or a mapping. steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises ConfigError, ModelError,
+    PlatformError.
     """
     given = frozenset(_FIELDS[name] for name, value in locals().items() if name in _FIELDS and value is not None)
     if trust_remote_code:
@@ -113,6 +122,9 @@ def build_config(
         load_format=load_format or "auto",
         max_model_len=max_model_len,
         seed=_within("seed", 0 if seed is None else seed, 0, 2**64 - 1),
+        max_logprobs=20 if max_logprobs is None else _within("max_logprobs", max_logprobs, -1, 2**31 - 1),
+        generation_config=generation_config,
+        override=override_generation_config,
     )
     return EngineConfig(
         model=model_config,
@@ -154,6 +166,9 @@ def _model(
     load_format: str,
     max_model_len: int | None,
     seed: int,
+    max_logprobs: int,
+    generation_config: str | None,
+    override: str | Mapping[str, Any] | None,
 ) -> ModelConfig:
     _one_of("dtype", dtype, DTYPES)
     _one_of("load_format", load_format, LOAD_FORMATS)
@@ -161,17 +176,20 @@ def _model(
     folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
     checkpoint = read_checkpoint(folder, weights=weights)
     tokenizer_folder = None if skip_tokenizer else _tokenizer_folder(folder, name, tokenizer, hub)
+    recommended = generation_folder(generation_config, folder)
     return ModelConfig(
         path=str(folder.resolve()),
         served_name=_served_name(served_name or name),
         checkpoint=checkpoint.config,
         vocab_size=checkpoint.vocab_size,
         max_model_len=_max_model_len(checkpoint, max_model_len),
-        eos_token_ids=eos_token_ids(checkpoint, tokenizer_folder),
+        eos_token_ids=eos_token_ids(checkpoint, tokenizer_folder, recommended),
         dtype=_SPELLINGS.get(dtype, dtype),
         load_format=load_format,
         tokenizer="" if tokenizer_folder is None else str(tokenizer_folder.resolve()),
         seed=seed,
+        max_logprobs=max_logprobs,
+        sampling_defaults=sampling_defaults(recommended, override),
     )
 
 

@@ -107,11 +107,13 @@ def _count(folder: Path, config: Mapping[str, Any], name: str) -> int:
 # ---- tokens that end an answer -----------------------------------------------
 
 
-def eos_token_ids(checkpoint: Checkpoint, tokenizer: Path | None) -> tuple[int, ...]:
-    """Those of generation_config.json, else of config.json, and the tokenizer's own. tokenizer: its folder. Raises
-    ModelError."""
+def eos_token_ids(
+    checkpoint: Checkpoint, tokenizer: Path | None, generation_config: Path | None = None
+) -> tuple[int, ...]:
+    """Those of generation_config.json, else of config.json, and the tokenizer's own. tokenizer, generation_config:
+    their folders. Raises ModelError."""
     folder, text = checkpoint.folder, _text_config(checkpoint.folder, checkpoint.config)
-    path = folder / "generation_config.json"
+    path = (generation_config or folder) / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     source = generation if generation.get("eos_token_id") is not None else text
     ids = _token_ids(source.get("eos_token_id"), folder)
@@ -183,28 +185,3 @@ def _read_bytes(path: Path) -> bytes:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-# ---- sampling defaults ----------------------------------------------------------
-
-SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")
-
-
-def sampling_defaults(folder: Path) -> dict[str, float]:
-    """What the model's authors recommend (generation_config.json) for requests that do not say. Raises ModelError."""
-    path = folder / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
-    found = {name: generation[name] for name in SAMPLING_FIELDS if generation.get(name) is not None}
-    for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelError(f"{name} in '{path}' is not a number.")
-    return found
-
-
-def answer_limit(folder: Path) -> int | None:
-    """max_new_tokens of generation_config.json; None where it says nothing. Raises ModelError."""
-    path = folder / "generation_config.json"
-    limit = read_json(path).get("max_new_tokens") if path.is_file() else None
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 2**31):
-        raise ModelError(f"max_new_tokens in '{path}' is not a positive whole number.")
-    return limit

@@ -11,7 +11,9 @@ from typing import Any
 class ModelConfig:
     """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name.
     eos_token_ids end an answer. max_model_len: most tokens of prompt and answer together. tokenizer: folder of the
-    tokenizer, "" where none is loaded."""
+    tokenizer, "" where none is loaded. max_logprobs: a request may have of a token, -1 the whole vocabulary's.
+    sampling_defaults: what the model's authors recommend, for requests that do not say, by the names of
+    SamplingParams."""
 
     path: str
     served_name: str
@@ -23,6 +25,8 @@ class ModelConfig:
     load_format: str = "auto"  # "auto", "safetensors" or "dummy"
     tokenizer: str = ""
     seed: int = 0
+    max_logprobs: int = 20
+    sampling_defaults: dict[str, float | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

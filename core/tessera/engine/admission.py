@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.engine.vocabulary import resolved
 from tessera.errors import RequestError
 from tessera.request import Request, SamplingParams
 
@@ -23,11 +25,12 @@ UNSEEDED = 1 << 63
 @dataclass(frozen=True)
 class Prompt:
     """A prompt that holds its limits. text: None where it came as ids. ids: [tokens] int32. max_tokens: of each answer,
-    bounded by the context."""
+    bounded by the context. params: as the engine takes them."""
 
     text: str | None
     ids: Array
     max_tokens: int
+    params: SamplingParams
 
 
 class Admission:
@@ -39,7 +42,7 @@ class Admission:
     ) -> None:
         self._shorten = shorten
         self._tokenizer = tokenizer
-        self._vocab_size = config.model.vocab_size
+        self._model = config.model
         self._max_model_len = max_model_len
         self._random = np.random.default_rng(config.seed)
         self._next_key = 0
@@ -51,26 +54,30 @@ class Admission:
                 "There is no tokenizer (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
             )
         ids = self._checked(self._encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt)
-        return Prompt(prompt if isinstance(prompt, str) else None, ids, self._bounded(ids.size, params.max_tokens))
+        text = prompt if isinstance(prompt, str) else None
+        max_tokens = self._bounded(ids.size, params.max_tokens)
+        return Prompt(text, ids, max_tokens, resolved(params, self._model, self._tokenizer))
 
     def requests(
-        self, prompt: Prompt, params: SamplingParams, request_id: str, *, arrival: float, priority: int, cache_salt: str
+        self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str
     ) -> list[Request]:
-        """One request for each of params.n answers; the others share the first one's prompt."""
-        first = self._next_key
+        """One request for each of params.n answers; the others share the first one's prompt, which is scored once."""
+        first, params = self._next_key, prompt.params
+        others = params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
         self._next_key += params.n
         return [
             Request(
                 key=first + index,
                 request_id=request_id if params.n == 1 else f"{index}_{request_id}",
                 prompt=prompt.ids,
-                params=params,
+                params=others if index else params,
                 max_tokens=prompt.max_tokens,
                 seed=self._seed(params, index),
                 arrival=arrival,
                 priority=priority,
                 salt=cache_salt,
                 leader=first if index else -1,
+                columns={name: float(value) for name, value in (params.extra_args or {}).items()},
             )
             for index in range(params.n)
         ]
@@ -93,10 +100,11 @@ class Admission:
             raise _not_ids() from error
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise _not_ids()
-        outside = array[(array < 0) | (array >= self._vocab_size)]
+        outside = array[(array < 0) | (array >= self._model.vocab_size)]
         if outside.size:
             raise RequestError(
-                f"Token id {outside[0]} is out of the vocabulary: ids are 0 to {self._vocab_size - 1}.", param="prompt"
+                f"Token id {outside[0]} is out of the vocabulary: ids are 0 to {self._model.vocab_size - 1}.",
+                param="prompt",
             )
         return array.astype(np.int32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tessera.engine.logprobs import by_token, total
 from tessera.request import CompletionOutput, Logprob, RequestMetrics, RequestOutputKind, SamplingParams
 from tessera.text import IncrementalDetokenizer, StopChecker
 
@@ -17,7 +18,9 @@ class TextOutput:
     """The text of one answer's tokens, with its stop strings looked for."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> None:
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt, params.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+        )
         self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
         self._unarmed = params.min_tokens
 
@@ -66,6 +69,13 @@ class Completion:
         self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
         self._taken = 0
+        self._interval = params.stream_interval or 1
+
+    @property
+    def due(self) -> bool:
+        """Whether there is enough for another output: always the first token and the end."""
+        waited = len(self.token_ids) - self._taken >= self._interval
+        return self.changed and (waited or not self._taken or self.finish_reason is not None)
 
     def extend(self, tokens: Sequence[int], logprobs: RowLogprobs | None, *, hide_last: bool) -> None:
         """New tokens; hide_last: the last of them ended the answer and leaves no text. Ends the answer where a stop
@@ -111,14 +121,6 @@ class Completion:
         )
 
     def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
-        rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
-        for ids, values, rank in rows:
-            position = {ids[0]: Logprob(values[0], rank, self._decoded(ids[0]))}
-            for order, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
-                if token not in position:
-                    position[token] = Logprob(value, order, self._decoded(token))
-            positions.append(position)
-            self._cumulative_logprob += values[0]
-
-    def _decoded(self, token: int) -> str | None:
-        return None if self._tokenizer is None else self._tokenizer.token_text(token).text
+        added = by_token(new, count, self._tokenizer)
+        positions += added
+        self._cumulative_logprob += total(added)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tessera.config import EngineConfig
 from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.startup import Started, start_up
+from tessera.errors import RequestError
 from tessera.executor.base import executor_path
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
@@ -42,6 +43,7 @@ class Engine:
         self._executor = started.executor
         self._depth = depth(started.config, started.executor.platform.capabilities)
         self._scheduler = make_scheduler(started, policy, self._depth)
+        self._columns = frozenset(started.loaded.columns)
         self._in_flight: deque[Future[StepOutput]] = deque()
         self.info = describe(started)
 
@@ -57,7 +59,12 @@ class Engine:
         return self._scheduler.update(self._in_flight.popleft().result())
 
     def add(self, request: Request) -> None:
-        """Raises OverloadedError where too many wait."""
+        """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
+        for name in request.columns.keys() - self._columns:
+            raise RequestError(
+                f"Nothing here takes the argument '{name}' of extra_args (vllm_xargs): leave it out.",
+                param=f"extra_args.{name}",
+            )
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from tessera.engine.admission import Admission, Prompt
 from tessera.engine.completion import Completion
+from tessera.engine.logprobs import PromptLogprobs
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
-    from tessera.scheduler.progress import Finished, Progressed, Started
+    from tessera.scheduler.progress import Finished, KeyScored, Progressed, Started
     from tessera.step import RowLogprobs
     from tessera.text import Tokenizer
 
@@ -27,21 +28,24 @@ class RequestState:
     def __init__(
         self,
         request_id: str,
+        params: SamplingParams,
         prompt: str | None,
         prompt_ids: list[int],
         requests: list[Request],
         completions: list[Completion],
+        prompt_logprobs: PromptLogprobs | None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_ids
         self.requests = requests
         self.completions = completions
+        self.prompt_logprobs = prompt_logprobs
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
         self.given = False
         """A reader has had some of it: another engine's answer is no answer any more."""
-        self.params = requests[0].params
+        self.params = params
         self.num_unfinished = len(completions)
 
     @property
@@ -54,7 +58,7 @@ class RequestState:
         if self.error is not None:
             raise self.error
         kind = self.params.output_kind
-        changed = [completion for completion in self.completions if completion.changed]
+        changed = [completion for completion in self.completions if completion.due]
         if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
             return None
         self.given = True
@@ -67,6 +71,7 @@ class RequestState:
             finished=self.finished,
             num_cached_tokens=self.num_cached_tokens,
             metrics=_merged([completion.times for completion in self.completions]),
+            prompt_logprobs=None if self.prompt_logprobs is None else self.prompt_logprobs.take(kind),
         )
 
 
@@ -121,11 +126,12 @@ class FrontEnd:
         if len(self._live) + params.n > self._most:
             raise OverloadedError(f"{len(self._live)} requests run or wait already; try again later.")
         requests = self._admission.requests(
-            prompt, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
+            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]
-        state = RequestState(request_id, prompt.text, ids, requests, completions)
+        scores = None if params.prompt_logprobs is None else PromptLogprobs(len(ids), self.tokenizer)
+        state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores)
         self._by_id[request_id] = state
         for request, completion in zip(requests, completions, strict=True):
             self._live[request.key] = (state, completion)
@@ -137,6 +143,8 @@ class FrontEnd:
         update = Update()
         for started in progressed.started:
             self._start(started)
+        for of in progressed.scored:
+            self._score(of)
         finished = {end.key: end for end in progressed.finished}
         logprobs = {row.key: row.logprobs for row in progressed.logprobs}
         for key, tokens in _by_key(progressed):
@@ -206,6 +214,11 @@ class FrontEnd:
             state.num_cached_tokens = started.num_cached_tokens
         completion.times.first_scheduled = started.scheduled_at
         self.metrics.scheduled(completion.times)
+
+    def _score(self, of: KeyScored) -> None:
+        found = self._live.get(of.key)
+        if found is not None and found[0].prompt_logprobs is not None:
+            found[0].prompt_logprobs.add(of.scored)
 
     def _advance(
         self,

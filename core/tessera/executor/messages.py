@@ -84,6 +84,7 @@ class Loaded(msgspec.Struct, tag=True):
     fallbacks: tuple[str, ...]
     granted_bytes: int = 0
     workspace_bytes: int = 0
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
@@ -97,6 +98,7 @@ class Loaded(msgspec.Struct, tag=True):
             loaded.fallbacks,
             loaded.granted_bytes,
             loaded.workspace_bytes,
+            loaded.columns,
         )
 
 

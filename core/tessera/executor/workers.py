@@ -71,6 +71,7 @@ class WorkersExecutor(Executor):
             fallbacks=first.fallbacks,
             granted_bytes=min(answer.granted_bytes for answer in answers),
             workspace_bytes=max(answer.workspace_bytes for answer in answers),
+            columns=first.columns,
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

@@ -72,6 +72,10 @@ class Resource(ABC):
 
 Kind = Literal["decode", "verify", "prefill", "mixed", "encode"]
 
+ALL_POSITIONS = "all_positions"
+"""A bit of a launch key: sample_at is followed by all T tokens. Core sets it where a row asks for the hidden state of
+each of its tokens; such launches are not among the captured ones."""
+
 
 @dataclass(frozen=True)
 class LaunchKey:
@@ -146,7 +150,7 @@ class Launch:
     cache after this launch; on the device, always right. kv_len_host [R] int32 on the host: exact or an upper bound, as
     host_lengths says. q_len_host likewise, always exact. slots: by group [T], block * block size + offset.
     block_tables: by group [R, blocks]. A State group has [R, 1] tables and no slots. sample_at [S]: tokens whose hidden
-    state is sampled. plans: by layer, made by its backend.
+    state is sampled; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer, made by its backend.
     """
 
     key: LaunchKey

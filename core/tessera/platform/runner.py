@@ -122,7 +122,8 @@ class CacheNeeds:
 class LoadedModel:
     """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
     name, for people. fallbacks: ops that are bound to the reference. granted_bytes: of the device, to this engine in
-    all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does not say."""
+    all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does not say.
+    columns: names of the numbers that features keep for each row, which requests may bring."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -132,6 +133,7 @@ class LoadedModel:
     fallbacks: tuple[str, ...] = ()
     granted_bytes: int = 0
     workspace_bytes: int = 0
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

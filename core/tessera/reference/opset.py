@@ -6,24 +6,28 @@ from collections.abc import Iterator
 
 from tessera.platform.ops import (
     AddNormSpec,
+    EditLogitsSpec,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
     LinearSpec,
     LogitsSampleSpec,
+    LogprobsSpec,
+    MaskLogitsSpec,
     MoESpec,
     NormLinearSpec,
     NormSpec,
     Op,
     OpSet,
+    PenaliseSpec,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
     SampleSpec,
 )
 from tessera.platform.quantization import QuantSpec
-from tessera.reference import core, moe, sampling
+from tessera.reference import core, logits, moe, sampling
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _SIZES = ((8, 8), (72, 40), (130, 56))
@@ -112,6 +116,20 @@ REFERENCE = OpSet(
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),
     moe=Op("moe", "moe", compose=moe.moe, parts=("linear", "route", "experts"), sample_specs=_moes),
+    logprobs=Op(
+        "logprobs", "sampling", sampling.logprobs, sample_specs=lambda: (LogprobsSpec(97, k) for k in (0, 1, 5, 97)),
+    ),
+    mask_logits=Op(
+        "mask_logits", "sampling", logits.mask_logits, mutates=("logits",),
+        sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)),
+    ),
+    edit_logits=Op(
+        "edit_logits", "sampling", logits.edit_logits, mutates=("logits",),
+        sample_specs=lambda: (EditLogitsSpec(97, prefix) for prefix in (0, 1, 4)),
+    ),
+    penalise=Op(
+        "penalise", "sampling", logits.penalise, mutates=("logits",), sample_specs=lambda: iter([PenaliseSpec(97)]),
+    ),
     sample=Op("sample", "sampling", sampling.sample, sample_specs=_samples),
     logits_sample=Op(
         "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "sample"),

@@ -10,7 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tessera.platform.ops import BoundOps, HotCall, LogitsSampleSpec, Packed, Sampled, SampleSpec, SamplingRows
+from tessera.platform.ops import (
+    BoundOps,
+    HotCall,
+    LogitsSampleSpec,
+    Logprobs,
+    LogprobsSpec,
+    Packed,
+    Sampled,
+    SampleSpec,
+    SamplingRows,
+)
 
 _GOLDEN = 0x9E3779B9
 
@@ -71,16 +81,21 @@ def sample(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
             scaled = _filtered(scaled, rows)
         noise = -torch.log(-torch.log(uniforms(rows.seed, rows.position, spec.vocab)))
         tokens = torch.where(greedy, tokens, (scaled + noise).argmax(-1))
+    drawn = tokens.to(torch.int32)
     if spec.logprobs < 0:
-        return Sampled(tokens.to(torch.int32))
-    logprobs = torch.log_softmax(logits, dim=-1)
-    drawn = logprobs.gather(-1, tokens[:, None])
-    best, ids = logprobs.topk(spec.logprobs, dim=-1)
-    return Sampled(
-        tokens.to(torch.int32),
-        torch.cat((tokens[:, None], ids), dim=-1).to(torch.int32),
-        torch.cat((drawn, best), dim=-1),
-        (logprobs > drawn).sum(-1).to(torch.int32) + 1,
+        return Sampled(drawn)
+    return Sampled(drawn, *logprobs(LogprobsSpec(spec.vocab, spec.logprobs), logits, drawn))
+
+
+def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
+    """logits [S, vocab] of any float dtype, tokens [S] int32 -> of these tokens and of the most likely ones."""
+    values = torch.log_softmax(logits.float(), dim=-1)
+    own = values.gather(-1, tokens[:, None].long())
+    best, ids = values.topk(spec.logprobs, dim=-1)
+    return Logprobs(
+        torch.cat((tokens[:, None], ids.to(torch.int32)), dim=-1),
+        torch.cat((own, best), dim=-1),
+        (values > own).sum(-1).to(torch.int32) + 1,
     )
 
 

@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tessera.arrays import Array
 from tessera.platform.runner import CachePlan, Column
+from tessera.runner.sampling_columns import SamplingColumns
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
-
-
-@dataclass
-class SamplingColumns:
-    """[rows] each, as SamplingRows has them; logprobs: alternatives asked for, -1 none."""
-
-    temperature: Array
-    top_k: Array
-    top_p: Array
-    min_p: Array
-    seed: Array
-    logprobs: Array
-
-    @classmethod
-    def of(cls, rows: int) -> SamplingColumns:
-        return cls(
-            temperature=np.zeros(rows, np.float32),
-            top_k=np.zeros(rows, np.int32),
-            top_p=np.ones(rows, np.float32),
-            min_p=np.zeros(rows, np.float32),
-            seed=np.zeros(rows, np.int64),
-            logprobs=np.full(rows, -1, np.int32),
-        )
 
 
 class InputBatch:
     """Fixed rows, one more than there can be requests: the last stands for padding. tokens [rows, max_model_len + 1]:
-    known when a row was opened, the last column is nobody's. tables: by group [rows, blocks]."""
+    known when a row was opened, the last column is nobody's. tables: by group [rows, blocks]. eos, vocab: the
+    model's."""
 
-    def __init__(self, plan: CachePlan, columns: Sequence[Column] = ()) -> None:
+    def __init__(self, plan: CachePlan, columns: Sequence[Column], *, eos: Sequence[int], vocab: int) -> None:
         rows = plan.num_rows + 1
         self.null_row = plan.num_rows
         self.spare = plan.max_model_len
@@ -47,7 +25,7 @@ class InputBatch:
         self.tables: list[Array] = [
             np.zeros((rows, group.blocks_of(plan.max_model_len)), np.int32) for group in plan.groups
         ]
-        self.sampling = SamplingColumns.of(rows)
+        self.sampling = SamplingColumns.of(rows, eos, vocab)
         self.columns: dict[str, Array] = {c.name: np.full(rows, c.default, c.dtype) for c in columns}
         self._defaults = {c.name: c.default for c in columns}
 
@@ -58,16 +36,11 @@ class InputBatch:
             _write(table, delta)
 
     def _open(self, opened: RowOpened) -> None:
-        row, params, sampling = opened.row, opened.params, self.sampling
+        row = opened.row
         self.tokens[row, : len(opened.tokens)] = opened.tokens
         for table in self.tables:
             table[row] = 0
-        sampling.temperature[row] = params.temperature
-        sampling.top_k[row] = params.top_k
-        sampling.top_p[row] = params.top_p
-        sampling.min_p[row] = params.min_p
-        sampling.seed[row] = np.uint64(opened.seed & (2**64 - 1)).astype(np.int64)
-        sampling.logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        self.sampling.open(opened)
         for name, column in self.columns.items():
             column[row] = opened.columns.get(name, self._defaults[name])
 

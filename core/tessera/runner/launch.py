@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tessera.arrays import Array
-from tessera.platform.launch import Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
 from tessera.platform.ops import SamplingRows
 from tessera.platform.runner import CachePlan
 from tessera.runner.batch import InputBatch, ragged_arange
@@ -20,12 +20,16 @@ from tessera.step import SchedulerOutput
 @dataclass(frozen=True)
 class Prepared:
     """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which
-    of them draw a token."""
+    of them draw a token. starts: the position of each row's first token, first: its place in the launch. scored: rows
+    that want the hidden state of each of their tokens; where there is one, the launch gives them out."""
 
     launch: Launch
     rows: Array
     next_position: Array
     samples: Array
+    starts: Array
+    first: Array
+    scored: Array
 
 
 class LaunchBuilder:
@@ -50,10 +54,15 @@ class LaunchBuilder:
         blocks = -(-kv_len // self.smallest_block)
         shape = StepShape(decode, 0, step.num_tokens, kv_len, blocks.astype(np.int32), self.bits)
         samples = np.isin(step.rows, step.samples)
-        for cut in self.shapes.launches(shape):
-            part = slice(cut.first, cut.last)
-            launch = self._launch(cut, step.rows[part], step.starts[part], step.num_tokens[part])
-            yield Prepared(launch, step.rows[part], kv_len[part], samples[part])
+        sampling = self.batch.sampling
+        scored = (sampling.scored[step.rows] >= 0) & (step.starts < sampling.num_prompt[step.rows] - 1)
+        for fitting in self.shapes.launches(shape):
+            part = slice(fitting.first, fitting.last)
+            cut = _giving_out_all(fitting) if scored[part].any() else fitting
+            rows, starts, lengths = step.rows[part], step.starts[part], step.num_tokens[part]
+            launch = self._launch(cut, rows, starts, lengths)
+            first = _first_tokens(cut, lengths)
+            yield Prepared(launch, rows, kv_len[part], samples[part], starts, first, scored[part])
 
     def rows_again(self, prepared: Prepared) -> Launch:
         """The launch with its rows and columns as they were: another may have taken the buffers since."""
@@ -70,14 +79,13 @@ class LaunchBuilder:
         padded_rows = _padded(rows, key.rows, self.batch.null_row)
         q_len = _padded(lengths, key.rows, 0)
         kv_len = _padded(starts + lengths, key.rows, 0)
-        if cut.stride:
-            q_start = np.arange(key.rows, dtype=np.int32) * cut.stride
-        else:
-            q_start = np.concatenate(([0], np.cumsum(q_len)[:-1])).astype(np.int32)
+        q_start = _first_tokens(cut, q_len)
         at = ragged_arange(q_start[: len(rows)], lengths)
         token_rows = _scattered(at, np.repeat(rows, lengths), key.tokens, self.batch.null_row)
         positions = _scattered(at, ragged_arange(starts, lengths), key.tokens, 0)
-        last = np.where(q_len > 0, q_start + q_len - 1, 0).astype(np.int32)
+        given_out = np.where(q_len > 0, q_start + q_len - 1, 0).astype(np.int32)
+        if ALL_POSITIONS in key.bits:
+            given_out = np.concatenate((given_out, np.arange(key.tokens, dtype=np.int32)))
         device_positions = put("positions", positions, "int32")
         device_rows = put("token_rows", token_rows, "int32")
         tokens = self.buffers.get("tokens", (key.tokens,), "int32")
@@ -102,7 +110,7 @@ class LaunchBuilder:
             block_tables=[
                 put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))
             ],
-            sample_at=put("sample_at", last, "int32"),
+            sample_at=put("sample_at", given_out, "int32"),
             block_sizes=self.block_sizes,
             columns=self._columns(padded_rows),
         )
@@ -138,6 +146,17 @@ class LaunchBuilder:
         return tables
 
 
+def _giving_out_all(cut: LaunchShape) -> LaunchShape:
+    return replace(cut, key=replace(cut.key, bits=cut.key.bits | {ALL_POSITIONS}))
+
+
+def _first_tokens(cut: LaunchShape, lengths: Array) -> Array:
+    """Where in the launch each row begins."""
+    if cut.stride:
+        return np.arange(len(lengths), dtype=np.int32) * cut.stride
+    return np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int32)
+
+
 def _padded(values: Array, size: int, filler: int) -> Array:
     result = np.full(size, filler, np.int32)
     result[: len(values)] = values
@@ -153,7 +172,8 @@ def _scattered(at: Array, values: Array, size: int, filler: int) -> Array:
 def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
     """Elements of the buffers of the largest launch and of its sampling. columns: of the features."""
     sizes = dict.fromkeys(("positions", "token_rows", "tokens"), tokens)
-    sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "sample_at", "feed"), rows)
+    sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "feed"), rows)
+    sizes["sample_at"] = rows + tokens
     sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
     sizes |= dict.fromkeys((f"column_{name}" for name in columns), rows)
     for number, group in enumerate(plan.groups):

@@ -34,8 +34,10 @@ from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
+from tessera.runner.logits import LogitsEditor
 from tessera.runner.memory import activation_bytes, cache_bytes
 from tessera.runner.sampler import Sampler, bind_ahead
+from tessera.runner.scorer import Scorer, Scoring
 from tessera.runner.services import Services
 from tessera.runner.transfer import PendingStep, SampledRows
 from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats
@@ -81,6 +83,7 @@ class CoreRunner(ModelRunner):
             tuple(fallbacks),
             granted_bytes=budget.total,
             workspace_bytes=workspace,
+            columns=tuple(column.name for feature in self.features for column in feature.columns()),
         )
 
     def _needs(self) -> list[CacheNeeds]:
@@ -124,7 +127,9 @@ class CoreRunner(ModelRunner):
             index_dtype=self.platform.capabilities.index_dtype,
             bits=self.bits,
         )
-        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features)
+        editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind)
+        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
+        self.scorer = Scorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
 
     def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
@@ -165,18 +170,22 @@ class CoreRunner(ModelRunner):
         if masks is not None:
             raise PlatformError("masked rows are not served yet.")
         began = perf_counter()
-        drawn = []
+        drawn: list[SampledRows] = []
+        scored: list[Scoring] = []
         for prepared, hidden in pending.results:
+            rows = prepared.launch.key.rows
+            if prepared.scored.any():
+                scored += self.scorer(hidden[rows:], prepared)
             if not prepared.samples.any():
                 continue
             launch = self.builder.rows_again(prepared)
-            sampled = self.sampler(hidden, launch, prepared.rows, prepared.next_position)
+            sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position)
             self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
         fallbacks = self.build.ops.fallbacks.total()
         stats = StepStats(forward=pending.seconds, sample=perf_counter() - began, fallbacks=fallbacks)
-        return PendingStep(pending.step.step, pending.step.epoch, drawn, stats)
+        return PendingStep(pending.step.step, pending.step.epoch, drawn, scored, stats)
 
     def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
         """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
@@ -186,7 +195,8 @@ class CoreRunner(ModelRunner):
         self.device_tokens[launch.rows, self.buffers.put("feed", target, "int32")] = tokens
 
     def _forward(self, launch: Launch) -> Tensor:
-        """Hidden states of the rows, normed: [R, hidden]."""
+        """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
+        [R + T, hidden]."""
         hidden = self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches)
         return self.model.finish(hidden.at(launch.sample_at))
 

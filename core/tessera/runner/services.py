@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, Source
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
-from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with_extra
+from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
 from tessera.platform.platform import Capabilities, Device
 from tessera.platform.runner import CachePlan, Feature, Model
 from tessera.platform.runner import InputBatch as HostBatch
@@ -24,6 +25,7 @@ from tessera.plugins import load_path, load_registry
 from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
+from tessera.runner.logits import LogitsEditor
 
 
 class Services:
@@ -77,14 +79,19 @@ class Services:
             yield name, self.source.whole(name)
 
     def input_batch(self, plan: CachePlan) -> InputBatch:
-        return InputBatch(plan, [column for feature in self._features for column in feature.columns()])
+        columns = [column for feature in self._features for column in feature.columns()]
+        model = self.config.model
+        return InputBatch(plan, columns, eos=model.eos_token_ids, vocab=model.vocab_size)
 
     def features(self) -> Sequence[Feature]:
         return self._features
 
     def sample(self, logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> Array:
-        host = torch.as_tensor(logits)
-        columns = batch.sampling
+        assert isinstance(batch, InputBatch), "the batch that input_batch() made"
+        host, columns = torch.as_tensor(logits), batch.sampling
+        editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
+        if asks := editor.asks(rows):
+            host = editor(asks, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
         sampling = SamplingRows(
             temperature=torch.from_numpy(columns.temperature[rows]),
             top_k=torch.from_numpy(columns.top_k[rows]),
@@ -101,6 +108,13 @@ class Services:
 def source_of(config: EngineConfig) -> Source:
     """Where a configuration's weights come from. Raises ModelError."""
     return Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
+
+
+def reference_call(name: str, spec: Any) -> HotCall:
+    """The hot call of a plain op's reference, on the host."""
+    call = REFERENCE[name].reference
+    assert call is not None
+    return partial(call, spec)
 
 
 def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.platform.ops import Sampled
 from tessera.platform.platform import Device, Future
+from tessera.runner.scorer import Scoring
 from tessera.step import RowLogprobs, StepOutput, StepStats
 
 
@@ -43,11 +44,14 @@ class SampledRows:
 class PendingStep:
     """A step's output: waits for its copies when asked."""
 
-    def __init__(self, step: int, epoch: int, parts: Sequence[SampledRows], stats: StepStats) -> None:
-        self.step, self.epoch, self.parts, self.stats = step, epoch, parts, stats
+    def __init__(
+        self, step: int, epoch: int, parts: Sequence[SampledRows], scored: Sequence[Scoring], stats: StepStats
+    ) -> None:
+        self.step, self.epoch, self.parts, self.scored, self.stats = step, epoch, parts, scored, stats
 
     def done(self) -> bool:
-        return all(copy is None or copy.done() for part in self.parts for copy in part.parts)
+        drawn = all(copy is None or copy.done() for part in self.parts for copy in part.parts)
+        return drawn and all(scoring.done() for scoring in self.scored)
 
     def result(self) -> StepOutput:
         began = perf_counter()
@@ -67,4 +71,5 @@ class PendingStep:
             logprobs=[row for part in self.parts for row in part.logprobs()],
             stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
             epoch=self.epoch,
+            scored=[scoring.result() for scoring in self.scored],
         )

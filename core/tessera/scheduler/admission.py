@@ -95,7 +95,8 @@ class Admission:
         sure."""
         leader = self._leader(request)
         if leader is None:
-            hit = self._cache.get_computed_blocks(request.chain, request.tokens, self._shares.chunk_multiple)
+            chain = request.chain if request.reads_cache else None
+            hit = self._cache.get_computed_blocks(chain, request.tokens, self._shares.chunk_multiple)
             return _Origin(hit.num_tokens, hit=hit)
         shared = request.num_prompt - 1
         return _Origin(shared, leader=leader) if self._rows.num_retired[leader.row] >= shared else None
@@ -183,7 +184,7 @@ class Admission:
         counters.prompt_tokens += request.num_prompt
         if origin.leader is not None:
             counters.forked_tokens += origin.num_tokens
-        elif request.chain is not None:
+        elif request.chain is not None and request.reads_cache:
             counters.prefix_queries_tokens += request.num_prompt
             counters.cached_prompt_tokens += origin.num_tokens
 

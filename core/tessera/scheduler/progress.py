@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array, int32
-from tessera.step import RowLogprobs
+from tessera.step import RowLogprobs, ScoredTokens
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -39,6 +39,11 @@ class KeyLogprobs(msgspec.Struct, frozen=True, array_like=True):
     logprobs: RowLogprobs
 
 
+class KeyScored(msgspec.Struct, frozen=True, array_like=True):
+    key: int
+    scored: ScoredTokens
+
+
 class Progressed(msgspec.Struct, array_like=True):
     """keys [requests] int64: who got tokens; counts [requests] int32 of tokens [sum of counts] int32, in this order. A
     token that ended an answer is among them, as its last."""
@@ -49,6 +54,7 @@ class Progressed(msgspec.Struct, array_like=True):
     finished: list[Finished] = []
     logprobs: list[KeyLogprobs] = []
     started: list[Started] = []
+    scored: list[KeyScored] = []
 
 
 @dataclass

@@ -21,7 +21,14 @@ from tessera.scheduler.draft import Kind, StepDraft
 from tessera.scheduler.in_flight import InFlight, StepInFlight
 from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import Finished, FinishReason, KeyLogprobs, Progressed, SchedulerCounters
+from tessera.scheduler.progress import (
+    Finished,
+    FinishReason,
+    KeyLogprobs,
+    KeyScored,
+    Progressed,
+    SchedulerCounters,
+)
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status, Work
 from tessera.scheduler.shares import TokenShares
@@ -289,6 +296,7 @@ class Scheduler:
         for error in output.errors:
             if rows.going_on(int32([error.row]))[0]:
                 self._end(rows.request(error.row), "error", message=error.message)
+        scored = self._take_scored(output)
         drawn, tokens = self._take_tokens(output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn)
@@ -303,6 +311,7 @@ class Scheduler:
             finished=self.take_finished(),
             logprobs=logprobs,
             started=self._admission.take_started(),
+            scored=scored,
         )
 
     def _take_tokens(self, output: StepOutput) -> tuple[Array, Array]:
@@ -322,6 +331,10 @@ class Scheduler:
             return []
         keys = dict(zip(drawn.tolist(), self._rows.key[drawn].tolist(), strict=True))
         return [KeyLogprobs(keys[of.row], of) for of in output.logprobs if of.row in keys]
+
+    def _take_scored(self, output: StepOutput) -> list[KeyScored]:
+        rows = self._rows
+        return [KeyScored(int(rows.key[of.row]), of) for of in output.scored if rows.going_on(int32([of.row]))[0]]
 
     def _cache_filled(self, step: StepInFlight) -> None:
         """What the step computed is in the cache for sure; units that are full now are known to others from here on."""

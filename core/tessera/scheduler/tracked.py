@@ -47,6 +47,11 @@ class TrackedRequest:
         return len(self.tokens) if self.row == NO_ROW else int(self._rows.num_tokens[self.row])
 
     @property
+    def reads_cache(self) -> bool:
+        """Whether it may start from a prefix that others computed: not while each token of its prompt is asked for."""
+        return self.request.params.prompt_logprobs is None or len(self.tokens) > self.num_prompt
+
+    @property
     def num_computed_tokens(self) -> int:
         return 0 if self.row == NO_ROW else int(self._rows.num_computed[self.row])
 

@@ -12,13 +12,13 @@ from typing import Any
 class Limits:
     """The most a request may hold.
 
-    What SamplingParams checks itself (n, stop, stop_token_ids, logprobs) has its limit there.
+    What SamplingParams checks itself (n, stop, bad_words, logit_bias and so on) has its limit there.
 
     body_bytes: of a request's body. bodies_bytes: of the bodies of all requests in work. other_bytes: of all fields but
-    messages, tools and prompt. prompts: in one completions request. choices: prompts x n. prompt_chars: of one prompt,
-    rendered. messages, content_parts, tool_calls: in one chat request. tools_bytes: of its tools.
-    template_kwargs_bytes: of chat_template_kwargs. body_seconds: until a body has arrived. header_bytes: of the request
-    line and all headers. detokenize_tokens: of one /detokenize.
+    messages, tools, prompt and allowed_token_ids. prompts: in one completions request. choices: prompts x n.
+    prompt_chars: of one prompt, rendered. messages, content_parts, tool_calls: in one chat request. tools_bytes: of its
+    tools. template_kwargs_bytes: of chat_template_kwargs. body_seconds: until a body has arrived. header_bytes: of the
+    request line and all headers. detokenize_tokens: of one /detokenize.
     """
 
     body_bytes: int = 32 * 2**20
@@ -32,7 +32,6 @@ class Limits:
     tool_calls: int = 8192
     tools_bytes: int = 2**20
     template_kwargs_bytes: int = 2**16
-    top_logprobs: int = 20
     salt_chars: int = 256
     request_id_chars: int = 128
     header_bytes: int = 2**16
@@ -85,7 +84,7 @@ class ServerSettings:
 
     served_model_names: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    default_sampling: Mapping[str, float | int] = field(default_factory=dict)
+    default_sampling: Mapping[str, float] = field(default_factory=dict)
     max_requests: int = 8192
     drain_seconds: float = 30.0
     template_threads: int = 2

@@ -13,16 +13,23 @@ from torch import Tensor
 from tessera.platform.ops import (
     AddNormSpec,
     BoundOps,
+    EditLogitsSpec,
+    Edits,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
+    History,
     LinearSpec,
     LogitsSampleSpec,
+    LogprobsSpec,
+    MaskLogitsSpec,
     MoESpec,
     NormLinearSpec,
     NormSpec,
     Packed,
+    PenaliseSpec,
+    Penalties,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
@@ -77,6 +84,30 @@ class OpInputs:
             position=torch.arange(self.tokens) + 5,
         )
 
+    def _history(self, vocab: int) -> History:
+        """A table that knows more rows and columns than are asked for; tokens repeat often."""
+        length = 11
+        num_tokens = self._integers(0, length + 1, self.tokens)
+        return History(
+            tokens=self._integers(0, min(vocab, 7), self.tokens + 2, length),
+            rows=torch.randperm(self.tokens + 2, generator=self.random)[: self.tokens].to(torch.int32),
+            num_prompt=(num_tokens * torch.rand(self.tokens, generator=self.random)).to(torch.int32),
+            num_tokens=num_tokens,
+        )
+
+    def _edits(self, vocab: int, prefix: int) -> Edits:
+        """Three a row; prefixes are of tokens that histories have."""
+        number = 3 * self.tokens
+        value = torch.randn(number, generator=self.random)
+        tokens, length = self._integers(0, 7, number, prefix), self._integers(0, prefix + 1, number)
+        return Edits(
+            row=self._integers(0, self.tokens, number),
+            token=self._integers(0, vocab, number),
+            value=torch.where(torch.arange(number) % 3 == 0, -torch.inf, value),
+            until=self._integers(0, 20, number),
+            prefix=torch.where(torch.arange(prefix) < prefix - length[:, None], -1, tokens),
+        )
+
     # ---- ops ---------------------------------------------------------------------------------------------------------
 
     def _embedding(self, spec: EmbeddingSpec) -> tuple[Any, ...]:
@@ -124,6 +155,21 @@ class OpInputs:
     def _moe(self, spec: MoESpec) -> tuple[Any, ...]:
         experts = spec.experts
         return *self._linear(spec.router), self._weight(experts.gate_up), self._weight(experts.down)
+
+    def _logprobs(self, spec: LogprobsSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.vocab, scale=2.0), self._integers(0, spec.vocab, self.tokens)
+
+    def _mask_logits(self, spec: MaskLogitsSpec) -> tuple[Any, ...]:
+        words = torch.randint(-(2**31), 2**31, (self.tokens, -(-spec.vocab // 32)), generator=self.random)
+        return self._normal(self.tokens, spec.vocab), words.to(torch.int32)
+
+    def _edit_logits(self, spec: EditLogitsSpec) -> tuple[Any, ...]:
+        logits = self._normal(self.tokens, spec.vocab)
+        return logits, self._history(spec.vocab), self._edits(spec.vocab, spec.prefix)
+
+    def _penalise(self, spec: PenaliseSpec) -> tuple[Any, ...]:
+        penalties = Penalties(self._uniform(-2, 2), self._uniform(-2, 2), self._uniform(0.5, 2))
+        return self._normal(self.tokens, spec.vocab), self._history(spec.vocab), penalties
 
     def _sample(self, spec: SampleSpec) -> tuple[Any, ...]:
         return self._normal(self.tokens, spec.vocab, scale=2.0), self._rows()

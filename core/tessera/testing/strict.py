@@ -86,7 +86,7 @@ class StrictPlatform(Platform):
         )
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (StrictAttention(),)
+        return (StrictAttention(self.current),)
 
     def graph_runner(self, device: Device) -> GraphRunner:
         return RecordingGraphs(self.current)
@@ -334,10 +334,14 @@ class StrictAttention(ReferenceAttention):
 
     name = "strict"
 
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(BLOCK_SIZE,), block_multiple=False, host_lengths="none", capture="any")
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+        self.current.launch = launch  # which may be none of those captured
         for tensor in (*launch.slots, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         return super().plan(launch, group, buffers)

@@ -99,7 +99,7 @@ def test_the_models_own_end_of_text_ends_an_answer(start: Start, alone: Alone) -
     end = whole.index(whole[4]) + 1
     assert run.answers[key] == whole[:end]
     assert (run.ended[key], run.stop_tokens[key]) == ("stop", None)
-    assert run.answers[minimum] == whole
+    assert run.answers[minimum] == alone(question, 20, ignore_eos=True, bad_words_ids=[[whole[4]]])
 
 
 def test_answers_end_at_the_context_limit(start: Start, alone: Alone) -> None:

@@ -119,7 +119,7 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
     assert settings.force_include_usage
     assert settings.vllm_metrics
     assert settings.default_sampling == {"temperature": 0.1, "top_k": 20}
-    assert settings.answers == AnswerLimits(default=24, most=99)
+    assert settings.answers == AnswerLimits(default=99, most=99)
     assert settings.chat_template_kwargs == {"enable_thinking": False}
     assert settings.tls is not None
     assert f"https://127.0.0.1:{served.address[1]}" in capsys.readouterr().out
@@ -166,9 +166,9 @@ def test_a_unix_socket_in_place_of_a_port(model, served, tmp_path, capsys):
     [
         ("auto", None, {"temperature": 0.6, "top_k": 20}, AnswerLimits(default=24)),
         ("vllm", None, {}, AnswerLimits()),
-        ("none", '{"max_new_tokens": 5}', {}, AnswerLimits(most=5)),
+        ("none", '{"max_new_tokens": 5}', {}, AnswerLimits(default=5, most=5)),
         ("FOLDER", None, {"top_p": 0.5}, AnswerLimits(default=12, most=12)),
-        ("FOLDER", '{"max_new_tokens": 50, "top_p": 0.9}', {"top_p": 0.9}, AnswerLimits(default=12, most=50)),
+        ("FOLDER", '{"max_new_tokens": 50, "top_p": 0.9}', {"top_p": 0.9}, AnswerLimits(default=50, most=50)),
     ],
 )
 def test_whose_generation_defaults_hold(model, served, tmp_path, source, override, sampling, answers):
@@ -200,12 +200,28 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
         (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
         (["--ssl-keyfile", "x"], 2, "--ssl-keyfile needs a certificate"),
         (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
-        (["--generation-config", "no/such"], 2, "is no folder with a generation_config.json"),
+        (
+            ["--generation-config", "no/such"],
+            2,
+            "must be auto, none or a folder with generation_config.json",
+        ),
         (["--override-generation-config", "[]"], 2, "is no JSON object"),
-        (["--override-generation-config", '{"temprature": 1}'], 2, "cannot have 'temprature'; there is temperature"),
-        (["--override-generation-config", '{"temperature": -1}'], 2, "--override-generation-config: temperature must"),
-        (["--override-generation-config", '{"top_p": "x"}'], 2, "--override-generation-config: top_p must"),
-        (["--override-generation-config", '{"max_new_tokens": 0}'], 2, "max_new_tokens must be"),
+        (
+            ["--override-generation-config", '{"temprature": 1}'],
+            2,
+            "has 'temprature'; it takes temperature",
+        ),
+        (
+            ["--override-generation-config", '{"temperature": -1}'],
+            2,
+            "must be a number from 0",
+        ),
+        (["--override-generation-config", '{"top_p": "x"}'], 2, "top_p in override_generation_config is"),
+        (
+            ["--override-generation-config", '{"max_new_tokens": 0}'],
+            2,
+            "must be a whole number from 1",
+        ),
         (["--uds", "no/such/socket"], 7, "--uds 'no/such/socket' cannot be made"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.config import EngineConfig, build_config
 from tessera.config.build import _FIELDS
-from tessera.config.checkpoint import answer_limit, sampling_defaults
+from tessera.config.generation import sampling_defaults
 from tessera.errors import ConfigError, ModelError
 
 PLATFORM = "a_platform.module:Platform"
@@ -132,15 +132,6 @@ def test_sampling_defaults(folder):
     assert sampling_defaults(folder("other")) == {}
     with pytest.raises(ModelError, match=r"temperature in '.*' is not a number"):
         sampling_defaults(folder("third", generation_config__json={"temperature": "hot"}))
-
-
-def test_answer_limit(folder):
-    assert answer_limit(folder(generation_config__json={"max_new_tokens": 64, "max_length": 20})) == 64
-    assert answer_limit(folder("other")) is None
-    assert answer_limit(folder("open", generation_config__json={"max_new_tokens": None})) is None
-    for number, value in enumerate((0, -1, 1.5, "9", True, 2**31)):
-        with pytest.raises(ModelError, match=r"max_new_tokens in '.*' is not a positive whole number"):
-            answer_limit(folder(f"wrong{number}", generation_config__json={"max_new_tokens": value}))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tessera.reference.attention import ReferenceAttention
 from tessera.testing import HostReads, StrictPlatform
 from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
 from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
-from tessera.testing.strict import BLOCK_SIZE, StrictAttention
+from tessera.testing.strict import BLOCK_SIZE, Current, StrictAttention
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
 CASES = [pytest.param(case, id=str(number)) for number, case in enumerate(attention_cases())]
@@ -171,7 +171,7 @@ def test_attention_is_the_definition(case: AttentionCase) -> None:
 
 def test_attention_caps_its_scores() -> None:
     case = AttentionCase(((1, 30), (9, 20)), block_size=BLOCK_SIZE, softcap=0.7, stride=11)
-    trial = AttentionTrial(StrictAttention(), case)
+    trial = AttentionTrial(StrictAttention(Current()), case)
     for found, expected in zip(trial.run(), trial.expected(), strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 

@@ -38,9 +38,8 @@ _QUICK = Flag("quick", "talk", "{quick}", metavar="TEXT", common=True, aliases=(
 _SYSTEM = Flag("system", "talk", "What the model is told before the conversation.", metavar="TEXT", common=True)
 
 _ENGINE = engine_flags(without={"seed"})
-_DEFAULTS = {"generation_config", "override_generation_config"}
 _TEMPLATE = {"chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
-_FRONT = tuple(replace(flag, common=False) for flag in FLAGS if flag.name in _DEFAULTS | _TEMPLATE)
+_FRONT = tuple(replace(flag, common=False) for flag in FLAGS if flag.name in _TEMPLATE)
 LOCAL = frozenset(flag.name for flag in (*_ENGINE, *_FRONT))
 """Flags that mean something only for a model that runs here."""
 
@@ -81,7 +80,7 @@ COMPLETE = _table(
     "Continue this one text, and end; without it a text is read from a pipe.",
     max_tokens="16",
     own=(),
-    front=tuple(flag for flag in _FRONT if flag.name in _DEFAULTS),
+    front=(),
 )
 
 

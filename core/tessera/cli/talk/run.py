@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 from tessera.cli.client import Client
@@ -66,7 +65,7 @@ def answering(model: str | None, values: Mapping[str, Any]) -> AbstractAsyncCont
 
 def habits_of(values: Mapping[str, Any], config: EngineConfig) -> Habits:
     """As a server of the same flags has them. Raises ConfigError, ModelError."""
-    sampling, limits = generation_defaults(values, Path(config.model.path))
+    sampling, limits = generation_defaults(values, config)
     known = [limit for limit in (limits.default, limits.most) if limit is not None]
     asked = AskedTemplate.of(values) if "chat_template" in values else AskedTemplate()
     return Habits(asked, values.get("default_chat_template_kwargs") or {}, sampling, min(known, default=None))

@@ -17,7 +17,7 @@ from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
-from tessera.server.openai.logprobs import LogprobWriter
+from tessera.server.openai.logprobs import LogprobWriter, TokenNames, of_prompt
 from tessera.server.openai.not_served import asks_for_nothing
 from tessera.server.openai.protocol import (
     AnswerMessage,
@@ -25,8 +25,15 @@ from tessera.server.openai.protocol import (
     ChatCompletion,
     ChatCompletionRequest,
     ChatLogprobs,
+    PromptLogprobs,
 )
-from tessera.server.openai.sampling import check_common, sampling_params
+from tessera.server.openai.sampling import (
+    check_allowed,
+    check_alternatives,
+    check_common,
+    sampling_params,
+    shown_alternatives,
+)
 from tessera.server.openai.template import chat_text, check_sizes
 from tessera.server.settings import Limits
 
@@ -40,9 +47,9 @@ def routes(context: ServerContext) -> list[Route]:
     decoder = RequestDecoder(
         ChatCompletionRequest,
         {**not_served.GENERATION, **not_served.CHAT},
-        large={"messages": limits.body_bytes, "tools": limits.tools_bytes},
+        large={"messages": limits.body_bytes, "tools": limits.tools_bytes, "allowed_token_ids": limits.body_bytes},
         other_bytes=limits.other_bytes,
-        further=lambda envelope: _check_envelope(envelope, limits),
+        further=lambda envelope: _check_envelope(envelope, limits, context.engine.config.model.vocab_size),
         also=("tool_choice", "chat_template_kwargs"),
     )
 
@@ -61,12 +68,13 @@ def routes(context: ServerContext) -> list[Route]:
     return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 
 
-def _check_envelope(envelope: Envelope, limits: Limits) -> None:
+def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None:
     """Raises RequestError.
 
     Tools that the model may not call are not shown to it: nothing here would read a call out of its text.
     """
     check_sizes(envelope, limits)
+    check_allowed(envelope.raw("allowed_token_ids"), vocab_size)
     choice, tools = envelope.raw("tool_choice"), envelope.raw("tools")
     if choice and not asks_for_nothing(choice, ("none",)):
         raise RequestError('tools are not served yet: the only tool_choice is "none".', param="tool_choice")
@@ -83,15 +91,14 @@ def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> 
         request,
         context.settings.default_sampling,
         max_tokens=context.settings.answers.capped(most),
-        logprobs=_logprobs(request, context.settings.limits.top_logprobs),
+        logprobs=_logprobs(context, request),
         detokenize=True,
     )
 
 
-def _logprobs(request: ChatCompletionRequest, most: int) -> int | None:
+def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | None:
     top = request.top_logprobs
-    if top is not None and not 0 <= top <= most:
-        raise RequestError(f"top_logprobs must be 0 to {most}, got {top}.", param="top_logprobs")
+    check_alternatives("top_logprobs", top, context.engine.config.model)
     if top and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
     return (top or 0) if request.logprobs else None
@@ -118,7 +125,9 @@ class ChatAnswer:
         self._request = request
         self._identity = identity
         self._generation = generation
-        self._logprobs = LogprobWriter(context.engine.tokenizer, request.top_logprobs or 0)
+        names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+        vocab_size = context.engine.config.model.vocab_size
+        self._logprobs = LogprobWriter(names, shown_alternatives(request.top_logprobs, vocab_size))
 
     async def whole(self) -> ChatCompletion:
         answers = await collect(self._generation)
@@ -128,7 +137,13 @@ class ChatAnswer:
             model=self._identity.model,
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
             usage=self._generation.usage(),
+            prompt_logprobs=self._prompt_logprobs(),
         )
+
+    def _prompt_logprobs(self) -> PromptLogprobs | msgspec.UnsetType:
+        if self._request.prompt_logprobs is None:
+            return msgspec.UNSET
+        return of_prompt(self._generation.prompt_logprobs_of(0))
 
     def _choice(self, index: int, answer: CompletionOutput) -> ChatChoice:
         return ChatChoice(

@@ -13,13 +13,25 @@ from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
 from tessera.server.openai.chunks import ChunkWriter
-from tessera.server.openai.decode import RequestDecoder
+from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
 from tessera.server.openai.generation import Generation, Identity, collect
-from tessera.server.openai.logprobs import LogprobWriter
+from tessera.server.openai.logprobs import ChoiceLogprobs, LogprobWriter, TokenNames, joined, of_prompt
 from tessera.server.openai.prompts import check_counts, read_prompts
-from tessera.server.openai.protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
-from tessera.server.openai.sampling import check_common, sampling_params
+from tessera.server.openai.protocol import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    PromptLogprobs,
+)
+from tessera.server.openai.sampling import (
+    check_allowed,
+    check_alternatives,
+    check_common,
+    sampling_params,
+    shown_alternatives,
+)
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -29,40 +41,41 @@ def routes(context: ServerContext) -> list[Route]:
     decoder = RequestDecoder(
         CompletionRequest,
         {**not_served.GENERATION, **not_served.COMPLETIONS},
-        large={"prompt": limits.body_bytes},
+        large={"prompt": limits.body_bytes, "allowed_token_ids": limits.body_bytes},
         other_bytes=limits.other_bytes,
-        further=lambda envelope: check_counts(envelope.raw("prompt"), limits, context.engine.info.max_model_len),
+        further=lambda envelope: _check_envelope(envelope, context),
     )
 
     async def read(body: bytes) -> CompletionAnswer:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
+        check_alternatives("logprobs", request.logprobs, context.engine.config.model)
+        # What an answer has at least; of an echo alone it is not shown.
+        only_echo = bool(request.echo) and request.max_tokens == 0
+        max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         params = sampling_params(
             request,
             context.settings.default_sampling,
-            max_tokens=context.settings.answers.capped(
-                DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-            ),
-            logprobs=_logprobs(request, limits.top_logprobs),
+            max_tokens=1 if only_echo else context.settings.answers.capped(max_tokens),
+            logprobs=request.logprobs,
             detokenize=context.engine.tokenizer is not None,
+            prompt_logprobs=request.logprobs if request.echo else None,
         )
         if request.best_of not in (None, params.n):
             raise RequestError("best_of is not served: leave it out or make it equal to n.", param="best_of")
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
         identity = Identity.of("cmpl", request)
-        generation = Generation(context, request, prompts, params, identity.id)
+        generation = Generation(context, request, prompts, params, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
     return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 
 
-def _logprobs(request: CompletionRequest, most: int) -> int | None:
-    if request.logprobs is not None and not 0 <= request.logprobs <= most:
-        raise RequestError(f"logprobs must be 0 to {most}, got {request.logprobs}.", param="logprobs")
-    if request.logprobs is not None and request.echo:
-        raise RequestError("echo together with logprobs is not served yet: leave out one of them.", param="echo")
-    return request.logprobs
+def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
+    """Raises RequestError."""
+    check_counts(envelope.raw("prompt"), context.settings.limits, context.engine.info.max_model_len)
+    check_allowed(envelope.raw("allowed_token_ids"), context.engine.config.model.vocab_size)
 
 
 class CompletionAnswer:
@@ -76,7 +89,10 @@ class CompletionAnswer:
         self._identity = identity
         self._generation = generation
         self._tokenizer = context.engine.tokenizer
-        self._logprobs = LogprobWriter(self._tokenizer, request.logprobs or 0)
+        names = TokenNames(self._tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+        alternatives = shown_alternatives(request.logprobs, context.engine.config.model.vocab_size)
+        writer = LogprobWriter(names, alternatives)
+        self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
 
     async def whole(self) -> Completion:
         answers = await collect(self._generation)
@@ -93,26 +109,30 @@ class CompletionAnswer:
         return CompletionChoice(
             index=index,
             text=echoed + answer.text,
-            logprobs=self._logprobs_of(answer, 0),
+            logprobs=self._logprobs_of(index, answer, echoed if self._request.echo else None),
             finish_reason=answer.finish_reason,
             stop_reason=answer.stop_reason,
             token_ids=answer.token_ids if self._request.return_token_ids else msgspec.UNSET,
+            prompt_logprobs=self._prompt_logprobs(index),
         )
+
+    def _prompt_logprobs(self, index: int) -> PromptLogprobs | msgspec.UnsetType:
+        if self._request.prompt_logprobs is None:
+            return msgspec.UNSET
+        return of_prompt(self._generation.prompt_logprobs_of(index))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = ChunkWriter(self._identity, "text_completion", self._generation, self._request)
-        offsets = [-1] * self._generation.num_choices
+        begun = [False] * self._generation.num_choices
         async for first, output in self._generation.outputs():
             data = []
             for answer in output.outputs:
                 index = first + answer.index
-                text = answer.text
-                first_token = offsets[index] < 0
-                if first_token:
-                    offsets[index] = 0
-                    text = self._echoed(index) + text
-                if text or first_token or self._has_news(answer):
-                    data.append(writer.chunk(self._piece(index, text, answer, offsets)))
+                first_token = not begun[index]
+                begun[index] = True
+                echoed = self._echoed(index) if first_token and self._request.echo else None
+                if first_token or answer.text or self._has_news(answer):
+                    data.append(writer.chunk(self._piece(index, answer, echoed)))
                 if answer.finished:
                     data.append(writer.chunk(chunks.finish(index, b'"text":""', answer)))
             if data:
@@ -120,11 +140,9 @@ class CompletionAnswer:
         if last := writer.last():
             yield last
 
-    def _piece(self, index: int, text: str, answer: CompletionOutput, offsets: list[int]) -> bytes:
-        logprobs = self._logprobs_of(answer, offsets[index])
-        if logprobs is not None:
-            offsets[index] += sum(map(len, logprobs.tokens))
-        content = b'"text":' + encode(text)
+    def _piece(self, index: int, answer: CompletionOutput, echoed: str | None) -> bytes:
+        logprobs = self._logprobs_of(index, answer, echoed)
+        content = b'"text":' + encode((echoed or "") + answer.text)
         ids = chunks.token_ids(answer) if self._request.return_token_ids else b""
         return chunks.piece(index, content, encode(logprobs), ids)
 
@@ -132,8 +150,15 @@ class CompletionAnswer:
         """Tokens that no text shows, or not yet, and that were asked for."""
         return bool(answer.token_ids) and (self._request.logprobs is not None or bool(self._request.return_token_ids))
 
-    def _logprobs_of(self, answer: CompletionOutput, offset: int) -> CompletionLogprobs | None:
-        return None if self._request.logprobs is None else self._logprobs.completion(answer, offset)
+    def _logprobs_of(self, index: int, answer: CompletionOutput, echoed: str | None) -> CompletionLogprobs | None:
+        """echoed: the prompt's text, where this output begins with it."""
+        if self._request.logprobs is None:
+            return None
+        logprobs = self._logprobs[index]
+        if echoed is None:
+            return logprobs.of(answer)
+        ids, positions = self._generation.prompt_of(index).token_ids, self._generation.prompt_logprobs_of(index)
+        return joined(logprobs.of_prompt(ids, positions, echoed), logprobs.of(answer))
 
     def _echoed(self, index: int) -> str:
         if not self._request.echo:

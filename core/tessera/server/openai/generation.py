@@ -14,6 +14,7 @@ import msgspec
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
+from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
 from tessera.server.openai.sampling import cache_salt_of, priority_of
 
@@ -52,7 +53,10 @@ class Generation:
         prompts: Sequence[Prompt],
         params: SamplingParams,
         request_id: str,
+        *,
+        prompt_only: bool = False,
     ) -> None:
+        """prompt_only: nothing of the answers is given out."""
         limits = context.settings.limits
         if len(prompts) * params.n > limits.choices:
             raise RequestError(
@@ -68,6 +72,8 @@ class Generation:
         self._request_id = request_id
         self._cached = [0] * len(prompts)
         self._generated = 0
+        self._prompt_only = prompt_only
+        self._prompt_logprobs: list[Sequence[Position | None]] = [()] * len(prompts)
 
     @property
     def num_choices(self) -> int:
@@ -75,6 +81,10 @@ class Generation:
 
     def prompt_of(self, choice: int) -> Prompt:
         return self.prompts[choice // self.params.n]
+
+    def prompt_logprobs_of(self, choice: int) -> Sequence[Position | None]:
+        """As far as `outputs` has come; empty where none were asked for."""
+        return self._prompt_logprobs[choice // self.params.n]
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """(index of the prompt's first choice, output) as they come. Closing it ends the requests."""
@@ -84,8 +94,11 @@ class Generation:
                 for answer in output.outputs:
                     if answer.finish_reason not in _REASONS:
                         raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
+                    if self._prompt_only:
+                        _blank(answer)
                     self._generated += len(answer.token_ids)
                 self._cached[index] = output.num_cached_tokens
+                self._prompt_logprobs[index] = output.prompt_logprobs or self._prompt_logprobs[index]
                 yield index * self.params.n, output
 
     def usage(self) -> Usage:
@@ -107,6 +120,12 @@ class Generation:
         if self.params.max_tokens is not None or limit is None:
             return self.params
         return msgspec.structs.replace(self.params, max_tokens=limit)
+
+
+def _blank(answer: CompletionOutput) -> None:
+    answer.text, answer.token_ids, answer.stop_reason = "", [], None
+    answer.finish_reason = "length" if answer.finished else None
+    answer.logprobs = None if answer.logprobs is None else []
 
 
 async def merged(

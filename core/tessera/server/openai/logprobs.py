@@ -1,22 +1,47 @@
-"""Log probabilities in the two forms of OpenAI's answers."""
+"""Log probabilities in the forms of OpenAI's answers, and vLLM's of a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import codecs
+from collections.abc import Mapping, Sequence
 
 from tessera.request import CompletionOutput, Logprob
-from tessera.server.openai.protocol import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
-from tessera.text import Tokenizer
+from tessera.server.openai.protocol import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+from tessera.text import IncrementalDetokenizer, Tokenizer
 
 # JSON has no infinity; OpenAI's own answers stand at this for the impossible.
 LOWEST = -9999.0
+_PART_OF_A_CHARACTER = "\ufffd"
+
+Position = Mapping[int, Logprob]
+
+
+class TokenNames:
+    """How tokens are shown: their text, or where that is wanted (or there is none) token_id:5."""
+
+    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self._as_ids = as_ids
+
+    def name(self, token: int, text: str | None) -> str:
+        return f"token_id:{token}" if self._as_ids or text is None else text
+
+    def utf8(self, token: int, text: str | None) -> bytes:
+        return self.name(token, text).encode() if self.tokenizer is None else self.tokenizer.token_bytes(token)
 
 
 class LogprobWriter:
     """alternatives: how many of each token's alternatives are shown."""
 
-    def __init__(self, tokenizer: Tokenizer | None, alternatives: int) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, names: TokenNames, alternatives: int) -> None:
+        self.names = names
         self._alternatives = alternatives
 
     def chat(self, answer: CompletionOutput) -> ChatLogprobs:
@@ -24,38 +49,105 @@ class LogprobWriter:
         positions = zip(answer.token_ids, answer.logprobs or (), strict=True)
         return ChatLogprobs([self._position(token, position) for token, position in positions])
 
-    def completion(self, answer: CompletionOutput, offset: int) -> CompletionLogprobs:
-        """offset: characters of the choice's text before this output."""
-        result = CompletionLogprobs([], [], [], [])
-        for token, position in zip(answer.token_ids, answer.logprobs or (), strict=True):
-            text = self._text(token, position[token])
-            result.tokens.append(text)
-            result.token_logprobs.append(_finite(position[token].logprob))
-            shown = {token: position[token], **dict(self._best(position))}.items()
-            result.top_logprobs.append({self._text(other, entry): _finite(entry.logprob) for other, entry in shown})
-            result.text_offset.append(offset)
-            offset += len(text)
-        return result
-
-    def _position(self, token: int, position: Mapping[int, Logprob]) -> TokenLogprob:
-        chosen = position[token]
-        best = [
-            TopLogprob(self._text(other, entry), _finite(entry.logprob), self._bytes(other, entry))
-            for other, entry in self._best(position)
-        ]
-        return TokenLogprob(self._text(token, chosen), _finite(chosen.logprob), self._bytes(token, chosen), best)
-
-    def _best(self, position: Mapping[int, Logprob]) -> list[tuple[int, Logprob]]:
+    def best(self, position: Position) -> list[tuple[int, Logprob]]:
         """The most likely ones, whether or not the chosen token is among them."""
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
-    def _text(self, token: int, entry: Logprob) -> str:
-        return f"token_id:{token}" if entry.decoded_token is None else entry.decoded_token
+    def by_name(self, token: int, position: Position) -> dict[str, float]:
+        """The best and the token itself. Of tokens that are shown alike the most likely counts."""
+        shown: dict[str, float] = {}
+        for other, entry in (*self.best(position), (token, position[token])):
+            shown.setdefault(self.names.name(other, entry.decoded_token), _finite(entry.logprob))
+        return shown
 
-    def _bytes(self, token: int, entry: Logprob) -> list[int]:
-        if self._tokenizer is not None:
-            return list(self._tokenizer.token_bytes(token))
-        return list(self._text(token, entry).encode())
+    def _position(self, token: int, position: Position) -> TokenLogprob:
+        chosen, name, utf8 = position[token], self.names.name, self.names.utf8
+        best = [
+            TopLogprob(name(other, entry.decoded_token), _finite(entry.logprob), list(utf8(other, entry.decoded_token)))
+            for other, entry in self.best(position)
+        ]
+        text = chosen.decoded_token
+        return TokenLogprob(name(token, text), _finite(chosen.logprob), list(utf8(token, text)), best)
+
+
+class ChoiceLogprobs:
+    """Of one choice of a completion, as it grows: parallel lists, and where in the choice's text each token begins."""
+
+    def __init__(self, writer: LogprobWriter) -> None:
+        self._writer = writer
+        self._offset = 0
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def of(self, answer: CompletionOutput) -> CompletionLogprobs:
+        """Of the tokens of one output."""
+        result = CompletionLogprobs([], [], [], [])
+        for token, position in zip(answer.token_ids, answer.logprobs or (), strict=True):
+            text = position[token].decoded_token
+            _append(result, self._writer, token, text, position, self._offset)
+            self._offset += self._length(token, text)
+        return result
+
+    def of_prompt(self, ids: Sequence[int], positions: Sequence[Position | None], text: str) -> CompletionLogprobs:
+        """Of a prompt whose text the choice begins with."""
+        result, tokenizer = CompletionLogprobs([], [], [], []), self._writer.names.tokenizer
+        for token, position, offset in zip(ids, positions, _offsets(tokenizer, ids, text), strict=True):
+            shown = None if tokenizer is None else tokenizer.token_text(token).text
+            _append(result, self._writer, token, shown, position, offset)
+        self._offset = len(text)
+        return result
+
+    def _length(self, token: int, text: str | None) -> int:
+        """Characters that a token adds; the last of several that make up one adds it."""
+        tokenizer = self._writer.names.tokenizer
+        pending = bool(self._utf8.getstate()[0])
+        if tokenizer is None or text is None or not (pending or _PART_OF_A_CHARACTER in text):
+            return len(text or "")
+        return len(self._utf8.decode(tokenizer.token_bytes(token)))
+
+
+def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    return CompletionLogprobs(
+        first.tokens + second.tokens,
+        first.token_logprobs + second.token_logprobs,
+        first.top_logprobs + second.top_logprobs,
+        first.text_offset + second.text_offset,
+    )
+
+
+def of_prompt(positions: Sequence[Position | None]) -> PromptLogprobs:
+    """As vLLM's prompt_logprobs has them."""
+    return [
+        None
+        if position is None
+        else {
+            str(token): PromptLogprob(_finite(entry.logprob), entry.rank, entry.decoded_token)
+            for token, entry in position.items()
+        }
+        for position in positions
+    ]
+
+
+def _append(
+    result: CompletionLogprobs, writer: LogprobWriter, token: int, text: str | None, position: Position | None,
+    offset: int,
+) -> None:  # fmt: skip
+    result.tokens.append(writer.names.name(token, text))
+    result.token_logprobs.append(None if position is None else _finite(position[token].logprob))
+    result.top_logprobs.append(None if position is None else writer.by_name(token, position))
+    result.text_offset.append(offset)
+
+
+def _offsets(tokenizer: Tokenizer | None, ids: Sequence[int], text: str) -> list[int]:
+    """Where each token of a text begins. A special token that the text does not show takes no place in it."""
+    if tokenizer is None:
+        return [0] * len(ids)
+    shows_special = tokenizer.decode(ids, skip_special_tokens=False) == text
+    detokenizer = IncrementalDetokenizer(tokenizer, (), skip_special_tokens=not shows_special)
+    offsets, length = [], 0
+    for token in ids:
+        offsets.append(length)
+        length += len(detokenizer.append((token,)))
+    return offsets
 
 
 def _finite(logprob: float) -> float:

@@ -17,11 +17,8 @@ from tessera.errors import RequestError
 Values = tuple[Any, ...]
 
 GENERATION: Mapping[str, Values] = {
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "detokenize": (True,),
     "ebnf": (),
-    "frequency_penalty": (0,),
     "grammar": (),
     "guided_choice": ([],),
     "guided_decoding_backend": (),
@@ -32,23 +29,16 @@ GENERATION: Mapping[str, Values] = {
     "json_schema": (),
     "kv_transfer_params": ({},),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "logits_processors": ([],),
     "mm_processor_kwargs": ({},),
-    "presence_penalty": (0,),
-    "prompt_logprobs": (),
     "regex": (),
     "repetition_detection": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
     "structural_tag": (),
     "structured_outputs": (),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
-    "vllm_xargs": ({},),
 }
 
 COMPLETIONS: Mapping[str, Values] = {

@@ -43,6 +43,17 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream_interval: int | None = None
+    return_tokens_as_token_ids: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -124,12 +135,23 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, an entry a token; text_offset counts characters from the start of the choice's text."""
+    """Parallel lists, an entry a token; text_offset counts characters from the start of the choice's text. None: of a
+    prompt's first token, before which nothing is."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class PromptLogprob(msgspec.Struct):
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""An entry a token of the prompt, by token id; None for the first."""
 
 
 class AnswerMessage(msgspec.Struct):
@@ -154,6 +176,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -163,6 +186,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     object: str = "chat.completion"
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any, cast
 
+from tessera.config import ModelConfig
+from tessera.engine.vocabulary import check_logprobs
 from tessera.errors import RequestError
 from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_checks import check_extra_args
 from tessera.server.openai.protocol import GenerationFields
 from tessera.server.settings import Limits
 
@@ -16,13 +20,15 @@ _PRIORITIES = range(-(2**31), 2**31)
 
 def sampling_params(
     request: GenerationFields,
-    defaults: Mapping[str, float | int],
+    defaults: Mapping[str, float],
     *,
     max_tokens: int | None,
     logprobs: int | None,
     detokenize: bool,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Raises RequestError. defaults: for what the request leaves open."""
+    """Raises RequestError. defaults: for what the request leaves open. prompt_logprobs: where the request does not
+    say."""
 
     def chosen(name: str, otherwise: float) -> float:
         value = getattr(request, name)
@@ -45,11 +51,49 @@ def sampling_params(
         skip_special_tokens=request.skip_special_tokens is not False,
         include_stop_str_in_output=bool(request.include_stop_str_in_output),
         output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=chosen("repetition_penalty", 1.0),
+        prompt_logprobs=prompt_logprobs if request.prompt_logprobs is None else request.prompt_logprobs,
+        logit_bias=cast(Any, request.logit_bias or None),  # its keys become numbers there
+        allowed_token_ids=request.allowed_token_ids,
+        bad_words=request.bad_words,
+        spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
+        stream_interval=request.stream_interval,
+        extra_args=_extra_args(request),
     )
+
+
+def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
+    """vllm_xargs, which SamplingParams calls extra_args."""
+    if request.vllm_xargs:
+        check_extra_args("vllm_xargs", request.vllm_xargs)
+    return request.vllm_xargs or None
+
+
+def check_allowed(raw: bytes, vocab_size: int) -> None:
+    """Raises RequestError. Counts allowed_token_ids in the undecoded JSON, so that nothing is built of too many."""
+    if raw.count(b",") >= vocab_size:
+        raise RequestError(f"allowed_token_ids takes at most {vocab_size} ids.", param="allowed_token_ids")
+
+
+def check_alternatives(name: str, asked: int | None, model: ModelConfig) -> None:
+    """Raises RequestError. asked: log probabilities of a token; -1 are all there are."""
+    if asked is None:
+        return
+    if asked < -1:
+        raise RequestError(f"{name} must be at least 0, or -1 for all, got {asked}.", param=name)
+    check_logprobs(name, asked, model)
+
+
+def shown_alternatives(asked: int | None, vocab_size: int) -> int:
+    return vocab_size if asked == -1 else asked or 0
 
 
 def check_common(request: GenerationFields, limits: Limits) -> None:
     """Raises RequestError."""
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError("prompt_logprobs is not given in a stream: leave out stream.", param="prompt_logprobs")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream=true.", param="stream_options")
     if request.request_id is not None:

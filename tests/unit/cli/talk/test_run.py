@@ -99,16 +99,18 @@ def test_no_server_is_one_line_and_its_own_code(capsys):
     assert (output.out, output.err.count("\n")) == ("", 1)
 
 
-def test_what_a_model_here_does_unasked_is_what_a_server_of_the_same_flags_does(tmp_path):
-    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "max_new_tokens": 7}')
-    config = SimpleNamespace(model=SimpleNamespace(path=str(tmp_path)))
+def test_what_a_model_here_does_unasked_is_what_a_server_of_the_same_flags_does():
+    def config(**defaults):
+        return SimpleNamespace(model=SimpleNamespace(sampling_defaults=defaults))
+
     given = dict.fromkeys(flag.name for flag in CHAT.flags)
-    own = habits_of(given, config)
+    own = habits_of(given, config(temperature=0.6, top_k=20, max_tokens=7))
     assert (own.sampling, own.chat_tokens, own.template) == ({"temperature": 0.6, "top_k": 20}, 7, AskedTemplate())
     asked = given | {
-        "generation_config": "vllm", "override_generation_config": {"max_new_tokens": 5, "top_p": 0.5},
+        "generation_config": "none", "override_generation_config": {"max_new_tokens": 5, "top_p": 0.5},
         "chat_template": "t.jinja", "chat_template_content_format": "openai",
         "default_chat_template_kwargs": {"think": False},
     }  # fmt: skip
-    assert habits_of(asked, config) == Habits(AskedTemplate("t.jinja", "openai"), {"think": False}, {"top_p": 0.5}, 5)
-    assert habits_of(dict.fromkeys(flag.name for flag in COMPLETE.flags), config).template == AskedTemplate()
+    habits = habits_of(asked, config(max_tokens=5, top_p=0.5))
+    assert habits == Habits(AskedTemplate("t.jinja", "openai"), {"think": False}, {"top_p": 0.5}, 5)
+    assert habits_of(dict.fromkeys(flag.name for flag in COMPLETE.flags), config()).template == AskedTemplate()

@@ -1,0 +1,74 @@
+"""Log probabilities of tokens that are known already: a prompt's, from the hidden states of the tokens before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.arrays import Array
+from tessera.platform.ops import HotCall, LogprobsSpec
+from tessera.platform.platform import Device, Future
+from tessera.platform.runner import Model
+from tessera.runner.batch import InputBatch
+from tessera.runner.launch import Prepared
+from tessera.step import ScoredTokens
+
+TOKENS_AT_ONCE = 32
+"""Whose logits are made together, so that a long prompt takes no more memory than a short one."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A few tokens of one row, their copies to the host under way. count: of tokens, the rest is padding; logprobs:
+    alternatives the row asked for."""
+
+    row: int
+    start: int
+    count: int
+    logprobs: int
+    parts: tuple[Future[Any], ...]
+
+    def done(self) -> bool:
+        return all(part.done() for part in self.parts)
+
+    def result(self) -> ScoredTokens:
+        ids, logprobs, ranks = (part.result()[: self.count] for part in self.parts)
+        kept = slice(self.logprobs + 1)
+        return ScoredTokens(self.row, self.start, ids[:, kept], logprobs[:, kept], ranks)
+
+
+class Scorer:
+    """bind: the op `logprobs` for as many alternatives."""
+
+    def __init__(
+        self, model: Model, batch: InputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]
+    ) -> None:
+        self.model, self.batch, self.device, self.bind = model, batch, device, bind
+
+    def __call__(self, hidden: Tensor, prepared: Prepared) -> Iterator[Scoring]:
+        """hidden [T, n]: of every token of the launch, normed."""
+        for place in np.flatnonzero(prepared.scored).tolist():
+            row, start = int(prepared.rows[place]), int(prepared.starts[place])
+            known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt[row]) - 1)
+            for first in range(start, known, TOKENS_AT_ONCE):
+                count = min(TOKENS_AT_ONCE, known - first)
+                at = int(prepared.first[place]) + first - start
+                yield self._score(row, first + 1, count, hidden, at)
+
+    def _score(self, row: int, start: int, count: int, hidden: Tensor, at: int) -> Scoring:
+        """Tokens start..start + count of a row, the hidden state before each from `at` on."""
+        index, tokens = np.zeros((2, TOKENS_AT_ONCE), np.int32)
+        index[:count] = np.arange(at, at + count)
+        tokens[:count] = self.batch.tokens[row, start : start + count]
+        asked = int(self.batch.sampling.scored[row])
+        logits = self.model.logits(hidden[self._put(index)])
+        scored = self.bind(LogprobsSpec(logits.shape[-1], asked))(logits, self._put(tokens))
+        return Scoring(row, start, count, asked, tuple(self.device.to_host(part) for part in scored))
+
+    def _put(self, values: Array) -> Tensor:
+        return torch.from_numpy(values).to(self.device.target)

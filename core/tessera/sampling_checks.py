@@ -1,0 +1,214 @@
+"""The limits of sampling parameters, field by field: everything that a client sends is checked here once, by name.
+
+What depends on the model (the vocabulary, --max-logprobs) is checked where a request is made (engine/vocabulary.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tessera.errors import RequestError
+
+if TYPE_CHECKING:
+    from tessera.request import SamplingParams
+
+MAX_N = 128
+MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+MAX_BIASES = 1024
+MOST_BIAS = 100.0
+MAX_ALLOWED_IDS = 2**20
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARS = 256
+MAX_BAD_WORD_TOKENS = 64
+MAX_EXTRA_ARGS = 64
+MAX_EXTRA_ARG_CHARS = 64
+MOST_PENALTY = 2.0
+MOST_REPETITION = 1e6
+GREEDY_BELOW = 1e-5
+LOWEST_TEMPERATURE = 1e-2
+
+_INT32 = 2**31 - 1
+NOT_SERVED = ("structured_outputs", "thinking_token_budget", "repetition_detection")
+
+
+def normalised(params: SamplingParams) -> dict[str, Any]:
+    """The fields that have one form inside, whichever a caller wrote. Raises RequestError."""
+    stop = params.stop
+    fields: dict[str, Any] = {
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
+        "stop_token_ids": tuple(params.stop_token_ids or ()),
+    }
+    if params.seed == -1:
+        fields["seed"] = None
+    if params.top_k == -1:
+        fields["top_k"] = 0
+    if params.logit_bias is not None:
+        fields["logit_bias"] = _biases(params.logit_bias)
+    if params.allowed_token_ids is not None:
+        fields["allowed_token_ids"] = _sequence("allowed_token_ids", params.allowed_token_ids)
+    if params.bad_words is not None:
+        fields["bad_words"] = tuple(dict.fromkeys(_sequence("bad_words", params.bad_words))) or None
+    if params.bad_words_ids is not None:
+        words = _sequence("bad_words_ids", params.bad_words_ids)
+        fields["bad_words_ids"] = tuple(_sequence("bad_words_ids", word) for word in words) or None
+    return fields
+
+
+def effective(params: SamplingParams) -> dict[str, Any]:
+    """The fields whose value says less than it seems to: nothing filters a greedy choice, nearly greedy is not."""
+    if params.temperature < GREEDY_BELOW:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    return {"temperature": LOWEST_TEMPERATURE} if params.temperature < LOWEST_TEMPERATURE else {}
+
+
+def check(params: SamplingParams) -> None:
+    """Raises RequestError, named after the field, for a normalised value that does not hold."""
+    _check_numbers(params)
+    _check_lengths(params)
+    _check_stops(params)
+    _check_penalties(params)
+    _check_words(params)
+    if params.allowed_token_ids is not None:
+        _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
+    if params.extra_args is not None:
+        check_extra_args("extra_args", params.extra_args)
+    for name in NOT_SERVED:
+        if getattr(params, name) is not None:
+            raise RequestError(f"{name} is not served yet: leave it out.", param=name)
+    if params.n > 1 and params.temperature < GREEDY_BELOW:
+        raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
+
+
+def _check_numbers(params: SamplingParams) -> None:
+    integer("n", params.n, 1, MAX_N)
+    number("temperature", params.temperature, 0.0, math.inf)
+    number("top_p", params.top_p, 0.0, 1.0, open_low=True)
+    integer("top_k", params.top_k, 0, _INT32)
+    number("min_p", params.min_p, 0.0, 1.0)
+    if params.seed is not None:
+        integer("seed", params.seed, -(2**63), 2**64 - 1)
+
+
+def _check_lengths(params: SamplingParams) -> None:
+    if params.max_tokens is not None:
+        integer("max_tokens", params.max_tokens, 1, _INT32)
+    integer("min_tokens", params.min_tokens, 0, _INT32)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise RequestError(
+            f"min_tokens must be at most max_tokens={params.max_tokens}, got {params.min_tokens}.", param="min_tokens"
+        )
+    if params.stream_interval is not None:
+        integer("stream_interval", params.stream_interval, 1, _INT32)
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) is not None:
+            integer(name, getattr(params, name), -1, _INT32)
+
+
+def _check_stops(params: SamplingParams) -> None:
+    stops: Sequence[Any] = params.stop or ()  # callers need not be typed
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}.", param="stop")
+    for text in stops:
+        if not isinstance(text, str) or not text or len(text) > MAX_STOP_CHARS:
+            raise RequestError(f"stop strings must have 1 to {MAX_STOP_CHARS} characters.", param="stop")
+    if stops and not params.detokenize:
+        raise RequestError("stop strings need detokenize=True.", param="stop")
+    _check_ids("stop_token_ids", params.stop_token_ids or (), MAX_STOPS)
+
+
+def _check_penalties(params: SamplingParams) -> None:
+    number("presence_penalty", params.presence_penalty, -MOST_PENALTY, MOST_PENALTY)
+    number("frequency_penalty", params.frequency_penalty, -MOST_PENALTY, MOST_PENALTY)
+    number("repetition_penalty", params.repetition_penalty, 1 / MOST_REPETITION, MOST_REPETITION)
+
+
+def _check_words(params: SamplingParams) -> None:
+    words: Sequence[Any] = params.bad_words or ()
+    if len(words) > MAX_BAD_WORDS:
+        raise RequestError(f"bad_words takes at most {MAX_BAD_WORDS} texts, got {len(words)}.", param="bad_words")
+    for word in words:
+        if not isinstance(word, str) or not word or len(word) > MAX_BAD_WORD_CHARS:
+            raise RequestError(f"bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters each.", param="bad_words")
+    lists = params.bad_words_ids or ()
+    if len(lists) > 2 * MAX_BAD_WORDS:  # a word may have two forms
+        raise RequestError(
+            f"bad_words_ids takes at most {2 * MAX_BAD_WORDS} lists, got {len(lists)}.", param="bad_words_ids"
+        )
+    for ids in lists:
+        _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, least=1)
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """Token ids as integers, as JSON has them in text; biases clamped."""
+    if not isinstance(given, Mapping):
+        raise RequestError("logit_bias must map token ids to numbers.", param="logit_bias")
+    if len(given) > MAX_BIASES:
+        raise RequestError(f"logit_bias takes at most {MAX_BIASES} tokens, got {len(given)}.", param="logit_bias")
+    biases = {}
+    for key, bias in given.items():
+        text = str(key) if not isinstance(key, bool) else ""
+        if not (text.isascii() and text.isdigit() and len(text) <= 10):
+            raise RequestError(f"logit_bias has a key that is no token id: {shown(key)}.", param="logit_bias")
+        number("logit_bias", bias, -math.inf, math.inf)
+        biases[int(text)] = float(min(MOST_BIAS, max(-MOST_BIAS, bias)))
+    return biases
+
+
+def check_extra_args(field: str, given: Any) -> None:
+    """Raises RequestError. field: what the caller calls it."""
+    if not isinstance(given, Mapping) or len(given) > MAX_EXTRA_ARGS:
+        raise RequestError(f"{field} must map at most {MAX_EXTRA_ARGS} names to numbers.", param=field)
+    for name, value in given.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_EXTRA_ARG_CHARS:
+            raise RequestError(f"{field} has names of 1 to {MAX_EXTRA_ARG_CHARS} characters.", param=field)
+        if not isinstance(value, bool):
+            number(f"{field}.{name}", value, -math.inf, math.inf)
+
+
+def _sequence(name: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise RequestError(f"{name} must be a list, got {shown(given)}.", param=name)
+    return tuple(given)
+
+
+def _check_ids(name: str, ids: Sequence[Any], most: int, *, least: int = 0) -> None:
+    if not least <= len(ids) <= most:
+        bounds = f"at most {most}" if len(ids) > most else f"at least {least}"
+        raise RequestError(f"{name} takes {bounds} ids, got {len(ids)}.", param=name)
+    for token in ids:
+        integer(name, token, 0, _INT32)
+
+
+# ---- single values --------------------------------------------------------------------------------------------------
+
+
+def integer(name: str, value: Any, low: int, high: int) -> None:
+    """Raises RequestError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, got {shown(value)}.", param=name)
+    if not low <= value <= high:
+        raise RequestError(
+            f"{name} must be at least {low}{'' if high >= _INT32 else f' and at most {high}'}, got {shown(value)}.",
+            param=name,
+        )
+
+
+def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
+    """Raises RequestError."""
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    if not finite:
+        raise RequestError(f"{name} must be a finite number, got {shown(value)}.", param=name)
+    if value < low or value > high or (open_low and value == low):
+        bounds = (
+            f"in ({low:g}, {high:g}]"
+            if open_low
+            else f"at least {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        )
+        raise RequestError(f"{name} must be {bounds}, got {shown(value)}.", param=name)
+
+
+def shown(value: Any) -> str:
+    return str(value)[:40] if isinstance(value, (int, float, str)) else type(value).__name__

@@ -1,0 +1,116 @@
+"""SamplingParams: names and defaults are vLLM's, each value that does not hold is refused by name; and what they become
+for one model's engine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.config import ModelConfig
+from tessera.engine.vocabulary import resolved
+from tessera.errors import RequestError
+from tessera.request import SamplingParams
+from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer
+
+TOKENIZER = byte_tokenizer()
+MODEL = ModelConfig("", "bytes", {}, NUM_TOKENS, 100)
+
+BAD: dict[str, list[Any]] = {
+    "presence_penalty": [-2.1, 2.1, math.nan, math.inf, "1", True, None],
+    "frequency_penalty": [-2.1, 2.1, math.nan, -math.inf],
+    "repetition_penalty": [0, -1.0, math.nan, math.inf, 1e-9, 1e9],
+    "prompt_logprobs": [-2, 1.0, True, "5"],
+    "logprobs": [-2, 1.0, True],
+    "logit_bias": [{"a": 1}, {-1: 1}, {True: 1}, {5: math.nan}, {5: math.inf}, {5: "1"}, [5], "5", {1.5: 1}],
+    "allowed_token_ids": [[], [-1], [1.5], ["1"], "5", 5, [True]],
+    "bad_words": ["word", [""], [5], ["x" * 257], 5, [f"w{i}" for i in range(1025)]],
+    "bad_words_ids": [[[]], [5], [[-1]], [[1] * 65], [["x"]], [[1]] * 2049],
+    "stream_interval": [0, -1, 1.5],
+    "extra_args": [5, {"a": "x"}, {"": 1}, {5: 1}, {"a": math.nan}, {str(i): 1 for i in range(65)}],
+    "structured_outputs": [{"json": {}}],
+    "thinking_token_budget": [0, 5],
+    "repetition_detection": [{"max_pattern_size": 3}],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_refused_by_name(name: str) -> None:
+    for value in BAD[name]:
+        with pytest.raises(RequestError) as refused:
+            SamplingParams(**{name: value})
+        assert refused.value.param is not None
+        assert refused.value.param.startswith(name)
+        assert name in refused.value.message
+
+
+def test_what_crosses_a_process_is_the_same_there() -> None:
+    params = SamplingParams(
+        presence_penalty=1, repetition_penalty=1.5, logit_bias={"7": 500, 8: -0.5}, allowed_token_ids=[1, 2],
+        bad_words=["a", "a", "b"], bad_words_ids=[[1, 2]], stop="x", prompt_logprobs=-1, extra_args={"x": 1.5},
+        temperature=0.001,
+    )  # fmt: skip
+    assert params.logit_bias == {7: 100.0, 8: -0.5}
+    assert params.bad_words == ("a", "b")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+    assert msgspec.msgpack.encode(SamplingParams()) == msgspec.msgpack.encode(SamplingParams(bad_words=[]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "penalised"),
+    [
+        ({}, False),
+        ({"presence_penalty": 0.1}, True),
+        ({"frequency_penalty": -1}, True),
+        ({"repetition_penalty": 2}, True),
+    ],
+)
+def test_whether_it_penalises(fields: dict[str, float], penalised: bool) -> None:
+    assert SamplingParams(**fields).penalised is penalised
+
+
+# ---- for one model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", {NUM_TOKENS: 1}),
+        ("allowed_token_ids", [5, NUM_TOKENS]),
+        ("bad_words_ids", [[5, NUM_TOKENS]]),
+        ("stop_token_ids", [NUM_TOKENS]),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("prompt_logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("bad_words", ["x" * 65]),
+        ("bad_words", [" "]),  # nothing is left of it
+    ],
+)
+def test_what_the_model_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
+    params = SamplingParams(**{name: value})
+    with pytest.raises(RequestError) as refused:
+        resolved(params, MODEL, TOKENIZER)
+    assert refused.value.param == name
+
+
+def test_minus_one_is_the_vocabulary_where_the_operator_allows_it() -> None:
+    model = ModelConfig("", "bytes", {}, NUM_TOKENS, 100, max_logprobs=-1)
+    params = resolved(SamplingParams(logprobs=-1, prompt_logprobs=-1), model, TOKENIZER)
+    assert (params.logprobs, params.prompt_logprobs) == (NUM_TOKENS, NUM_TOKENS)
+
+
+def test_bad_words_are_their_tokens_at_the_start_and_after_a_space_where_that_is_another_token() -> None:
+    """Here a space is a token of its own, so a word with one is longer and adds nothing."""
+    params = resolved(SamplingParams(bad_words=["no", " é"], bad_words_ids=[[1]]), MODEL, TOKENIZER)
+    assert params.bad_words is None
+    assert [list(word) for word in params.bad_words_ids] == [list(b"no"), list("é".encode()), [1]]
+    with pytest.raises(RequestError, match="give bad_words_ids"):
+        resolved(SamplingParams(bad_words=["no"]), MODEL, None)
+
+
+def test_parameters_that_need_nothing_are_themselves() -> None:
+    params = SamplingParams(temperature=0.5, logprobs=5, logit_bias={1: 1.0})
+    assert resolved(params, MODEL, TOKENIZER) is params
