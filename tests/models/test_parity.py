@@ -14,7 +14,8 @@ ORDINARY = [mode for mode in MODES if mode != EVERY_POINT]
 
 def cell(oracle, family, platform, mode):
     folder, answers = oracle(family)
-    compared, evidence = MODES[mode](Subject(folder, PLATFORMS[platform], answers))
+    subject = Subject(folder, PLATFORMS[platform], answers, FAMILIES[family].max_model_len)
+    compared, evidence = MODES[mode](subject)
     return Cell.of((platform, family, mode), compared, evidence)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from tools.parity.__main__ import main, table
 from tools.parity.compare import Cell, compare
+from tools.parity.families import FAMILIES
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import Answer
 
@@ -37,7 +38,9 @@ def test_a_wrong_model_is_found(oracle, tmp_path, family, edit):
         (tmp_path / file.name).symlink_to(file)
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **edit}))
-    compared, evidence = MODES["mixed batch"](Subject(tmp_path, PLATFORMS["cpu"], answers[:3]))
+    compared, evidence = MODES["mixed batch"](
+        Subject(tmp_path, PLATFORMS["cpu"], answers[:3], FAMILIES[family].max_model_len)
+    )
     found = Cell.of(("cpu", family, "mixed batch"), compared, evidence)
     assert not found.ok
     assert found.diff > found.bound

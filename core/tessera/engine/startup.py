@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Started:
-    """config: with the platform's defaults filled in; notes say which. phases: seconds of each."""
+    """config: with the platform's defaults filled in. notes: those, and what the model's building chose. phases:
+    seconds of each."""
 
     config: EngineConfig
     executor: Executor
@@ -43,7 +44,8 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
     try:
         with phases("load"):
             loaded = executor.load(report)
-        config, notes = fill_defaults(config, executor.platform.defaults(loaded.facts))
+        config, defaults = fill_defaults(config, executor.platform.defaults(loaded.facts))
+        notes = [*loaded.facts.notes, *defaults]
         for note in notes:
             log.info(note)
         problems = [problem.text for problem in executor.platform.check(config, loaded.facts)]

@@ -21,19 +21,24 @@ def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, 
 
 
 class Embedding:
-    """[T] -> [T, n]; with several ranks a partial sum, which the first norm completes."""
+    """[T] -> [T, n], times scale; with several ranks a partial sum, which the first norm completes, unless it is to be
+    whole."""
 
-    def __init__(self, build: Build, name: str, vocab: int, n: int) -> None:
+    def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
-        spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1)
+        spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
+        self.complete = build.group.all_reduce if whole else _as_it_is
         self.slot = build.slot(
             Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
         )
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.call(tokens, self.slot.tensor)
-        return result
+        return self.complete(self.call(tokens, self.slot.tensor))
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 class Head:

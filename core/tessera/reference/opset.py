@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tessera.platform.ops import (
+    ActivationSpec,
+    AddLayerNormSpec,
     AddNormSpec,
+    AddSpec,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
+    LayerNormSpec,
     LinearSpec,
     LogitsSampleSpec,
+    MLPSpec,
     MoESpec,
+    NormAddSpec,
     NormLinearSpec,
     NormSpec,
     Op,
     OpSet,
+    QKNormSpec,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
@@ -34,6 +41,8 @@ def _embeddings() -> Iterator[EmbeddingSpec]:
     for dtype in _DTYPES:
         yield EmbeddingSpec(97, 40, dtype)
         yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
+        yield EmbeddingSpec(33, 40, dtype, start=33, sharded=True, scale=6.3125)
+        yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
 
 
 def _linears() -> Iterator[LinearSpec]:
@@ -49,6 +58,23 @@ def _norms() -> Iterator[NormSpec]:
         yield NormSpec(129, dtype, 1e-5, offset=1.0)
 
 
+def _layer_norms() -> Iterator[LayerNormSpec]:
+    for dtype in _DTYPES:
+        yield LayerNormSpec(40, dtype, 1e-5)
+        yield LayerNormSpec(129, dtype, 1e-5)
+
+
+def _add_norms() -> Iterator[AddNormSpec]:
+    for norm in _norms():
+        yield AddNormSpec(norm)
+        yield AddNormSpec(norm, multiplier=0.22)
+
+
+def _qk_norms() -> Iterator[QKNormSpec]:
+    for dtype in _DTYPES:
+        yield QKNormSpec(60, 20, dtype, 1e-5)
+
+
 def _rotaries() -> Iterator[RotarySpec]:
     for style in ("half", "pairs"):
         yield RotarySpec(24, 24, style)
@@ -61,7 +87,19 @@ def _gates() -> Iterator[GateSpec]:
             yield GateSpec(44, dtype, activation)
 
 
-def _mlps() -> Iterator[GatedMLPSpec]:
+def _activations() -> Iterator[ActivationSpec]:
+    for spec in _gates():
+        yield ActivationSpec(spec.n, spec.dtype, spec.activation)
+
+
+def _mlps() -> Iterator[MLPSpec]:
+    for dtype in _DTYPES:
+        yield MLPSpec(
+            LinearSpec(44, 40, dtype, bias=True), ActivationSpec(44, dtype, "gelu"), LinearSpec(40, 44, dtype)
+        )
+
+
+def _gated_mlps() -> Iterator[GatedMLPSpec]:
     for dtype in _DTYPES:
         yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
 
@@ -98,7 +136,7 @@ REFERENCE = OpSet(
     gate=Op("gate", "core", core.gate, sample_specs=_gates),
     add_norm=Op(
         "add_norm", "core", compose=core.add_norm, parts=("rms_norm",), emits_by=lambda spec: ("rms_norm", spec.norm),
-        sample_specs=lambda: (AddNormSpec(norm) for norm in _norms()),
+        sample_specs=_add_norms,
     ),
     norm_linear=Op(
         "norm_linear", "core", compose=core.norm_linear, parts=("add_norm", "linear"),
@@ -106,8 +144,21 @@ REFERENCE = OpSet(
     ),
     gated_mlp=Op(
         "gated_mlp", "core", compose=core.gated_mlp, parts=("linear", "gate"),
-        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_mlps,
+        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_gated_mlps,
     ),
+    layer_norm=Op("layer_norm", "core", core.layer_norm, sample_specs=_layer_norms),
+    activation=Op("activation", "core", core.activation, sample_specs=_activations),
+    add=Op("add", "core", core.add, sample_specs=lambda: (AddSpec(40, dtype) for dtype in _DTYPES)),
+    add_layer_norm=Op(
+        "add_layer_norm", "core", compose=core.add_layer_norm, parts=("layer_norm",),
+        sample_specs=lambda: (AddLayerNormSpec(norm) for norm in _layer_norms()),
+    ),
+    norm_add=Op(
+        "norm_add", "core", compose=core.norm_add, parts=("rms_norm",),
+        sample_specs=lambda: (NormAddSpec(norm) for norm in _norms()),
+    ),
+    qk_norm=Op("qk_norm", "core", compose=core.qk_norm, mutates=("x",), sample_specs=_qk_norms),
+    mlp=Op("mlp", "core", compose=core.mlp, parts=("linear", "activation"), sample_specs=_mlps),
     quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),

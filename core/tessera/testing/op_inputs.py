@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 
 from tessera.platform.ops import (
+    ActivationSpec,
+    AddLayerNormSpec,
     AddNormSpec,
+    AddSpec,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
+    LayerNormSpec,
     LinearSpec,
     LogitsSampleSpec,
+    MLPSpec,
     MoESpec,
+    NormAddSpec,
     NormLinearSpec,
     NormSpec,
     Packed,
+    QKNormSpec,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
@@ -105,6 +112,32 @@ class OpInputs:
 
     def _gated_mlp(self, spec: GatedMLPSpec) -> tuple[Any, ...]:
         return *self._linear(spec.gate_up), self._weight(spec.down)
+
+    def _layer_norm(self, spec: LayerNormSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.n, dtype=spec.dtype), *(
+            self._normal(spec.n, dtype=spec.dtype) for _ in range(2)
+        )
+
+    def _activation(self, spec: ActivationSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)
+
+    def _add(self, spec: AddSpec) -> tuple[Any, ...]:
+        return tuple(self._normal(self.tokens, spec.n, dtype=spec.dtype) for _ in range(2))
+
+    def _add_layer_norm(self, spec: AddLayerNormSpec) -> tuple[Any, ...]:
+        x, *weights = self._layer_norm(spec.norm)
+        return x, self._normal(self.tokens, spec.norm.n, dtype=spec.norm.dtype), *weights
+
+    def _norm_add(self, spec: NormAddSpec) -> tuple[Any, ...]:
+        x, weight = self._rms_norm(spec.norm)
+        return x, self._normal(self.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
+
+    def _qk_norm(self, spec: QKNormSpec) -> tuple[Any, ...]:
+        x = self._normal(self.tokens, spec.q + 2 * spec.k, dtype=spec.dtype)
+        return x, self._normal(spec.q, dtype=spec.dtype), self._normal(spec.k, dtype=spec.dtype)
+
+    def _mlp(self, spec: MLPSpec) -> tuple[Any, ...]:
+        return *self._linear(spec.up), self._weight(spec.down)
 
     def _quantize(self, spec: QuantizeSpec) -> tuple[Any, ...]:
         return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)

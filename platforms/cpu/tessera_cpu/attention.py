@@ -1,9 +1,11 @@
-"""Attention on torch's scaled_dot_product_attention: rows that decode in one batch, rows that prefill one by one."""
+"""Attention on torch's scaled_dot_product_attention, with a soft cap on its products: rows that decode in one batch,
+rows that prefill one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,9 +66,7 @@ class SdpaAttention(AttentionBackend):
     name = "sdpa"
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
-            return f"no attention over {spec.kind}"
-        return "no soft cap" if spec.softcap is not None else None
+        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
@@ -117,7 +117,25 @@ def _prefill(first: int, length: int, keys: int, blocks: Tensor) -> Prefill:
     return Prefill(first, first + length, blocks, keys, query[:, None] - torch.arange(keys)[None, :])
 
 
+def _mix(spec: LayerSpec) -> Callable[..., Tensor]:
+    """(q, k, v, attn_mask=) -> mixed, as scaled_dot_product_attention has it."""
+    if spec.softcap is None:
+        return partial(F.scaled_dot_product_attention, scale=spec.scale)
+    return partial(_capped, scale=spec.scale, cap=spec.softcap)
+
+
+def _capped(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor, scale: float, cap: float) -> Tensor:
+    """cap * tanh(scores / cap) before the softmax, which is taken in float32."""
+    scores = torch.matmul(q.float(), k.float().mT).mul_(scale / cap).tanh_().mul_(cap)
+    weights = scores.masked_fill_(~attn_mask, -torch.inf).softmax(-1)
+    return torch.matmul(weights.to(v.dtype), v)
+
+
 class SdpaLayer(HeadsLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+        super().__init__(spec, weights, ops)
+        self.mix = _mix(spec)
+
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: SdpaPlan) -> None:
         for cache, values in zip(caches[self.spec.layer], (k, v), strict=True):
             cache[plan.block, plan.offset] = values
@@ -138,7 +156,7 @@ class SdpaLayer(HeadsLayer):
         k, v = (cache[plan.block, plan.offset].transpose(1, 2) for cache in (keys, values))
         seen = plan.seen if spec.window is None else plan.seen & (plan.back < spec.window)
         grouped = q[plan.tokens].unflatten(1, (spec.num_kv_heads, -1))
-        mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=spec.scale)
+        mixed = self.mix(grouped, k, v, attn_mask=seen)
         out[plan.tokens] = mixed.flatten(1, 2)
 
     def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: Prefill, out: Tensor) -> None:
@@ -151,5 +169,5 @@ class SdpaLayer(HeadsLayer):
         seen = plan.back >= 0
         if spec.window is not None:
             seen = seen & (plan.back < spec.window)
-        mixed = F.scaled_dot_product_attention(q[rows].transpose(0, 1)[None], k, v, attn_mask=seen, scale=spec.scale)
+        mixed = self.mix(q[rows].transpose(0, 1)[None], k, v, attn_mask=seen)
         out[rows] = mixed[0].transpose(0, 1)

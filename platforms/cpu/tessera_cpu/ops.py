@@ -10,16 +10,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import (
+    ActivationSpec,
+    AddSpec,
     BoundOps,
     Device,
     EmbeddingSpec,
     ExpertsSpec,
     GateSpec,
     Kernel,
+    LayerNormSpec,
     LinearSpec,
     NormSpec,
     OpSet,
     Packed,
+    QKNormSpec,
     RotarySpec,
     RouteSpec,
     Sampled,
@@ -36,12 +40,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    if not spec.sharded:
-        return _into(F.embedding(tokens, weight), out)
-    here = tokens - spec.start
-    inside = (here >= 0) & (here < spec.rows)
-    rows = F.embedding(here.clamp(0, spec.rows - 1), weight)
-    return _into(rows.mul_(inside[:, None]), out)
+    if spec.sharded:
+        here = tokens - spec.start
+        inside = (here >= 0) & (here < spec.rows)
+        rows = F.embedding(here.clamp(0, spec.rows - 1), weight).mul_(inside[:, None])
+    else:
+        rows = F.embedding(tokens, weight)
+    return _into(rows if spec.scale == 1.0 else rows.mul_(spec.scale), out)
 
 
 class Linear(Kernel[LinearSpec]):
@@ -66,6 +71,22 @@ class RmsNorm(Kernel[NormSpec]):
             return _into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
 
         return rms_norm
+
+
+def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return _into(F.layer_norm(x, (spec.n,), weight, bias, spec.eps), out)
+
+
+class QKNorm(Kernel[QKNormSpec]):
+    def supports(self, spec: QKNormSpec) -> str | None:
+        return "no sum over ranks between the squares and the roots" if spec.reduce is not None else None
+
+    def bind(self, spec: QKNormSpec, ops: BoundOps, device: Device) -> Any:
+        def qk_norm(x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
+            for part, weight in zip(x.split((spec.q, spec.k, spec.k), dim=-1), (q_weight, k_weight), strict=False):
+                part.copy_(F.rms_norm(part, weight.shape, weight, spec.eps))
+
+        return qk_norm
 
 
 def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
@@ -93,6 +114,14 @@ class Gate(Kernel[GateSpec]):
             return _into(activation(left) * right, out)
 
         return gate
+
+
+def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return _into(_ACTIVATIONS[spec.activation](x), out)
+
+
+def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return torch.add(a, b, out=out)
 
 
 def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,6 +180,10 @@ def kernels(reference: OpSet) -> OpSet:
         rms_norm=RmsNorm(),
         rotary=rotary,
         gate=Gate(),
+        layer_norm=layer_norm,
+        activation=activation,
+        add=add,
+        qk_norm=QKNorm(),
         route=route,
         experts=experts,
         sample=Sample(),

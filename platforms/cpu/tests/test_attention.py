@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,5 +33,6 @@ def test_it_is_the_reference(case: AttentionCase) -> None:
 
 
 def test_what_it_cannot_do_it_refuses() -> None:
-    assert SdpaAttention().supports(AttentionCase(((1, 1),), softcap=30.0).spec()) == "no soft cap"
-    assert SdpaAttention().supports(AttentionCase(((1, 1),), window=4).spec()) is None
+    spec = AttentionCase(((1, 1),), window=4, softcap=30.0).spec()
+    assert SdpaAttention().supports(spec) is None
+    assert SdpaAttention().supports(replace(spec, kind="linear_attention")) == "no attention over linear_attention"
