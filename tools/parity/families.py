@@ -48,7 +48,14 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": SHORT, "beta_fast": 8.0}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": SHORT,
+    "beta_fast": 1.5,  # with beta_slow a ramp from dimension 1.2 to 3.9 of 6
+    "beta_slow": 0.2,
+}
 _LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 1.4],
@@ -166,7 +173,6 @@ FAMILIES = {
             _phi3(
                 rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.67},
                 tie_word_embeddings=True,
-                num_key_value_heads=3,
             ),
         ),
         Family(

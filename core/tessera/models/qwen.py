@@ -20,6 +20,7 @@ _QWEN3_MOE: dict[str, Any] = {
     "max_position_embeddings": 32768,
     "sliding_window": 4096,
     "moe_intermediate_size": 768,
+    "num_local_experts": 128,
     "num_experts_per_tok": 8,
 }
 
