@@ -198,6 +198,16 @@ class AddSpec:
 
 
 @dataclass(frozen=True)
+class SoftCapSpec:
+    """x * scale, then held between -cap and cap by a tangent: tanh(x / cap) * cap, in float32. cap 0: none."""
+
+    n: int
+    dtype: str
+    cap: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class GatedMLPSpec:
     gate_up: LinearSpec
     gate: GateSpec
@@ -370,6 +380,7 @@ class OpSet:
     norm_add: Op[NormAddSpec]
     qk_norm: Op[QKNormSpec]
     mlp: Op[MLPSpec]
+    soft_cap: Op[SoftCapSpec]
     # quant
     quantize: Op[QuantizeSpec]
     # moe

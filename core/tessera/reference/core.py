@@ -33,6 +33,7 @@ from tessera.platform.ops import (
     Quantized,
     QuantizeSpec,
     RotarySpec,
+    SoftCapSpec,
 )
 from tessera.reference.dtypes import torch_dtype
 
@@ -121,6 +122,14 @@ def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) ->
 def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """a, b [T, n] -> a + b, [T, n]."""
     return into(a + b, out)
+
+
+def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] -> scaled and capped, [T, n]."""
+    wide = x.float() * spec.scale
+    if spec.cap:
+        wide = torch.tanh(wide / spec.cap) * spec.cap
+    return into(wide.to(x.dtype), out)
 
 
 def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:

@@ -28,6 +28,7 @@ from tessera.platform.ops import (
     RotarySpec,
     RouteSpec,
     SampleSpec,
+    SoftCapSpec,
 )
 from tessera.platform.quantization import QuantSpec
 from tessera.reference import core, moe, sampling
@@ -92,6 +93,13 @@ def _activations() -> Iterator[ActivationSpec]:
         yield ActivationSpec(spec.n, spec.dtype, spec.activation)
 
 
+def _soft_caps() -> Iterator[SoftCapSpec]:
+    for dtype in _DTYPES:
+        yield SoftCapSpec(40, dtype, cap=1.5)
+        yield SoftCapSpec(40, dtype, scale=0.25)
+        yield SoftCapSpec(40, dtype, cap=1.5, scale=2.0)
+
+
 def _mlps() -> Iterator[MLPSpec]:
     for dtype in _DTYPES:
         yield MLPSpec(
@@ -128,6 +136,12 @@ def _samples() -> Iterator[SampleSpec]:
             yield SampleSpec(97, filters=filters, logprobs=logprobs)
 
 
+def _logits_samples() -> Iterator[LogitsSampleSpec]:
+    for sample in _samples():
+        yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), sample)
+    yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), SampleSpec(97, logprobs=3), cap=1.5, scale=0.5)
+
+
 REFERENCE = OpSet(
     embedding=Op("embedding", "core", core.embedding, sample_specs=_embeddings),
     linear=Op("linear", "core", core.linear, sample_specs=_linears),
@@ -159,13 +173,14 @@ REFERENCE = OpSet(
     ),
     qk_norm=Op("qk_norm", "core", compose=core.qk_norm, mutates=("x",), sample_specs=_qk_norms),
     mlp=Op("mlp", "core", compose=core.mlp, parts=("linear", "activation"), sample_specs=_mlps),
+    soft_cap=Op("soft_cap", "core", core.soft_cap, sample_specs=_soft_caps),
     quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),
     moe=Op("moe", "moe", compose=moe.moe, parts=("linear", "route", "experts"), sample_specs=_moes),
     sample=Op("sample", "sampling", sampling.sample, sample_specs=_samples),
     logits_sample=Op(
-        "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "sample"),
-        sample_specs=lambda: (LogitsSampleSpec(LinearSpec(97, 40, "float32"), s) for s in _samples()),
+        "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "soft_cap", "sample"),
+        sample_specs=_logits_samples,
     ),
 )  # fmt: skip

@@ -10,7 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tessera.platform.ops import BoundOps, HotCall, LogitsSampleSpec, Packed, Sampled, SampleSpec, SamplingRows
+from tessera.platform.ops import (
+    BoundOps,
+    HotCall,
+    LogitsSampleSpec,
+    Packed,
+    Sampled,
+    SampleSpec,
+    SamplingRows,
+    SoftCapSpec,
+)
 
 _GOLDEN = 0x9E3779B9
 
@@ -87,6 +96,7 @@ def sample(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
 def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
     """(hidden [S, k], head, rows) -> Sampled: linear, gather, cap, sample."""
     head = ops.bind("linear", spec.head)
+    finish = bind_finish(spec, ops)
     draw = ops.bind("sample", spec.sample)
     group = ops.groups[spec.gather] if spec.gather is not None else None
 
@@ -94,17 +104,16 @@ def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
         logits = head(hidden, weight)
         if group is not None:
             logits = group.all_gather(logits, -1)
-        sampled: Sampled = draw(finish_logits(spec, logits), rows)
+        sampled: Sampled = draw(finish(logits), rows)
         return sampled
 
     return call
 
 
-def finish_logits(spec: LogitsSampleSpec, logits: Tensor) -> Tensor:
-    """The vocabulary's own entries, scaled and soft-capped."""
-    logits = logits[:, : spec.sample.vocab]
-    if spec.scale != 1.0:
-        logits = logits * spec.scale
-    if spec.cap:
-        logits = torch.tanh(logits / spec.cap) * spec.cap
-    return logits
+def bind_finish(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
+    """(logits of all ranks) -> the vocabulary's own entries, scaled and soft-capped where the spec says so."""
+    vocab = spec.sample.vocab
+    if spec.scale == 1.0 and not spec.cap:
+        return lambda logits: logits[:, :vocab]
+    cap = ops.bind("soft_cap", SoftCapSpec(vocab, spec.head.dtype, spec.cap, spec.scale))
+    return lambda logits: cap(logits[:, :vocab])

@@ -34,6 +34,7 @@ from tessera.platform.ops import (
     RouteSpec,
     SampleSpec,
     SamplingRows,
+    SoftCapSpec,
 )
 from tessera.reference.dtypes import torch_dtype
 
@@ -120,6 +121,9 @@ class OpInputs:
 
     def _activation(self, spec: ActivationSpec) -> tuple[Any, ...]:
         return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)
+
+    def _soft_cap(self, spec: SoftCapSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.n, dtype=spec.dtype, scale=3.0),)
 
     def _add(self, spec: AddSpec) -> tuple[Any, ...]:
         return tuple(self._normal(self.tokens, spec.n, dtype=spec.dtype) for _ in range(2))

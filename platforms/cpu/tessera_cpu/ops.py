@@ -29,6 +29,7 @@ from tessera.platform import (
     Sampled,
     SampleSpec,
     SamplingRows,
+    SoftCapSpec,
     replace,
 )
 
@@ -120,6 +121,12 @@ def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) ->
     return _into(_ACTIVATIONS[spec.activation](x), out)
 
 
+def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    if not spec.cap:
+        return torch.mul(x, spec.scale, out=out)
+    return _into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
+
+
 def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.add(a, b, out=out)
 
@@ -183,6 +190,7 @@ def kernels(reference: OpSet) -> OpSet:
         layer_norm=layer_norm,
         activation=activation,
         add=add,
+        soft_cap=soft_cap,
         qk_norm=QKNorm(),
         route=route,
         experts=experts,

@@ -22,6 +22,7 @@ from tessera.platform import (
     QKNormSpec,
     RotarySpec,
     RouteSpec,
+    SoftCapSpec,
 )
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
@@ -146,6 +147,13 @@ def test_a_multiplier_is_of_what_is_added_and_not_of_the_residual() -> None:
     assert_same(reference("add_norm", spec, x, None, weight)[1], x, 0)
 
 
+def test_a_soft_cap_is_a_tangent_of_what_was_scaled() -> None:
+    (x,) = OpInputs(5).of("soft_cap", SoftCapSpec(40, "float32"))
+    found = reference("soft_cap", SoftCapSpec(40, "float32", cap=1.5, scale=0.5), x)
+    expected = [[1.5 * math.tanh(value * 0.5 / 1.5) for value in row] for row in x.tolist()]
+    assert torch.allclose(found, torch.tensor(expected), atol=1e-6)
+
+
 def test_queries_and_keys_are_normed_over_all_ranks() -> None:
     """Two ranks of a group whose sum is known: what each norms is its half of what one alone would norm."""
     x, q_weight, k_weight = OpInputs(3).of("qk_norm", QKNormSpec(24, 8, "float32", 1e-5))
@@ -178,7 +186,7 @@ class Summing(Alone):
 
 OUT = [
     "embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe",
-    "layer_norm", "activation", "add", "norm_add", "mlp",
+    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap",
 ]  # fmt: skip
 
 
