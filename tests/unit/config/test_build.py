@@ -240,3 +240,38 @@ def test_a_file_of_settings_has_a_limit(folder, monkeypatch):
 def test_code_that_a_folder_brings_is_never_imported(folder):
     path = folder(config__json={**CONFIG, "auto_map": {"AutoConfig": "evil.Config"}}, evil__py="raise SystemExit")
     assert build(path).model.vocab_size == 1000
+
+
+# ---- how far a rotary embedding reaches --------------------------------------
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+
+
+@pytest.mark.parametrize(
+    ("said", "usual", "most"),
+    [
+        ({}, 2048, 2048),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 2048, 2048),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 2048, 4096),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.5}}, 2048, 5120),
+        ({"rope_parameters": YARN}, 4096, 4096),
+        ({"rope_parameters": {**YARN, "factor": 1.5}}, 2048, 2048),
+        ({"rope_parameters": {**YARN, "factor": "4"}}, 2048, 2048),
+        ({"rope_scaling": {"type": "dynamic", "factor": 1e9}}, 2048, 2048),
+        ({"rope_scaling": [1]}, 2048, 2048),
+    ],
+)
+def test_a_scaled_rotary_embedding_reaches_further(folder, said, usual, most):
+    path = folder(config__json={**CONFIG, **said})
+    assert build(path).model.max_model_len == usual
+    assert build(path, max_model_len=most).model.max_model_len == most
+    with pytest.raises(ConfigError, match=f"made for {most} tokens"):
+        build(path, max_model_len=most + 1)
+
+
+def test_falcon_does_not_say_how_long_it_is(folder):
+    config = {
+        **{name: value for name, value in CONFIG.items() if name != "max_position_embeddings"},
+        "model_type": "falcon",
+    }
+    assert build(folder(config__json=config)).model.max_model_len == 2048
