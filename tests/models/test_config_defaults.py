@@ -59,9 +59,9 @@ SPARSE = {
 }
 
 
-def config_of(architecture, checkpoint):
+def config_of(architecture, checkpoint, dtype="float32"):
     device = ReferencePlatform().open(0)
-    build = Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()])
+    build = Build(BoundOps(REFERENCE, device), device, dtype, [ReferenceAttention()])
     return load_path(NATIVE_MODELS[architecture])(build, checkpoint, 16).config
 
 
@@ -158,6 +158,13 @@ def test_the_length_of_training_is_the_models_length_where_it_is_left_out():
     assert config_of("LlamaForCausalLM", said).layers[0].rope.scaling.original == 32
     said["original_max_position_embeddings"] = 24
     assert config_of("LlamaForCausalLM", said).layers[0].rope.scaling.original == 24
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Gemma2", "Gemma3"])
+def test_the_scale_of_the_embedding_has_the_dtype_of_the_weights(family):
+    wide = {**SPARSE, "hidden_size": 3072}
+    assert config_of(f"{family}ForCausalLM", wide, "bfloat16").embedding_scale == 55.5
+    assert config_of(f"{family}ForCausalLM", wide).embedding_scale == pytest.approx(3072**0.5)
 
 
 @pytest.mark.parametrize("architecture", CLASSES)

@@ -116,18 +116,17 @@ class Decoder:
 class PreNormBlock:
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"model.layers.{number}"
-        first = Norm(config.eps, config.norm_offset)
-        then = Norm(config.eps, config.norm_offset, config.residual_multiplier)
+        norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
         self.attention = Attention(
             build,
             f"{prefix}.self_attn",
-            (f"{prefix}.input_layernorm", then if number else first),
+            (f"{prefix}.input_layernorm", norm),
             config.layers[number],
             tables,
             config.layout,
         )
         self.mlp = mlp_of(build, config, number)
-        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, then, emit=self.mlp.wants)
+        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, norm, emit=self.mlp.wants)
 
     def __call__(
         self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches

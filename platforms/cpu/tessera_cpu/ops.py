@@ -69,9 +69,14 @@ class RmsNorm(Kernel[NormSpec]):
 
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
         def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            return _into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
+            return _into(F.rms_norm(x, (spec.n,), weight, spec.eps), out)
 
-        return rms_norm
+        def offset_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            """In float32: 1 + a small weight is mostly lost in fewer bits."""
+            normed = F.rms_norm(x.float(), (spec.n,), weight.float() + spec.offset, spec.eps)
+            return _into(normed.to(x.dtype), out)
+
+        return offset_norm if spec.offset else rms_norm
 
 
 def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
