@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.parity.families import FAMILIES, save_model
+from tools.parity.families import FAMILIES
+from tools.parity.family import save_model
 from tools.parity.oracle import ask, make_prompts
 
 NUM_PROMPTS = 6

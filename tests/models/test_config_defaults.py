@@ -5,56 +5,115 @@ from __future__ import annotations
 import json
 
 import pytest
-from transformers import LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+)
 
 from tessera.layers.build import Build
-from tessera.models import families
+from tessera.layers.rope_scaling import Linear
+from tessera.models.fields import ACTIVATIONS
 from tessera.platform.ops import BoundOps
+from tessera.plugins import load_path
+from tessera.plugins.builtin import NATIVE_MODELS
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 
 CLASSES = {
-    "llama": LlamaConfig,
-    "mistral": MistralConfig,
-    "qwen2": Qwen2Config,
-    "qwen3": Qwen3Config,
-    "mixtral": MixtralConfig,
+    "LlamaForCausalLM": LlamaConfig,
+    "MistralForCausalLM": MistralConfig,
+    "Qwen2ForCausalLM": Qwen2Config,
+    "Qwen3ForCausalLM": Qwen3Config,
+    "MixtralForCausalLM": MixtralConfig,
+    "Phi3ForCausalLM": Phi3Config,
+    "SmolLM3ForCausalLM": SmolLM3Config,
+    "GraniteForCausalLM": GraniteConfig,
+    "GemmaForCausalLM": GemmaConfig,
+    "Gemma2ForCausalLM": Gemma2Config,
+    "Gemma3ForCausalLM": Gemma3TextConfig,
+    "Olmo2ForCausalLM": Olmo2Config,
+    "FalconForCausalLM": FalconConfig,
+    "Qwen3MoeForCausalLM": Qwen3MoeConfig,
 }
+ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
     "vocab_size": 30,
     "hidden_size": 64,
     "intermediate_size": 20,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 7,
     "num_attention_heads": 32,
     "rms_norm_eps": 1e-6,
 }
 
 
-def config_of(family, checkpoint):
+def config_of(architecture, checkpoint, dtype="float32"):
     device = ReferencePlatform().open(0)
-    build = Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()])
-    return getattr(families, family)(build, checkpoint, 16).config
+    build = Build(BoundOps(REFERENCE, device), device, dtype, [ReferenceAttention()])
+    return load_path(NATIVE_MODELS[architecture])(build, checkpoint, 16).config
 
 
-@pytest.mark.parametrize("family", CLASSES)
+def test_every_family_is_looked_at():
+    assert set(CLASSES) == set(NATIVE_MODELS)
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
 @pytest.mark.parametrize(
     "given", [{}, {"use_sliding_window": True}, {"use_sliding_window": True, "max_window_layers": 1}]
 )
-def test_left_out(family, given):
-    if family not in ("qwen2", "qwen3"):
+def test_left_out(architecture, given):
+    if not architecture.startswith(("Qwen", "SmolLM3")):
         given = {}
-    theirs, ours = CLASSES[family](**SPARSE, **given), config_of(family, {**SPARSE, **given})
-    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 2
+    sparse = SPARSE if architecture.startswith(ALWAYS_SAY_EPS) else {**SPARSE, "rms_norm_eps": None}
+    said = {name: value for name, value in {**sparse, **given}.items() if value is not None}
+    theirs, ours = CLASSES[architecture](**said), config_of(architecture, said)
+    everywhere = ["sliding_attention"] * SPARSE["num_hidden_layers"]
+    kinds = getattr(theirs, "layer_types", None) or everywhere
     window = getattr(theirs, "sliding_window", None)
+    kv_heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
     for kind, layer in zip(kinds, ours.layers, strict=True):
-        assert layer.kv_heads == (theirs.num_key_value_heads or theirs.num_attention_heads)
+        assert layer.kv_heads == (1 if architecture == "FalconForCausalLM" else kv_heads)
         assert layer.head_dim == (getattr(theirs, "head_dim", None) or 64 // 32)
-        assert layer.rope.theta == theirs.rope_parameters["rope_theta"]
+        ropes = theirs.rope_parameters
+        if layer.rope is not None:
+            assert layer.rope.theta == ropes.get(kind, ropes)["rope_theta"]
         assert layer.window == (window if kind == "sliding_attention" else None)
+        assert layer.softcap == (theirs.attn_logit_softcapping if architecture == "Gemma2ForCausalLM" else None)
+        if hasattr(theirs, "query_pre_attn_scalar"):
+            assert layer.scale == theirs.query_pre_attn_scalar**-0.5
     assert ours.tied == theirs.tie_word_embeddings
-    if family == "mixtral":
-        assert (ours.experts.number, ours.experts.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+    assert ours.eps == getattr(theirs, "rms_norm_eps", None) or theirs.layer_norm_epsilon
+    named = (getattr(theirs, name, None) for name in ("hidden_activation", "hidden_act", "activation"))
+    assert ours.activation == ACTIVATIONS[next(filter(None, named))]
+    assert ours.logits_cap == (getattr(theirs, "final_logit_softcapping", None) or 0.0)
+    if hasattr(theirs, "no_rope_layers"):
+        assert [layer.rope is not None for layer in ours.layers] == [bool(turned) for turned in theirs.no_rope_layers]
+    if ours.experts is not None:
+        experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
+        assert (ours.experts.number, ours.experts.top_k) == (experts, theirs.num_experts_per_tok)
+        assert ours.experts.inner == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+        assert ours.experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+    if architecture == "GraniteForCausalLM":
+        assert (ours.embedding_scale, ours.residual_multiplier) == (
+            theirs.embedding_multiplier,
+            theirs.residual_multiplier,
+        )
+        assert ours.logits_scale == 1 / theirs.logits_scaling
+        assert ours.layers[0].scale == theirs.attention_multiplier
+    if architecture == "FalconForCausalLM":
+        assert ours.inner == theirs.ffn_hidden_size
 
 
 @pytest.mark.parametrize(
@@ -64,16 +123,53 @@ def test_left_out(family, given):
         {"rope_parameters": {"rope_type": "default", "rope_theta": 7e5}},
         {"rope_theta": 7e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
         {"rope_theta": 7e5, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+        {"rope_theta": 1e5, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7e5}},
     ],
 )
 def test_both_forms_of_the_rotary_embedding(said):
-    rope = config_of("llama", {**SPARSE, **said}).layers[0].rope
+    rope = config_of("LlamaForCausalLM", {**SPARSE, **said}).layers[0].rope
     assert rope.theta == 7e5
-    assert rope.parameters == ((("factor", 2.0),) if rope.kind == "linear" else ())
+    scaled = said.get("rope_scaling") or (said.get("rope_parameters") or {}).get("factor")
+    assert rope.scaling == (Linear(2.0) if scaled else None)
 
 
-@pytest.mark.parametrize("family", CLASSES)
-def test_null_is_null(family, tmp_path):
+def test_both_forms_of_a_rotary_embedding_for_each_kind_of_layer():
+    old = {
+        "rope_theta": 7e5,
+        "rope_local_base_freq": 9e3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "sliding_window_pattern": 3,
+    }
+    new = {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 7e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 9e3},
+        },
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 3,
+    }
+    ropes, others = ([x.rope for x in config_of("Gemma3ForCausalLM", {**SPARSE, **said}).layers] for said in (old, new))
+    assert ropes == others
+    assert [(rope.theta, rope.scaling) for rope in ropes[1:3]] == [(9e3, None), (7e5, Linear(8.0))]
+
+
+def test_the_length_of_training_is_the_models_length_where_it_is_left_out():
+    scaling = {"rope_type": "yarn", "factor": 4.0}
+    said = {**SPARSE, "rope_scaling": scaling, "max_position_embeddings": 32}
+    assert config_of("LlamaForCausalLM", said).layers[0].rope.scaling.original == 32
+    said["original_max_position_embeddings"] = 24
+    assert config_of("LlamaForCausalLM", said).layers[0].rope.scaling.original == 24
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Gemma2", "Gemma3"])
+def test_the_scale_of_the_embedding_has_the_dtype_of_the_weights(family):
+    wide = {**SPARSE, "hidden_size": 3072}
+    assert config_of(f"{family}ForCausalLM", wide, "bfloat16").embedding_scale == 55.5
+    assert config_of(f"{family}ForCausalLM", wide).embedding_scale == pytest.approx(3072**0.5)
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_null_is_null(architecture):
     nulls = {"num_key_value_heads": None, "sliding_window": None, "head_dim": None, "rope_scaling": None}
-    layers = config_of(family, json.loads(json.dumps({**SPARSE, **nulls}))).layers
-    assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in layers} == {(32, 2, None)}
+    layers = config_of(architecture, json.loads(json.dumps({**SPARSE, **nulls}))).layers
+    kv_heads = 1 if architecture == "FalconForCausalLM" else 32
+    assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in layers} == {(kv_heads, 2, None)}

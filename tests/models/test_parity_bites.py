@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from tessera.layers import norm as norm_layers
+from tessera.layers import qkv
+from tessera.layers.qkv import _grouped as grouped_heads
+from tessera.models import gemma
+from tessera.platform.ops import NormSpec
+from tessera_cpu.ops import QKNorm
 from tools.parity.__main__ import main, table
 from tools.parity.compare import Cell, compare
+from tools.parity.families import FAMILIES, SHORT
+from tools.parity.family import MAX_POSITIONS
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import Answer
 
@@ -19,6 +28,14 @@ WRONG = {
     "another theta": ("llama2", {"rope_parameters": {"rope_type": "default", "rope_theta": 10100.0}}),
     "another epsilon": ("llama2", {"rms_norm_eps": 1e-3}),
     "no rotary scaling": ("llama3", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
+    "another linear factor": ("llama-linear", {"rope_parameters": {"factor": 3.05}}),
+    "another yarn factor": ("llama-yarn", {"rope_parameters": {"factor": 4.1}}),
+    "a longer yarn training": ("llama-yarn", {"rope_parameters": {"original_max_position_embeddings": SHORT + 4}}),
+    "another yarn ramp": ("llama-yarn", {"rope_parameters": {"beta_slow": 0.1}}),
+    "no yarn attention factor": ("llama-yarn", {"rope_parameters": {"attention_factor": 1.0}}),
+    "a whole yarn ramp": ("llama-yarn-mscale", {"rope_parameters": {"truncate": True}}),
+    "another yarn mscale": ("llama-yarn-mscale", {"rope_parameters": {"mscale": 1.25}}),
+    "another dynamic factor": ("llama-dynamic", {"rope_parameters": {"factor": 4.1}}),
     "a window one shorter": ("mistral", {"sliding_window": 6}),
     "a window one longer": ("mistral", {"sliding_window": 8}),
     "no window": ("mistral", {"sliding_window": None}),
@@ -27,18 +44,95 @@ WRONG = {
     "no norms of heads": ("qwen3", NO_BIAS),
     "another activation": ("qwen3", {"hidden_act": "gelu"}),
     "one expert less": ("mixtral", {"num_experts_per_tok": 1}),
+    "shares not renormalised": ("qwen3-moe", {"norm_topk_prob": False}),
+    "shares renormalised": ("qwen3-moe-shares", {"norm_topk_prob": True}),
+    "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
+    "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
+    "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
+    "all layers turned": ("smollm3", {"no_rope_layers": [1, 1, 1]}),
+    "another embedding multiplier": ("granite", {"embedding_multiplier": 12.1}),
+    "another residual multiplier": ("granite", {"residual_multiplier": 0.222}),
+    "another attention multiplier": ("granite", {"attention_multiplier": 0.12}),
+    "another scaling of logits": ("granite", {"logits_scaling": 1.51}),
+    "another cap of scores": ("gemma2", {"attn_logit_softcapping": 5.5}),
+    "another cap of logits": ("gemma2", {"final_logit_softcapping": 6.1}),
+    "no cap of scores": ("gemma2", {"attn_logit_softcapping": None}),
+    "another scale of scores": ("gemma2", {"query_pre_attn_scalar": 21}),
+    "windows on the wrong layers": ("gemma2", {"layer_types": ["full_attention", "sliding_attention"] * 2}),
+    "another theta in windows": ("gemma3", {"rope_parameters": {"sliding_attention": {"rope_theta": 11000.0}}}),
+    "another factor elsewhere": ("gemma3", {"rope_parameters": {"full_attention": {"factor": 7.0}}}),
+    "another layer norm": ("falcon-7b", {"layer_norm_epsilon": 1e-3}),
+    "a tangent for the error function": ("falcon-40b", {"activation": "gelu_pytorch_tanh"}),
 }
 
 
-@pytest.mark.parametrize(("family", "edit"), WRONG.values(), ids=WRONG)
-def test_a_wrong_model_is_found(oracle, tmp_path, family, edit):
+def edited(config, edit):
+    """With objects within edited, not replaced."""
+    both = {name: (config.get(name), value) for name, value in edit.items()}
+    return config | {
+        name: edited(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        for name, (old, value) in both.items()
+    }
+
+
+def measured(oracle, tmp_path, family, edit):
     folder, answers = oracle(family)
     for file in folder.glob("model*"):
         (tmp_path / file.name).symlink_to(file)
     config = json.loads((folder / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, **edit}))
-    compared, evidence = MODES["mixed batch"](Subject(tmp_path, PLATFORMS["cpu"], answers[:3]))
-    found = Cell.of(("cpu", family, "mixed batch"), compared, evidence)
+    (tmp_path / "config.json").write_text(json.dumps(edited(config, edit)))
+    subject = Subject(tmp_path, PLATFORMS["cpu"], answers[:3], FAMILIES[family].max_model_len)
+    compared, evidence = MODES["mixed batch"](subject)
+    return Cell.of(("cpu", family, "mixed batch"), compared, evidence)
+
+
+@pytest.mark.parametrize(("family", "edit"), WRONG.values(), ids=WRONG)
+def test_a_wrong_model_is_found(oracle, tmp_path, family, edit):
+    found = measured(oracle, tmp_path, family, edit)
+    assert not found.ok
+    assert found.diff > found.bound
+
+
+# ---- formulas that no configuration changes --------------------------------------------------------------------------
+
+
+def _less_offset(norm, n, dtype):
+    return NormSpec(n, dtype, norm.eps, norm.offset - 0.01)
+
+
+def _scaled_embedding(build, shape):
+    return shape.hidden**0.5 * 1.01
+
+
+def _values_before_keys(heads):
+    *others, keys, values = grouped_heads(replace(heads, kv=(0, 1)))
+    return [*others, values, keys]
+
+
+def _by_head(spec, ops):
+    """Queries and keys normed, but by heads of 12."""
+    norm = ops.bind("rms_norm", NormSpec(12, spec.dtype, spec.eps))
+
+    def call(x, q_weight, k_weight):
+        for part, weight in zip(x.split((spec.q, spec.k, spec.k), -1), (q_weight, k_weight), strict=False):
+            heads = part.unflatten(-1, (-1, 12))
+            part.copy_((norm(heads, torch.ones(12)) * weight.unflatten(-1, (-1, 12))).flatten(-2))
+
+    return call
+
+
+FORMULAS = {
+    "an offset of 0.99": ("gemma", norm_layers.Norm, "spec", _less_offset),
+    "an embedding scaled otherwise": ("gemma3", gemma, "_embedding_scale", _scaled_embedding),
+    "values for keys": ("falcon-7b", qkv, "_grouped", _values_before_keys),
+    "norms by head": ("olmo2", QKNorm, "bind", lambda self, spec, ops, device: _by_head(spec, ops)),
+}
+
+
+@pytest.mark.parametrize(("family", "where", "name", "wrong"), FORMULAS.values(), ids=FORMULAS)
+def test_a_wrong_formula_is_found(oracle, tmp_path, monkeypatch, family, where, name, wrong):
+    monkeypatch.setattr(where, name, wrong)
+    found = measured(oracle, tmp_path, family, {})
     assert not found.ok
     assert found.diff > found.bound
 

@@ -18,7 +18,7 @@ from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head
 from tessera.layers.linear import Linear, Source
 from tessera.layers.mlp import GatedMLP
-from tessera.layers.norm import AddNorm, NormLinear
+from tessera.layers.norm import AddNorm, Norm, NormLinear
 from tessera.layers.rotary import Rope
 from tessera.platform.attention import Caches, LayerSpec, State
 from tessera.platform.launch import Launch
@@ -52,7 +52,7 @@ class LinearMixing:
 
     def __init__(self, build: Build, prefix: str, norm: str) -> None:
         sources = [Source(f"{prefix}.{name}_proj", HEADS * DIM, HIDDEN) for name in "qkv"]
-        self.input = NormLinear(build, norm, EPS, Linear(build, sources))
+        self.input = NormLinear(build, norm, Norm(EPS), Linear(build, sources))
         self.output = Linear(build, [Source(f"{prefix}.o_proj", HIDDEN, HEADS * DIM)])
         self.spec = LayerSpec(
             layer=len(build.mixers),
@@ -66,7 +66,9 @@ class LinearMixing:
         )
         self.mixer = build.mixer(self.spec, {})
 
-    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]:
         qkv, residual = self.input(x, residual)
         return self.output(self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])), residual
 
@@ -85,11 +87,11 @@ class MixedModel:
             self.mixings.append(
                 LinearMixing(build, at, norm)
                 if kind == "linear"
-                else Attention(build, at, norm, replace(shape, window=window), tables)
+                else Attention(build, at, (norm, Norm(EPS)), replace(shape, window=window), tables)
             )
-            self.norms.append(AddNorm(build, f"layers.{number}.mlp_norm", HIDDEN, EPS))
+            self.norms.append(AddNorm(build, f"layers.{number}.mlp_norm", HIDDEN, Norm(EPS)))
             self.mlps.append(GatedMLP(build, f"layers.{number}.mlp", HIDDEN, INNER, "silu"))
-        self.norm = AddNorm(build, "norm", HIDDEN, EPS)
+        self.norm = AddNorm(build, "norm", HIDDEN, Norm(EPS))
         self.head = Head(build, "head", VOCAB, HIDDEN)
         self.facts = ModelFacts(
             architecture="TinyMixed",

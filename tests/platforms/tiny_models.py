@@ -12,6 +12,7 @@ import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 VOCAB = 101
+LEFT_OUT = "left out"
 EOS = 2
 MAX_POSITIONS = 256
 _FIRST_CHARACTER = 27  # so that the last is 127: one byte each, whichever is drawn
@@ -35,13 +36,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": True, "sliding_window": 19, "max_window_layers": 1},
     "qwen3": {},
     "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None},
+    "phi3": {"pad_token_id": None},
+    "smollm3": {"no_rope_layer_interval": 2, "pad_token_id": None},
+    "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logits_scaling": 2.0},
+    "gemma": {},
+    "gemma2": {"sliding_window": 19},
+    "gemma3_text": {"sliding_window": 19},
+    "olmo2": {},
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": LEFT_OUT, "ffn_hidden_size": 88},
+    "qwen3_moe": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40},
 }
 
 
 def save_family(family: str, folder: Path) -> Path:
     """A model of a family in a new folder of this name; the same weights every time."""
     target = folder / family
-    config = transformers.AutoConfig.for_model(family, **{**_SIZES, **FAMILIES[family]})
+    sizes = {name: value for name, value in {**_SIZES, **FAMILIES[family]}.items() if value != LEFT_OUT}
+    config = transformers.AutoConfig.for_model(family, **sizes)
     torch.manual_seed(20)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     disable_progress_bar()

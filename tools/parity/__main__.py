@@ -13,7 +13,8 @@ import torch
 from transformers.utils import logging
 
 from tools.parity.compare import MAX_EXCUSED, TOLERANCE, Cell
-from tools.parity.families import FAMILIES, save_model
+from tools.parity.families import FAMILIES
+from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
 
@@ -43,13 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int) -> list[Cell]:
     """The family's cells; its model is saved in folder."""
     _progress(f"{family}: asking transformers")
-    model = save_model(FAMILIES[family], folder)
+    asked = FAMILIES[family]
+    model = save_model(asked, folder)
     answers = ask(model, make_prompts(model.config.vocab_size, num_prompts))
     cells = []
     for platform in platforms:
         for mode in modes:
             _progress(f"{family}: {mode} on {platform}")
-            compared, evidence = MODES[mode](Subject(folder, PLATFORMS.get(platform, platform), answers))
+            subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)
+            compared, evidence = MODES[mode](subject)
             cells.append(Cell.of((platform, family, mode), compared, evidence))
     return cells
 

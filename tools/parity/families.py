@@ -1,61 +1,44 @@
-"""The tiny random model of each family, as transformers makes and saves it. No dimension is a multiple of 16, nor are
-those of matrices put together (q, k and v; gate and up)."""
+"""The tiny model of each family, and of each kind of rotary embedding. Windows and the lengths that rotary embeddings
+were extended from are shorter than most prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
-MAX_POSITIONS = 96
-MATRIX_STD = 0.12
+from tools.parity.family import MAX_POSITIONS, Family, maker
 
-
-@dataclass(frozen=True)
-class Family:
-    """make: () -> the model with transformers' eager attention. shard_bytes: of the checkpoint's files, where it is to
-    have several."""
-
-    name: str
-    make: Callable[[], Any]
-    shard_bytes: int | None = None
-
-
-def _maker(config_class: Any, model_class: Any, **differs: Any) -> Callable[[], Any]:
-    sizes: dict[str, Any] = {
-        "vocab_size": 101,
-        "hidden_size": 72,
-        "intermediate_size": 84,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": MAX_POSITIONS,
-        "tie_word_embeddings": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
-
-    def make() -> Any:
-        return model_class(config_class(**{**sizes, **differs}, attn_implementation="eager"))
-
-    return make
-
+SHORT = 24  # tokens that a scaled rotary embedding was trained with
 
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -65,33 +48,63 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": SHORT,
+    "beta_fast": 1.5,  # with beta_slow a ramp from dimension 1.2 to 3.9 of 6
+    "beta_slow": 0.2,
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 1.4],
+    "long_factor": [1.0, 1.6, 2.9, 3.7, 5.5, 8.1],
+}
+
+
+def _llama(**differs: Any) -> Any:
+    return maker(LlamaConfig, LlamaForCausalLM, **differs)
+
+
+def _phi3(**differs: Any) -> Any:
+    return maker(Phi3Config, Phi3ForCausalLM, **differs)
+
+
+def _falcon(**differs: Any) -> Any:
+    sizes = {"intermediate_size": None, "num_key_value_heads": None, "ffn_hidden_size": 84}
+    return maker(FalconConfig, FalconForCausalLM, **{**sizes, **differs})
+
 
 FAMILIES = {
     family.name: family
     for family in (
         Family(
             "llama2",
-            _maker(
-                LlamaConfig,
-                LlamaForCausalLM,
-                hidden_size=60,
-                num_attention_heads=5,
-                num_key_value_heads=5,
-                rms_norm_eps=1e-5,
-            ),
+            _llama(hidden_size=60, num_attention_heads=5, num_key_value_heads=5, rms_norm_eps=1e-5),
             shard_bytes=40_000,
         ),
+        Family("llama3", _llama(rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True, rms_norm_eps=1e-5)),
+        Family("llama-linear", _llama(rope_parameters={"rope_type": "linear", "factor": 3.0})),
+        Family("llama-yarn", _llama(rope_parameters=_YARN)),
         Family(
-            "llama3",
-            _maker(
-                LlamaConfig, LlamaForCausalLM, rope_parameters=_LLAMA3_ROPE, tie_word_embeddings=True, rms_norm_eps=1e-5
-            ),
+            "llama-yarn-mscale",
+            _llama(rope_parameters={**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False}),
         ),
-        Family("mistral", _maker(MistralConfig, MistralForCausalLM, sliding_window=7)),
-        Family("qwen2", _maker(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True)),
+        Family(
+            "llama-dynamic",
+            _llama(
+                rope_parameters={"rope_type": "dynamic", "factor": 4.0},
+                max_position_embeddings=SHORT,
+                fixed_at=MAX_POSITIONS,
+            ),
+            max_model_len=MAX_POSITIONS,
+        ),
+        Family("mistral", maker(MistralConfig, MistralForCausalLM, sliding_window=7)),
+        Family("qwen2", maker(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True)),
         Family(
             "qwen2-window",
-            _maker(
+            maker(
                 Qwen2Config,
                 Qwen2ForCausalLM,
                 num_hidden_layers=3,
@@ -100,10 +113,40 @@ FAMILIES = {
                 max_window_layers=1,
             ),
         ),
-        Family("qwen3", _maker(Qwen3Config, Qwen3ForCausalLM, num_key_value_heads=3, head_dim=18)),
+        Family("qwen3", maker(Qwen3Config, Qwen3ForCausalLM, num_key_value_heads=3, head_dim=18)),
+        Family(
+            "qwen3-moe",
+            maker(
+                Qwen3MoeConfig,
+                Qwen3MoeForCausalLM,
+                num_hidden_layers=4,
+                head_dim=18,
+                num_experts=5,
+                num_experts_per_tok=2,
+                moe_intermediate_size=44,
+                norm_topk_prob=True,
+                mlp_only_layers=[1],
+                decoder_sparse_step=2,
+                experts_implementation="eager",
+            ),
+        ),
+        Family(
+            "qwen3-moe-shares",
+            maker(
+                Qwen3MoeConfig,
+                Qwen3MoeForCausalLM,
+                num_experts=5,
+                num_experts_per_tok=3,
+                moe_intermediate_size=44,
+                attention_bias=True,
+                use_sliding_window=True,
+                sliding_window=9,
+                experts_implementation="eager",
+            ),
+        ),
         Family(
             "mixtral",
-            _maker(
+            maker(
                 MixtralConfig,
                 MixtralForCausalLM,
                 num_local_experts=5,
@@ -111,22 +154,95 @@ FAMILIES = {
                 experts_implementation="eager",
             ),
         ),
+        Family(
+            "phi3",
+            _phi3(rope_parameters=_LONGROPE, original_max_position_embeddings=SHORT, fixed_at=MAX_POSITIONS),
+        ),
+        Family(
+            "phi3-short",
+            _phi3(
+                rope_parameters=_LONGROPE,
+                original_max_position_embeddings=MAX_POSITIONS,
+                max_position_embeddings=4 * MAX_POSITIONS,
+                sliding_window=9,
+            ),
+            max_model_len=MAX_POSITIONS,
+        ),
+        Family(
+            "phi4-mini",
+            _phi3(
+                rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.67},
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "smollm", _llama(hidden_size=54, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
+        ),
+        Family("smollm3", maker(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=3, no_rope_layer_interval=2)),
+        Family(
+            "smollm3-window",
+            maker(
+                SmolLM3Config,
+                SmolLM3ForCausalLM,
+                num_hidden_layers=3,
+                no_rope_layers=[0, 1, 0],
+                use_sliding_window=True,
+                sliding_window=9,
+                attention_bias=True,
+                mlp_bias=True,
+            ),
+        ),
+        Family(
+            "granite",
+            maker(
+                GraniteConfig,
+                GraniteForCausalLM,
+                attention_multiplier=0.11,
+                embedding_multiplier=12.0,
+                residual_multiplier=0.22,
+                logits_scaling=1.5,
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family("gemma", maker(GemmaConfig, GemmaForCausalLM, head_dim=18, tie_word_embeddings=True)),
+        Family(
+            "gemma2",
+            maker(
+                Gemma2Config,
+                Gemma2ForCausalLM,
+                num_hidden_layers=3,
+                head_dim=18,
+                query_pre_attn_scalar=20,
+                sliding_window=9,
+                attn_logit_softcapping=5.0,
+                final_logit_softcapping=6.0,
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family(
+            "gemma3",
+            maker(
+                Gemma3TextConfig,
+                Gemma3ForCausalLM,
+                num_hidden_layers=4,
+                head_dim=18,
+                query_pre_attn_scalar=20,
+                sliding_window=9,
+                sliding_window_pattern=3,
+                rope_parameters={
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                },
+                tie_word_embeddings=True,
+            ),
+        ),
+        Family("olmo2", maker(Olmo2Config, Olmo2ForCausalLM, attention_bias=True)),
+        Family("falcon-7b", _falcon(num_attention_heads=4, multi_query=True)),
+        Family("falcon-40b", _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=True)),
+        Family(
+            "falcon-11b",
+            _falcon(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, bias=True),
+        ),
+        Family("falcon-rotary", _falcon(multi_query=False, parallel_attn=False, bias=True)),
     )
 }
-
-
-def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
-    """Makes the family's model with random weights in float32 and saves it as a checkpoint. Matrices are drawn at
-    MATRIX_STD, norms from 0.5 to 1.5, biases from -0.5 to 0.5."""
-    model = family.make().eval().float()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith(".bias"):
-                weight.uniform_(-0.5, 0.5, generator=generator)
-            elif weight.dim() == 1:
-                weight.uniform_(0.5, 1.5, generator=generator)
-            else:
-                weight.normal_(std=MATRIX_STD, generator=generator)
-    model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
-    return model

@@ -14,7 +14,7 @@ from tessera.config import build_config
 from tessera.request import Request, SamplingParams
 from tessera.scheduler.progress import Progressed
 from tools.parity.compare import Compared, compare_all
-from tools.parity.families import MAX_POSITIONS
+from tools.parity.family import MAX_POSITIONS
 from tools.parity.oracle import Answer
 from tools.parity.recording import Ran, WatchedEngine
 
@@ -37,11 +37,13 @@ Result = tuple[list[Compared], str]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's folder, the dotted path of a platform, and what the oracle answered."""
+    """A model's folder, the dotted path of a platform, and what the oracle answered. max_model_len: where it is not
+    what config.json says."""
 
     folder: Path
     platform: str
     answers: Sequence[Answer]
+    max_model_len: int | None = None
 
     @contextmanager
     def engine(self, **flags: Any) -> Iterator[WatchedEngine]:
@@ -51,6 +53,7 @@ class Subject:
             "max_num_batched_tokens": BUDGET,
             "kv_cache_memory_bytes": CACHE_BYTES,
             "enable_prefix_caching": False,
+            "max_model_len": self.max_model_len,
             **flags,
         }
         config = build_config(

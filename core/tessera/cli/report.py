@@ -75,7 +75,7 @@ def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
         yield name.replace("_", " "), f"{took:.2f} s"
     yield "in all", f"{seconds:.2f} s since the command began"
     for note in info.notes:
-        yield "default", note
+        yield "note", note
     if info.fallback_ops:
         yield "reference", f"{', '.join(info.fallback_ops)} (not the platform's own; --no-fallback refuses them)"
     yield "URL", url

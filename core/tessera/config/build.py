@@ -244,9 +244,10 @@ def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
                 f"'{checkpoint.folder}' does not say how many tokens it was made for; give --max-model-len."
             )
         return asked
-    if asked is not None and asked > most:
+    allowed = checkpoint.most_positions or most
+    if asked is not None and asked > allowed:
         raise ConfigError(
-            f"max_model_len is {asked}, but the model was made for {most} tokens; give at most that.",
+            f"max_model_len is {asked}, but the model was made for {allowed} tokens; give at most that.",
             param="max_model_len",
         )
     return min(most, MAX_TOKENS) if asked is None else asked

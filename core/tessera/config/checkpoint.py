@@ -11,21 +11,23 @@ from typing import Any
 
 import msgspec
 
+from tessera.config.context import context_field, left_out, scaled
 from tessera.config.refusals import refuse_model
 from tessera.errors import ModelError
 
 MAX_JSON_BYTES = 64 * 2**20
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config: config.json as it stands. max_positions: tokens the model was made for; None where it does not say."""
+    """config: config.json as it stands. max_positions: tokens the model was made for; None where it does not say.
+    most_positions: that the scaling of its rotary embedding allows."""
 
     folder: Path
     config: dict[str, Any]
     vocab_size: int
     max_positions: int | None
+    most_positions: int | None = None
 
 
 def find_folder(model: str) -> Path:
@@ -46,12 +48,10 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
     refuse_model(str(folder), names_in(folder), weights=weights)
     config = _read_config(folder / "config.json")
     text = _text_config(folder, config)
-    return Checkpoint(
-        folder=folder,
-        config=config,
-        vocab_size=_count(folder, text, "vocab_size"),
-        max_positions=next((_count(folder, text, name) for name in _CONTEXT_NAMES if text.get(name) is not None), None),
-    )
+    field = context_field(text)
+    made_for = left_out(text) if field is None else _count(folder, text, field)
+    usual, most = (None, None) if made_for is None else scaled(text, made_for)
+    return Checkpoint(folder, config, _count(folder, text, "vocab_size"), usual, most)
 
 
 def names_in(folder: Path) -> list[str]:

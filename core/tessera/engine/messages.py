@@ -86,7 +86,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     pid: int
     fallback_ops: list[str] = []
     notes: list[str] = []
-    """Configuration values the platform filled in, one line each."""
+    """Choices made in building the model, and configuration values the platform filled in, one line each."""
     block_size: int = 0
     num_blocks: int = 0
 

@@ -31,7 +31,8 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class Started:
-    """config: with the platform's defaults filled in; notes say which. phases: seconds of each."""
+    """config: with the platform's defaults filled in. notes: those, and what the model's building chose. phases:
+    seconds of each."""
 
     config: EngineConfig
     executor: Executor
@@ -63,10 +64,11 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
 
 
 def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:
-    """The loaded model, the configuration with the platform's defaults, and a note for each of those. Raises as
-    start_up() does."""
+    """The loaded model, the configuration with the platform's defaults, and notes: what the model's building chose, and
+    those defaults. Raises as start_up() does."""
     loaded = loader.load(report)
-    config, notes = fill_defaults(config, loader.platform.defaults(loaded.facts))
+    config, defaults = fill_defaults(config, loader.platform.defaults(loaded.facts))
+    notes = [*loaded.facts.notes, *defaults]
     for note in notes:
         log.info(note)
     problems = [problem.text for problem in loader.platform.check(config, loaded.facts)]

@@ -9,25 +9,28 @@ from torch import Tensor
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.layers.linear import Linear, Source
-from tessera.layers.norm import NormLinear, norm_slot
+from tessera.layers.linear import Bounds, Linear, Source
+from tessera.layers.norm import Norm, NormLinear, norm_slot
+from tessera.layers.qkv import APART, Heads, Layout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Slot
 from tessera.platform.attention import Caches, CacheSpec, LayerSpec, Paged, Window
 from tessera.platform.launch import Launch
-from tessera.platform.ops import NormSpec, RotarySpec
+from tessera.platform.ops import QKNormSpec, RotarySpec
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """One attention block of a model, all ranks together. window: tokens a query sees; None: all."""
+    """One attention block of a model, all ranks together. rope: None where positions play no part. window: tokens a
+    query sees; None: all. softcap: of the scores. norm_offset: added to the weights of norms. head_norm: queries and
+    keys are normed by head; whole_norm: over all heads."""
 
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
-    rope: Rope
+    rope: Rope | None
     max_positions: int
     eps: float
     window: int | None = None
@@ -35,6 +38,8 @@ class AttentionShape:
     bias: bool = False
     output_bias: bool = False
     head_norm: bool = False
+    whole_norm: bool = False
+    norm_offset: float = 0.0
 
 
 class RotaryTable:
@@ -52,52 +57,86 @@ class RotaryTable:
 
 
 class Attention:
-    """x, residual -> attended, residual. The result is this rank's partial sum."""
+    """x, residual -> attended, residual. The result is this rank's partial sum. norm: of the input, with its name; None
+    where x comes as it is wanted. layout: of the checkpoint's projections."""
 
-    def __init__(self, build: Build, prefix: str, norm: str, shape: AttentionShape, tables: RotaryTable) -> None:
-        q_rows = _heads(build, shape.heads, shape.head_dim, "attention")
-        kv_rows = _kv_heads(build, shape.kv_heads, shape.head_dim)
-        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        sharded = build.group.size > 1
-        sources = [
-            Source(f"{prefix}.q_proj", wide, shape.hidden, q_rows if sharded else None),
-            Source(f"{prefix}.k_proj", narrow, shape.hidden, kv_rows if sharded else None),
-            Source(f"{prefix}.v_proj", narrow, shape.hidden, kv_rows if sharded else None),
-        ]
-        self.input = NormLinear(build, norm, shape.eps, Linear(build, sources, bias=shape.bias))
-        output = Source(f"{prefix}.o_proj", shape.hidden, wide, columns=q_rows if sharded else None)
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        norm: tuple[str, Norm] | None,
+        shape: AttentionShape,
+        tables: RotaryTable,
+        layout: Layout = APART,
+    ) -> None:
+        heads = _heads(build, shape)
+        q_rows, kv_rows = heads.rows(heads.q), heads.rows(heads.kv)
+        linear = Linear(build, layout.sources(prefix, shape.hidden, heads), bias=shape.bias)
+        self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
+        wide = shape.heads * shape.head_dim
+        output = Source(f"{prefix}.{layout.output}", shape.hidden, wide, columns=q_rows)
         self.output = Linear(build, [output], bias=shape.output_bias)
-        head_norm = NormSpec(shape.head_dim, build.dtype, shape.eps) if shape.head_norm else None
-        kv_heads = (kv_rows[1] - kv_rows[0]) // shape.head_dim
-        cache: CacheSpec = Paged(kv_heads, shape.head_dim, build.dtype)
-        if shape.window is not None:
-            cache = Window(kv_heads, shape.head_dim, build.dtype, window=shape.window)
+        self.qk_norm = QKNorm(build, prefix, shape, q_rows, kv_rows) if shape.whole_norm else None
+        head_norm = Norm(shape.eps, shape.norm_offset).spec(shape.head_dim, build.dtype) if shape.head_norm else None
         self.spec = LayerSpec(
             layer=len(build.mixers),
             kind="attention",
-            num_heads=(q_rows[1] - q_rows[0]) // shape.head_dim,
-            num_kv_heads=kv_heads,
+            num_heads=heads.q[1] - heads.q[0],
+            num_kv_heads=heads.kv[1] - heads.kv[0],
             head_dim=shape.head_dim,
             scale=shape.scale,
             dtype=build.dtype,
-            cache=cache,
-            rotary=RotarySpec(shape.head_dim, shape.rope.dim),
+            cache=_cache(build, shape, heads),
+            rotary=None if shape.rope is None else RotarySpec(shape.head_dim, shape.rope.dim),
             q_norm=head_norm,
             k_norm=head_norm,
             window=shape.window,
             softcap=shape.softcap,
         )
         weights = _LateWeights()
-        weights["cos_sin"] = tables.of(shape.rope, shape.max_positions)
+        if shape.rope is not None:
+            weights["cos_sin"] = tables.of(shape.rope, shape.max_positions)
         if head_norm is not None:
             for name in ("q_norm", "k_norm"):
                 weights.slots[name] = norm_slot(build, f"{prefix}.{name}", head_norm)
         self.mixer = build.mixer(self.spec, weights)
 
-    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]:
         qkv, residual = self.input(x, residual)
+        if self.qk_norm is not None:
+            self.qk_norm(qkv)
         mixed = self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])
         return self.output(mixed), residual
+
+
+class PlainInput:
+    """As NormLinear is called, without a norm: the residual goes through."""
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.linear(x), residual
+
+
+class QKNorm:
+    """Queries and keys normed in place, each over the whole projection of all ranks. rows: of the weights, this
+    rank's."""
+
+    def __init__(self, build: Build, prefix: str, shape: AttentionShape, q_rows: Bounds, kv_rows: Bounds) -> None:
+        sizes = q_rows[1] - q_rows[0], kv_rows[1] - kv_rows[0]
+        spec = QKNormSpec(*sizes, build.dtype, shape.eps, build.reduce)
+        self.call = build.ops.bind("qk_norm", spec)
+        norm = Norm(shape.eps)
+        self.slots = [
+            norm_slot(build, f"{prefix}.{name}", norm.spec(count * shape.head_dim, build.dtype), rows)
+            for name, count, rows in (("q_norm", shape.heads, q_rows), ("k_norm", shape.kv_heads, kv_rows))
+        ]
+
+    def __call__(self, qkv: Tensor) -> None:
+        self.call(qkv, *(slot.tensor for slot in self.slots))
 
 
 class _LateWeights(dict[str, Tensor]):
@@ -111,17 +150,24 @@ class _LateWeights(dict[str, Tensor]):
         return self.slots[name].tensor
 
 
-def _heads(build: Build, heads: int, head_dim: int, kind: str) -> tuple[int, int]:
-    start, stop = build.shard(heads, f"the number of {kind} heads")
-    return start * head_dim, stop * head_dim
+def _cache(build: Build, shape: AttentionShape, heads: Heads) -> CacheSpec:
+    kv_heads = heads.kv[1] - heads.kv[0]
+    if shape.window is None:
+        return Paged(kv_heads, shape.head_dim, build.dtype)
+    return Window(kv_heads, shape.head_dim, build.dtype, window=shape.window)
 
 
-def _kv_heads(build: Build, heads: int, head_dim: int) -> tuple[int, int]:
-    """This rank's rows of keys and values; where there are fewer heads than ranks, several ranks have the same one."""
+def _heads(build: Build, shape: AttentionShape) -> Heads:
+    q = build.shard(shape.heads, "the number of attention heads")
+    return Heads(shape.heads, shape.kv_heads, shape.head_dim, q, _kv_heads(build, shape.kv_heads))
+
+
+def _kv_heads(build: Build, heads: int) -> Bounds:
+    """This rank's heads of keys and values; where there are fewer heads than ranks, several ranks have the same one."""
     ranks = build.group.size
     if ranks > heads:
         if ranks % heads:
             raise ModelError(f"the number of key/value heads ({heads}) does not divide --tensor-parallel-size {ranks}.")
         head = build.group.rank * heads // ranks
-        return head * head_dim, (head + 1) * head_dim
-    return _heads(build, heads, head_dim, "key/value")
+        return head, head + 1
+    return build.shard(heads, "the number of key/value heads")

@@ -7,7 +7,7 @@ from torch import Tensor
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.layers.weights import Part, Slot
 from tessera.platform.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, Packed, SampleSpec
-from tessera.reference.sampling import finish_logits
+from tessera.reference.sampling import bind_finish
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
@@ -21,32 +21,38 @@ def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, 
 
 
 class Embedding:
-    """[T] -> [T, n]; with several ranks a partial sum, which the first norm completes."""
+    """[T] -> [T, n], times scale; with several ranks a partial sum, which the first norm completes, unless it is to be
+    whole."""
 
-    def __init__(self, build: Build, name: str, vocab: int, n: int) -> None:
+    def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
-        spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1)
+        spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
+        self.complete = build.group.all_reduce if whole else _as_it_is
         self.slot = build.slot(
             Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
         )
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.call(tokens, self.slot.tensor)
-        return result
+        return self.complete(self.call(tokens, self.slot.tensor))
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 class Head:
     """[S, k] -> logits [S, vocab]. sampling_spec: the same as one composite with sampling."""
 
     def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
-        self.build, self.vocab, self.cap, self.scale = build, vocab, cap, scale
+        self.build, self.cap, self.scale = build, cap, scale
         part, _ = vocabulary_part(build, name, vocab, k)
         self.spec = LinearSpec(part.shape[0], k, build.dtype)
         self.slot = build.slot(
             Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into))
         )
         self.linear = build.ops.bind("linear", self.spec)
+        self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
 
     @property
     def weight(self) -> Packed:
@@ -57,5 +63,5 @@ class Head:
         return LogitsSampleSpec(self.spec, sample, gather, self.cap, self.scale)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        spec = self.sampling_spec(SampleSpec(self.vocab))
-        return finish_logits(spec, self.build.group.all_gather(self.linear(rows, self.weight), -1))
+        result: Tensor = self.finish(self.build.group.all_gather(self.linear(rows, self.weight), -1))
+        return result

@@ -11,22 +11,37 @@ from tessera.layers.build import Build
 from tessera.layers.weights import Part, Slot
 from tessera.platform.ops import LinearSpec, Packed
 
+Bounds = tuple[int, int]
+"""From start to stop, without stop."""
+
 
 @dataclass(frozen=True)
 class Source:
-    """One weight of the checkpoint, [n, k]: its name without ".weight", and this rank's rows and columns of it."""
+    """One weight of the checkpoint, [n, k]: its name without ".weight", and the rows and columns of it that are wanted
+    here; None is all."""
 
     name: str
     n: int
     k: int
-    rows: tuple[int, int] | None = None
-    columns: tuple[int, int] | None = None
+    rows: Bounds | None = None
+    columns: Bounds | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        rows = self.n if self.rows is None else self.rows[1] - self.rows[0]
-        columns = self.k if self.columns is None else self.columns[1] - self.columns[0]
-        return rows, columns
+        return self.weight.shape[0], self.weight.shape[1]
+
+    @property
+    def weight(self) -> Part:
+        return Part(f"{self.name}.weight", (self.n, self.k), _less(self.rows, self.n), _less(self.columns, self.k))
+
+    @property
+    def bias(self) -> Part:
+        return Part(f"{self.name}.bias", (self.n,), _less(self.rows, self.n))
+
+
+def _less(bounds: Bounds | None, size: int) -> Bounds | None:
+    """Bounds that leave something out."""
+    return None if bounds == (0, size) else bounds
 
 
 class Linear:
@@ -35,11 +50,11 @@ class Linear:
 
     def __init__(self, build: Build, sources: Sequence[Source], *, bias: bool = False) -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
-        bias = bias and (sources[0].columns is None or build.group.rank == 0)
+        bias = bias and (k == sources[0].k or build.group.rank == 0)
         self.spec = LinearSpec(n, k, build.dtype, bias=bias)
-        parts = {"weight": [Part(f"{s.name}.weight", (s.n, s.k), s.rows, s.columns) for s in sources]}
+        parts = {"weight": [source.weight for source in sources]}
         if bias:
-            parts["bias"] = [Part(f"{s.name}.bias", (s.n,), s.rows) for s in sources]
+            parts["bias"] = [source.bias for source in sources]
         self.slot = build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into)))
         self.call = build.ops.bind("linear", self.spec)
 

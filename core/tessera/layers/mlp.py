@@ -1,4 +1,4 @@
-"""Gated MLPs, dense and of experts; both sharded over the inner dimension, so that the result is this rank's partial
+"""MLPs: gated, plain, and of experts; all sharded over the inner dimension, so that the result is this rank's partial
 sum."""
 
 from __future__ import annotations
@@ -10,25 +10,64 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear, Source
 from tessera.layers.weights import Part, Slot
-from tessera.platform.ops import ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MoESpec, RouteSpec
+from tessera.platform.ops import (
+    ActivationSpec,
+    ExpertsSpec,
+    GatedMLPSpec,
+    GateSpec,
+    LinearSpec,
+    MLPSpec,
+    MoESpec,
+    RouteSpec,
+)
 
 
 class GatedMLP:
+    """joined: the name of the tensor in which the checkpoint keeps gate and up, one after the other."""
+
     def __init__(
-        self, build: Build, prefix: str, hidden: int, inner: int, activation: str, *, bias: bool = False
+        self,
+        build: Build,
+        prefix: str,
+        hidden: int,
+        inner: int,
+        activation: str,
+        *,
+        bias: bool = False,
+        joined: str | None = None,
     ) -> None:
         start, stop = build.shard(inner, "the inner size of the MLP")
-        part = (start, stop) if build.group.size > 1 else None
-        self.gate_up = Linear(
-            build, [Source(f"{prefix}.{name}", inner, hidden, part) for name in ("gate_proj", "up_proj")], bias=bias
-        )
-        self.down = Linear(build, [Source(f"{prefix}.down_proj", hidden, inner, columns=part)], bias=bias)
+        if joined is None:
+            sources = [Source(f"{prefix}.{name}", inner, hidden, (start, stop)) for name in ("gate_proj", "up_proj")]
+        else:
+            rows = (start, stop), (inner + start, inner + stop)
+            sources = [Source(f"{prefix}.{joined}", 2 * inner, hidden, half) for half in rows]
+        self.gate_up = Linear(build, sources, bias=bias)
+        down = Source(f"{prefix}.down_proj", hidden, inner, columns=(start, stop))
+        self.down = Linear(build, [down], bias=bias)
         spec = GatedMLPSpec(self.gate_up.spec, GateSpec(stop - start, build.dtype, activation), self.down.spec)
         self.call = build.ops.bind("gated_mlp", spec)
         self.wants = build.ops.wants("gated_mlp", spec)
 
     def __call__(self, x: Tensor) -> Tensor:
         result: Tensor = self.call(x, self.gate_up.weight, self.down.weight)
+        return result
+
+
+class MLP:
+    """Without a gate. up, down: names of its weights."""
+
+    def __init__(
+        self, build: Build, up: str, down: str, hidden: int, inner: int, activation: str, *, bias: bool = False
+    ) -> None:
+        part = build.shard(inner, "the inner size of the MLP")
+        self.up = Linear(build, [Source(up, inner, hidden, part)], bias=bias)
+        self.down = Linear(build, [Source(down, hidden, inner, columns=part)], bias=bias)
+        act = ActivationSpec(part[1] - part[0], build.dtype, activation)
+        self.call = build.ops.bind("mlp", MLPSpec(self.up.spec, act, self.down.spec))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result: Tensor = self.call(x, self.up.weight, self.down.weight)
         return result
 
 

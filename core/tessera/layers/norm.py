@@ -1,7 +1,9 @@
-"""RMS norms: alone, after adding the residual, and together with the product that follows."""
+"""RMS norms: before a block, after adding the residual and together with the product that follows; after a block,
+before it is added."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -9,13 +11,30 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
 from tessera.layers.weights import Part, Slot
-from tessera.platform.ops import AddNormSpec, NormLinearSpec, NormSpec
+from tessera.platform.ops import AddNormSpec, NormAddSpec, NormLinearSpec, NormSpec
 from tessera.platform.quantization import ActSpec
 
 
-def norm_slot(build: Build, name: str, spec: NormSpec) -> Slot:
-    """A norm's weight [n] of the checkpoint."""
-    part = Part(f"{name}.weight", (spec.n,), fill=1.0 - spec.offset)
+@dataclass(frozen=True)
+class Norm:
+    """How a model norms. offset: added to the weight. multiplier: of what is added to the residual. whole: that is
+    complete on every rank already, no partial sum."""
+
+    eps: float
+    offset: float = 0.0
+    multiplier: float = 1.0
+    whole: bool = False
+
+    def spec(self, n: int, dtype: str) -> NormSpec:
+        return NormSpec(n, dtype, self.eps, self.offset)
+
+    def adding(self, build: Build, n: int) -> AddNormSpec:
+        return AddNormSpec(self.spec(n, build.dtype), None if self.whole else build.reduce, self.multiplier)
+
+
+def norm_slot(build: Build, name: str, spec: NormSpec, rows: tuple[int, int] | None = None) -> Slot:
+    """A norm's weight [n] of the checkpoint. rows: this rank's of [n], where it has not all."""
+    part = Part(f"{name}.weight", (spec.n,), rows, fill=1.0 - spec.offset)
     return build.slot(Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("rms_norm", spec, raw, into)))
 
 
@@ -23,8 +42,8 @@ class AddNorm:
     """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum.
     emit: how its consumer would have the normed activation quantised."""
 
-    def __init__(self, build: Build, name: str, n: int, eps: float, *, emit: ActSpec | None = None) -> None:
-        spec = AddNormSpec(NormSpec(n, build.dtype, eps), build.reduce)
+    def __init__(self, build: Build, name: str, n: int, norm: Norm, *, emit: ActSpec | None = None) -> None:
+        spec = norm.adding(build, n)
         self.slot = norm_slot(build, name, spec.norm)
         self.call = build.ops.bind_emitting("add_norm", spec, emit)
 
@@ -36,12 +55,25 @@ class AddNorm:
 class NormLinear:
     """AddNorm and the product that follows, as one composite."""
 
-    def __init__(self, build: Build, name: str, eps: float, linear: Linear) -> None:
-        norm = AddNormSpec(NormSpec(linear.spec.k, build.dtype, eps), build.reduce)
+    def __init__(self, build: Build, name: str, norm: Norm, linear: Linear) -> None:
+        spec = norm.adding(build, linear.spec.k)
         self.linear = linear
-        self.slot = norm_slot(build, name, norm.norm)
-        self.call: Any = build.ops.bind("norm_linear", NormLinearSpec(norm, linear.spec))
+        self.slot = norm_slot(build, name, spec.norm)
+        self.call: Any = build.ops.bind("norm_linear", NormLinearSpec(spec, linear.spec))
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         result: tuple[Tensor, Tensor] = self.call(x, residual, self.slot.tensor, self.linear.weight)
+        return result
+
+
+class NormAdd:
+    """(x, residual) -> norm(x) + residual; x is first summed over the ranks."""
+
+    def __init__(self, build: Build, name: str, n: int, norm: Norm) -> None:
+        spec = NormAddSpec(norm.spec(n, build.dtype), build.reduce)
+        self.slot = norm_slot(build, name, spec.norm)
+        self.call = build.ops.bind("norm_add", spec)
+
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        result: Tensor = self.call(x, residual, self.slot.tensor)
         return result

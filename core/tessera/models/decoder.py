@@ -1,9 +1,11 @@
-"""The decoder of the Llama-shaped families: pre-norm blocks of rotary attention and a gated MLP, or experts in its
-place."""
+"""The decoder: embedding, blocks, norm, head; and the block of the Llama-shaped families, which norms before rotary
+attention and before a gated MLP, or experts in its place."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -11,7 +13,8 @@ from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head
 from tessera.layers.mlp import ExpertNames, GatedMLP, MixtureOfExperts
-from tessera.layers.norm import AddNorm
+from tessera.layers.norm import AddNorm, Norm
+from tessera.layers.qkv import APART, Layout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.runner import Hidden, LayerCache, ModelFacts
@@ -30,7 +33,9 @@ class Experts:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """All that tells the families apart. layers: the attention of each. tied: the head is the embedding."""
+    """All that tells the families apart. layers: the attention of each. tied: the head is the embedding. layout: how
+    the checkpoint keeps q, k and v; joined_mlp: the name under which it keeps gate and up as one. The multiplier of
+    residuals is of what a block adds. dense_layers: that have an MLP though others have experts."""
 
     architecture: str
     vocab: int
@@ -43,40 +48,44 @@ class DecoderConfig:
     tied: bool
     mlp_bias: bool = False
     experts: Experts | None = None
+    dense_layers: frozenset[int] = frozenset()
+    layout: Layout = APART
+    joined_mlp: str | None = None
+    norm_offset: float = 0.0
+    embedding_scale: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_scale: float = 1.0
+    logits_cap: float = 0.0
 
 
-class DecoderLayer:
-    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
-        prefix = f"model.layers.{number}"
-        self.attention = Attention(
-            build, f"{prefix}.self_attn", f"{prefix}.input_layernorm", config.layers[number], tables
-        )
-        self.mlp: GatedMLP | MixtureOfExperts
-        if config.experts is None:
-            self.mlp = GatedMLP(
-                build, f"{prefix}.mlp", config.hidden, config.inner, config.activation, bias=config.mlp_bias
-            )
-        else:
-            self.mlp = _experts(build, config, config.experts, number)
-        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps, emit=self.mlp.wants)
+class Block(Protocol):
+    """x and residual travel apart: a block may return its contribution, which the next norm adds (and completes over
+    the ranks), or the sum and no residual."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
-        x, residual = self.attention(x, residual, launch, caches)
-        x, residual = self.norm(x, residual)
-        return self.mlp(x), residual
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+class FinalNorm(Protocol):
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]: ...
 
 
 class Decoder:
-    """x and residual travel apart: a block returns its contribution, and the next norm adds it (and completes it over
-    the ranks)."""
+    """build: after all parts were built with it."""
 
-    def __init__(self, build: Build, config: DecoderConfig) -> None:
+    def __init__(
+        self,
+        build: Build,
+        config: DecoderConfig,
+        *,
+        embedding: Embedding,
+        blocks: Sequence[Block],
+        norm: FinalNorm,
+        head: Head,
+    ) -> None:
         self.config = config
-        self.embedding = Embedding(build, "model.embed_tokens", config.vocab, config.hidden)
-        tables = RotaryTable(build)
-        self.layers = [DecoderLayer(build, config, number, tables) for number in range(len(config.layers))]
-        self.norm = AddNorm(build, "model.norm", config.hidden, config.eps)
-        self.head = Head(build, "model.embed_tokens" if config.tied else "lm_head", config.vocab, config.hidden)
+        self.embedding, self.blocks, self.norm, self.head = embedding, blocks, norm, head
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,
@@ -85,6 +94,7 @@ class Decoder:
             max_positions=config.max_positions,
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+            notes=_notes(config.layers),
         )
 
     def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
@@ -92,8 +102,8 @@ class Decoder:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         residual: Tensor | None = None
-        for layer in self.layers:
-            x, residual = layer(x, residual, launch, caches)
+        for block in self.blocks:
+            x, residual = block(x, residual, launch, caches)
         return Hidden(x, residual)
 
     def finish(self, hidden: Hidden) -> Tensor:
@@ -101,6 +111,75 @@ class Decoder:
 
     def logits(self, rows: Tensor) -> Tensor:
         return self.head(rows)
+
+
+class PreNormBlock:
+    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
+        prefix = f"model.layers.{number}"
+        norm = Norm(config.eps, config.norm_offset, config.residual_multiplier)
+        self.attention = Attention(
+            build,
+            f"{prefix}.self_attn",
+            (f"{prefix}.input_layernorm", norm),
+            config.layers[number],
+            tables,
+            config.layout,
+        )
+        self.mlp = mlp_of(build, config, number)
+        self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, norm, emit=self.mlp.wants)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]:
+        x, residual = self.attention(x, residual, launch, caches)
+        x, residual = self.norm(x, residual)
+        return self.mlp(x), residual
+
+
+def build_decoder(
+    build: Build,
+    config: DecoderConfig,
+    block: Callable[[Build, DecoderConfig, int, RotaryTable], Block] = PreNormBlock,
+    *,
+    whole: bool = False,
+) -> Decoder:
+    """A decoder whose tensors are named as Llama's. whole: what goes from block to block is complete on every rank, as
+    it must be where a block does not begin with a norm or ends with one."""
+    embedding = Embedding(
+        build, "model.embed_tokens", config.vocab, config.hidden, scale=config.embedding_scale, whole=whole
+    )
+    tables = RotaryTable(build)
+    blocks = [block(build, config, number, tables) for number in range(len(config.layers))]
+    norm = Norm(config.eps, config.norm_offset, config.residual_multiplier, whole)
+    return Decoder(
+        build,
+        config,
+        embedding=embedding,
+        blocks=blocks,
+        norm=AddNorm(build, "model.norm", config.hidden, norm),
+        head=Head(
+            build,
+            "model.embed_tokens" if config.tied else "lm_head",
+            config.vocab,
+            config.hidden,
+            cap=config.logits_cap,
+            scale=config.logits_scale,
+        ),
+    )
+
+
+def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | MixtureOfExperts:
+    if config.experts is not None and number not in config.dense_layers:
+        return _experts(build, config, config.experts, number)
+    return GatedMLP(
+        build,
+        f"model.layers.{number}.mlp",
+        config.hidden,
+        config.inner,
+        config.activation,
+        bias=config.mlp_bias,
+        joined=config.joined_mlp,
+    )
 
 
 def _experts(build: Build, config: DecoderConfig, experts: Experts, number: int) -> MixtureOfExperts:
@@ -118,3 +197,8 @@ def _experts(build: Build, config: DecoderConfig, experts: Experts, number: int)
         config.activation,
         renormalise=experts.renormalise,
     )
+
+
+def _notes(layers: Sequence[AttentionShape]) -> tuple[str, ...]:
+    scalings = [layer.rope.scaling for layer in layers if layer.rope is not None]
+    return tuple(dict.fromkeys(scaling.note for scaling in scalings if scaling is not None and scaling.note))

@@ -106,14 +106,15 @@ class Edits(NamedTuple):
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """weight[token]. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros, and the
-    sum over the group is right."""
+    """weight[token] * scale. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros,
+    and the sum over the group is right."""
 
     rows: int
     n: int
     dtype: str
     start: int = 0
     sharded: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,53 @@ class NormSpec:
 
 
 @dataclass(frozen=True)
+class LayerNormSpec:
+    """Layer norm over the last dimension: (x - mean) / sqrt(variance + eps) * weight + bias, in float32."""
+
+    n: int
+    dtype: str
+    eps: float
+
+
+@dataclass(frozen=True)
 class AddNormSpec:
-    """x is summed over the group `reduce` (None: it is whole), the residual added, the sum normed."""
+    """x is summed over the group `reduce` (None: it is whole), times `multiplier` added to the residual, the sum
+    normed. Without a residual the multiplier does nothing."""
+
+    norm: NormSpec
+    reduce: str | None = None
+    multiplier: float = 1.0
+
+    def emitting(self, emit: ActSpec) -> AddNormSpec:
+        return dataclasses.replace(self, norm=self.norm.emitting(emit))
+
+
+@dataclass(frozen=True)
+class AddLayerNormSpec:
+    """x is summed over the group `reduce`, the residual added, the sum normed."""
+
+    norm: LayerNormSpec
+    reduce: str | None = None
+
+
+@dataclass(frozen=True)
+class NormAddSpec:
+    """x is summed over the group `reduce`, normed, and added to the residual."""
 
     norm: NormSpec
     reduce: str | None = None
 
-    def emitting(self, emit: ActSpec) -> AddNormSpec:
-        return dataclasses.replace(self, norm=self.norm.emitting(emit))
+
+@dataclass(frozen=True)
+class QKNormSpec:
+    """RMS norms of queries and of keys, each over its whole projection: of x [T, q + 2 k] here, queries, keys and
+    values, the mean square is taken over the group `reduce` (None: all of them are here)."""
+
+    q: int
+    k: int
+    dtype: str
+    eps: float
+    reduce: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,9 +224,41 @@ class GateSpec:
 
 
 @dataclass(frozen=True)
+class ActivationSpec:
+    """act(x). activation: as GateSpec has it."""
+
+    n: int
+    dtype: str
+    activation: str
+
+
+@dataclass(frozen=True)
+class AddSpec:
+    n: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SoftCapSpec:
+    """x * scale, then held between -cap and cap by a tangent: tanh(x / cap) * cap, in float32. cap 0: none."""
+
+    n: int
+    dtype: str
+    cap: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class GatedMLPSpec:
     gate_up: LinearSpec
     gate: GateSpec
+    down: LinearSpec
+
+
+@dataclass(frozen=True)
+class MLPSpec:
+    up: LinearSpec
+    activation: ActivationSpec
     down: LinearSpec
 
 
@@ -283,10 +355,11 @@ class Op(Generic[S]):
     """A field of OpSet.
 
     A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds
-    them and returns the hot call. A reference has static shapes, reads nothing back to the host and has no Python loop
-    over rows, so that it may run inside a capture, a trace or a static-shape device. Where the clear definition cannot
-    be so (experts), `oracle` is the clear one. emits_by: of a composite, the part that would emit a quantised result,
-    and its spec; takes_by: the part that takes its input. sample_specs: what conformance tries.
+    them and returns the hot call. An op without parts that speaks to its group has compose alone. A reference has
+    static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture,
+    a trace or a static-shape device. Where the clear definition cannot be so (experts), `oracle` is the clear one.
+    emits_by: of a composite, the part that would emit a quantised result, and its spec; takes_by: the part that takes
+    its input. sample_specs: what conformance tries.
     """
 
     name: str
@@ -367,6 +440,14 @@ class OpSet:
     add_norm: Op[AddNormSpec]
     norm_linear: Op[NormLinearSpec]
     gated_mlp: Op[GatedMLPSpec]
+    layer_norm: Op[LayerNormSpec]
+    activation: Op[ActivationSpec]
+    add: Op[AddSpec]
+    add_layer_norm: Op[AddLayerNormSpec]
+    norm_add: Op[NormAddSpec]
+    qk_norm: Op[QKNormSpec]
+    mlp: Op[MLPSpec]
+    soft_cap: Op[SoftCapSpec]
     # quant
     quantize: Op[QuantizeSpec]
     # moe
@@ -507,7 +588,7 @@ class BoundOps:
             if not reason:
                 self.choices[op.name, spec] = Choice(op.name, spec, "native")
                 return op.kernel.bind(spec, self, self.device)
-        how = "parts" if op.compose is not None else "reference"
+        how = "parts" if op.parts else "reference"
         self.choices[op.name, spec] = Choice(op.name, spec, how, reason)
         if how == "reference" and self.no_fallback:
             raise PlatformError(f"op '{op.name}' would run on the reference ({reason}), which --no-fallback forbids.")

@@ -34,7 +34,7 @@ class LayerCache:
 class ModelFacts:
     """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere.
     prefix_cacheable: what it keeps of a prefix is addressed by block. unsplittable: prompt spans of encoder items must
-    be computed in one piece."""
+    be computed in one piece. notes: choices that were made in building it, a line each."""
 
     architecture: str
     vocab_size: int
@@ -49,6 +49,7 @@ class ModelFacts:
     encoder_tokens: int = 0
     unsplittable: bool = False
     tasks: tuple[str, ...] = ("generate",)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tessera.platform.hooks import hookimpl
@@ -9,17 +10,27 @@ from tessera.platform.hooks import hookimpl
 if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
-_MODELS = {
-    "LlamaForCausalLM": "tessera.models.families:llama",
-    "MistralForCausalLM": "tessera.models.families:mistral",
-    "Qwen2ForCausalLM": "tessera.models.families:qwen2",
-    "Qwen3ForCausalLM": "tessera.models.families:qwen3",
-    "MixtralForCausalLM": "tessera.models.families:mixtral",
+NATIVE_MODELS: Mapping[str, str] = {
+    "FalconForCausalLM": "tessera.models.falcon:falcon",
+    "Gemma2ForCausalLM": "tessera.models.gemma:gemma2",
+    "Gemma3ForCausalLM": "tessera.models.gemma:gemma3",
+    "GemmaForCausalLM": "tessera.models.gemma:gemma",
+    "GraniteForCausalLM": "tessera.models.llama:granite",
+    "LlamaForCausalLM": "tessera.models.llama:llama",
+    "MistralForCausalLM": "tessera.models.llama:mistral",
+    "MixtralForCausalLM": "tessera.models.llama:mixtral",
+    "Olmo2ForCausalLM": "tessera.models.olmo:olmo2",
+    "Phi3ForCausalLM": "tessera.models.llama:phi3",
+    "Qwen2ForCausalLM": "tessera.models.qwen:qwen2",
+    "Qwen3ForCausalLM": "tessera.models.qwen:qwen3",
+    "Qwen3MoeForCausalLM": "tessera.models.qwen:qwen3_moe",
+    "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
 }
+"""Architectures that core has model files for, by their name in config.json."""
 
 
 @hookimpl
 def extensions(registry: Registry) -> None:
-    for architecture, path in _MODELS.items():
+    for architecture, path in NATIVE_MODELS.items():
         registry.models.add(architecture, path, level=registry.models.level)
     registry.policies.add("fcfs", "tessera.scheduler.policy:FirstComeFirstServed", level=registry.policies.level)

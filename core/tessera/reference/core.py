@@ -13,19 +13,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform.ops import (
+    ActivationSpec,
+    AddLayerNormSpec,
     AddNormSpec,
+    AddSpec,
     BoundOps,
     EmbeddingSpec,
     GatedMLPSpec,
     GateSpec,
     HotCall,
+    LayerNormSpec,
     LinearSpec,
+    MLPSpec,
+    NormAddSpec,
     NormLinearSpec,
     NormSpec,
     Packed,
+    QKNormSpec,
     Quantized,
     QuantizeSpec,
     RotarySpec,
+    SoftCapSpec,
 )
 from tessera.reference.dtypes import torch_dtype
 
@@ -50,12 +58,13 @@ def plain(x: Activation, dtype: torch.dtype) -> Tensor:
 
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     """tokens [T], weight [rows, n] -> [T, n]."""
-    if not spec.sharded:
-        return into(F.embedding(tokens, weight), out)
-    here = tokens - spec.start
-    inside = (here >= 0) & (here < spec.rows)
-    rows = F.embedding(torch.where(inside, here, 0), weight)
-    return into(torch.where(inside[:, None], rows, 0), out)
+    if spec.sharded:
+        here = tokens - spec.start
+        inside = (here >= 0) & (here < spec.rows)
+        rows = torch.where(inside[:, None], F.embedding(torch.where(inside, here, 0), weight), 0)
+    else:
+        rows = F.embedding(tokens, weight)
+    return into(rows if spec.scale == 1.0 else rows * spec.scale, out)
 
 
 def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:
@@ -71,6 +80,14 @@ def rms_norm(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = 
     if spec.emit is not None:
         return quantize(QuantizeSpec(spec.n, spec.dtype, spec.emit), normed)
     return into(normed.to(x.dtype), out)
+
+
+def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [..., n], weight and bias [n] -> [..., n]. Layer normalization, arXiv:1607.06450."""
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + spec.eps)
+    return into((normed * weight.float() + bias.float()).to(x.dtype), out)
 
 
 def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
@@ -95,6 +112,24 @@ def gate(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Activation:
     if spec.emit is not None:
         return quantize(QuantizeSpec(spec.n, spec.dtype, spec.emit), result)
     return into(result.to(x.dtype), out)
+
+
+def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] -> act(x), [T, n]."""
+    return into(_ACTIVATIONS[spec.activation](x.float()).to(x.dtype), out)
+
+
+def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """a, b [T, n] -> a + b, [T, n]."""
+    return into(a + b, out)
+
+
+def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] -> scaled and capped, [T, n]."""
+    wide = x.float() * spec.scale
+    if spec.cap:
+        wide = torch.tanh(wide / spec.cap) * spec.cap
+    return into(wide.to(x.dtype), out)
 
 
 def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
@@ -122,8 +157,53 @@ def add_norm(spec: AddNormSpec, ops: BoundOps) -> HotCall:
         x: Tensor, residual: Tensor | None, weight: Tensor, *, out: Tensor | None = None
     ) -> tuple[Activation, Tensor]:
         whole = x if group is None else group.all_reduce(x)
-        residual = whole if residual is None else whole + residual
+        if residual is None:
+            return norm(whole, weight, out=out), whole
+        residual = (whole if spec.multiplier == 1.0 else whole * spec.multiplier) + residual
         return norm(residual, weight, out=out), residual
+
+    return call
+
+
+def add_layer_norm(spec: AddLayerNormSpec, ops: BoundOps) -> HotCall:
+    """(x [T, n], residual [T, n] or None, weight [n], bias [n]) -> (normed, x + residual)."""
+    norm = ops.bind("layer_norm", spec.norm)
+    group = ops.groups[spec.reduce] if spec.reduce is not None else None
+
+    def call(
+        x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        whole = x if group is None else group.all_reduce(x)
+        residual = whole if residual is None else whole + residual
+        return norm(residual, weight, bias, out=out), residual
+
+    return call
+
+
+def norm_add(spec: NormAddSpec, ops: BoundOps) -> HotCall:
+    """(x [T, n], residual [T, n], weight [n]) -> norm(x) + residual."""
+    norm = ops.bind("rms_norm", spec.norm)
+    group = ops.groups[spec.reduce] if spec.reduce is not None else None
+
+    def call(x: Tensor, residual: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return into(norm(x if group is None else group.all_reduce(x), weight) + residual, out)
+
+    return call
+
+
+def qk_norm(spec: QKNormSpec, ops: BoundOps) -> HotCall:
+    """x [T, q + 2 k] in place: queries and keys normed, values as they are; q_weight [q], k_weight [k]."""
+    group = ops.groups[spec.reduce] if spec.reduce is not None else None
+    ranks = 1 if group is None else group.size
+
+    def call(x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
+        parts = x[:, : spec.q], x[:, spec.q : spec.q + spec.k]
+        squares = torch.stack([part.float().square().sum(-1, keepdim=True) for part in parts])
+        if group is not None:
+            squares = group.all_reduce(squares)
+        for part, total, weight in zip(parts, squares, (q_weight, k_weight), strict=True):
+            mean = total / (part.shape[-1] * ranks)
+            part.copy_((part.float() * torch.rsqrt(mean + spec.eps) * weight.float()).to(x.dtype))
 
     return call
 
@@ -150,5 +230,17 @@ def gated_mlp(spec: GatedMLPSpec, ops: BoundOps) -> HotCall:
 
     def call(x: Activation, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
         return down(act(gate_up(x, gate_up_weight)), down_weight, out=out)
+
+    return call
+
+
+def mlp(spec: MLPSpec, ops: BoundOps) -> HotCall:
+    """(x [T, k], up, down) -> [T, n]: linear, activation, linear."""
+    up = ops.bind("linear", spec.up)
+    act = ops.bind("activation", spec.activation)
+    down = ops.bind("linear", spec.down)
+
+    def call(x: Activation, up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+        return down(act(up(x, up_weight)), down_weight, out=out)
 
     return call

@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tessera.platform.ops import (
+    ActivationSpec,
+    AddLayerNormSpec,
     AddNormSpec,
+    AddSpec,
     EditLogitsSpec,
     EmbeddingSpec,
     ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
+    LayerNormSpec,
     LinearSpec,
     LogitsSampleSpec,
     LogprobsSpec,
     MaskLogitsSpec,
+    MLPSpec,
     MoESpec,
+    NormAddSpec,
     NormLinearSpec,
     NormSpec,
     Op,
     OpSet,
     PenaliseSpec,
+    QKNormSpec,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
     SampleSpec,
+    SoftCapSpec,
 )
 from tessera.platform.quantization import QuantSpec
 from tessera.reference import core, logits, moe, sampling
@@ -38,6 +46,8 @@ def _embeddings() -> Iterator[EmbeddingSpec]:
     for dtype in _DTYPES:
         yield EmbeddingSpec(97, 40, dtype)
         yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
+        yield EmbeddingSpec(33, 40, dtype, start=33, sharded=True, scale=6.3125)
+        yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
 
 
 def _linears() -> Iterator[LinearSpec]:
@@ -53,6 +63,23 @@ def _norms() -> Iterator[NormSpec]:
         yield NormSpec(129, dtype, 1e-5, offset=1.0)
 
 
+def _layer_norms() -> Iterator[LayerNormSpec]:
+    for dtype in _DTYPES:
+        yield LayerNormSpec(40, dtype, 1e-5)
+        yield LayerNormSpec(129, dtype, 1e-5)
+
+
+def _add_norms() -> Iterator[AddNormSpec]:
+    for norm in _norms():
+        yield AddNormSpec(norm)
+        yield AddNormSpec(norm, multiplier=0.22)
+
+
+def _qk_norms() -> Iterator[QKNormSpec]:
+    for dtype in _DTYPES:
+        yield QKNormSpec(60, 20, dtype, 1e-5)
+
+
 def _rotaries() -> Iterator[RotarySpec]:
     for style in ("half", "pairs"):
         yield RotarySpec(24, 24, style)
@@ -65,7 +92,26 @@ def _gates() -> Iterator[GateSpec]:
             yield GateSpec(44, dtype, activation)
 
 
-def _mlps() -> Iterator[GatedMLPSpec]:
+def _activations() -> Iterator[ActivationSpec]:
+    for spec in _gates():
+        yield ActivationSpec(spec.n, spec.dtype, spec.activation)
+
+
+def _soft_caps() -> Iterator[SoftCapSpec]:
+    for dtype in _DTYPES:
+        yield SoftCapSpec(40, dtype, cap=1.5)
+        yield SoftCapSpec(40, dtype, scale=0.25)
+        yield SoftCapSpec(40, dtype, cap=1.5, scale=2.0)
+
+
+def _mlps() -> Iterator[MLPSpec]:
+    for dtype in _DTYPES:
+        yield MLPSpec(
+            LinearSpec(44, 40, dtype, bias=True), ActivationSpec(44, dtype, "gelu"), LinearSpec(40, 44, dtype)
+        )
+
+
+def _gated_mlps() -> Iterator[GatedMLPSpec]:
     for dtype in _DTYPES:
         yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
 
@@ -94,6 +140,12 @@ def _samples() -> Iterator[SampleSpec]:
             yield SampleSpec(97, filters=filters, logprobs=logprobs)
 
 
+def _logits_samples() -> Iterator[LogitsSampleSpec]:
+    for sample in _samples():
+        yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), sample)
+    yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), SampleSpec(97, logprobs=3), cap=1.5, scale=0.5)
+
+
 REFERENCE = OpSet(
     embedding=Op("embedding", "core", core.embedding, sample_specs=_embeddings),
     linear=Op("linear", "core", core.linear, sample_specs=_linears),
@@ -102,7 +154,7 @@ REFERENCE = OpSet(
     gate=Op("gate", "core", core.gate, sample_specs=_gates),
     add_norm=Op(
         "add_norm", "core", compose=core.add_norm, parts=("rms_norm",), emits_by=lambda spec: ("rms_norm", spec.norm),
-        sample_specs=lambda: (AddNormSpec(norm) for norm in _norms()),
+        sample_specs=_add_norms,
     ),
     norm_linear=Op(
         "norm_linear", "core", compose=core.norm_linear, parts=("add_norm", "linear"),
@@ -110,8 +162,22 @@ REFERENCE = OpSet(
     ),
     gated_mlp=Op(
         "gated_mlp", "core", compose=core.gated_mlp, parts=("linear", "gate"),
-        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_mlps,
+        takes_by=lambda spec: ("linear", spec.gate_up), sample_specs=_gated_mlps,
     ),
+    layer_norm=Op("layer_norm", "core", core.layer_norm, sample_specs=_layer_norms),
+    activation=Op("activation", "core", core.activation, sample_specs=_activations),
+    add=Op("add", "core", core.add, sample_specs=lambda: (AddSpec(40, dtype) for dtype in _DTYPES)),
+    add_layer_norm=Op(
+        "add_layer_norm", "core", compose=core.add_layer_norm, parts=("layer_norm",),
+        sample_specs=lambda: (AddLayerNormSpec(norm) for norm in _layer_norms()),
+    ),
+    norm_add=Op(
+        "norm_add", "core", compose=core.norm_add, parts=("rms_norm",),
+        sample_specs=lambda: (NormAddSpec(norm) for norm in _norms()),
+    ),
+    qk_norm=Op("qk_norm", "core", compose=core.qk_norm, mutates=("x",), sample_specs=_qk_norms),
+    mlp=Op("mlp", "core", compose=core.mlp, parts=("linear", "activation"), sample_specs=_mlps),
+    soft_cap=Op("soft_cap", "core", core.soft_cap, sample_specs=_soft_caps),
     quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),
@@ -132,7 +198,7 @@ REFERENCE = OpSet(
     ),
     sample=Op("sample", "sampling", sampling.sample, sample_specs=_samples),
     logits_sample=Op(
-        "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "sample"),
-        sample_specs=lambda: (LogitsSampleSpec(LinearSpec(97, 40, "float32"), s) for s in _samples()),
+        "logits_sample", "sampling", compose=sampling.logits_sample, parts=("linear", "soft_cap", "sample"),
+        sample_specs=_logits_samples,
     ),
 )  # fmt: skip

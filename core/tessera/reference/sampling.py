@@ -20,6 +20,7 @@ from tessera.platform.ops import (
     Sampled,
     SampleSpec,
     SamplingRows,
+    SoftCapSpec,
 )
 
 _GOLDEN = 0x9E3779B9
@@ -102,6 +103,7 @@ def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
 def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
     """(hidden [S, k], head, rows) -> Sampled: linear, gather, cap, sample."""
     head = ops.bind("linear", spec.head)
+    finish = bind_finish(spec, ops)
     draw = ops.bind("sample", spec.sample)
     group = ops.groups[spec.gather] if spec.gather is not None else None
 
@@ -109,17 +111,16 @@ def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
         logits = head(hidden, weight)
         if group is not None:
             logits = group.all_gather(logits, -1)
-        sampled: Sampled = draw(finish_logits(spec, logits), rows)
+        sampled: Sampled = draw(finish(logits), rows)
         return sampled
 
     return call
 
 
-def finish_logits(spec: LogitsSampleSpec, logits: Tensor) -> Tensor:
-    """The vocabulary's own entries, scaled and soft-capped."""
-    logits = logits[:, : spec.sample.vocab]
-    if spec.scale != 1.0:
-        logits = logits * spec.scale
-    if spec.cap:
-        logits = torch.tanh(logits / spec.cap) * spec.cap
-    return logits
+def bind_finish(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
+    """(logits of all ranks) -> the vocabulary's own entries, scaled and soft-capped where the spec says so."""
+    vocab = spec.sample.vocab
+    if spec.scale == 1.0 and not spec.cap:
+        return lambda logits: logits[:, :vocab]
+    cap = ops.bind("soft_cap", SoftCapSpec(vocab, spec.head.dtype, spec.cap, spec.scale))
+    return lambda logits: cap(logits[:, :vocab])

@@ -51,6 +51,7 @@ def attention_cases() -> Iterator[AttentionCase]:
     for rows in (decode, prefill, chunks, mixed):
         yield AttentionCase(rows)
         yield AttentionCase(rows, window=9)
+        yield AttentionCase(rows, softcap=0.7)
         yield AttentionCase(rows, kv_heads=6, head_dim=20, block_size=32)
         yield AttentionCase(rows, kv_heads=1, block_size=1, dtype="bfloat16")
         yield AttentionCase(rows, padding=3)

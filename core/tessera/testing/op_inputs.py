@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from tessera.platform.ops import (
+    ActivationSpec,
+    AddLayerNormSpec,
     AddNormSpec,
+    AddSpec,
     BoundOps,
     EditLogitsSpec,
     Edits,
@@ -20,21 +23,26 @@ from tessera.platform.ops import (
     GatedMLPSpec,
     GateSpec,
     History,
+    LayerNormSpec,
     LinearSpec,
     LogitsSampleSpec,
     LogprobsSpec,
     MaskLogitsSpec,
+    MLPSpec,
     MoESpec,
+    NormAddSpec,
     NormLinearSpec,
     NormSpec,
     Packed,
     PenaliseSpec,
     Penalties,
+    QKNormSpec,
     QuantizeSpec,
     RotarySpec,
     RouteSpec,
     SampleSpec,
     SamplingRows,
+    SoftCapSpec,
 )
 from tessera.reference.dtypes import torch_dtype
 
@@ -137,6 +145,35 @@ class OpInputs:
 
     def _gated_mlp(self, spec: GatedMLPSpec) -> tuple[Any, ...]:
         return *self._linear(spec.gate_up), self._weight(spec.down)
+
+    def _layer_norm(self, spec: LayerNormSpec) -> tuple[Any, ...]:
+        return self._normal(self.tokens, spec.n, dtype=spec.dtype), *(
+            self._normal(spec.n, dtype=spec.dtype) for _ in range(2)
+        )
+
+    def _activation(self, spec: ActivationSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)
+
+    def _soft_cap(self, spec: SoftCapSpec) -> tuple[Any, ...]:
+        return (self._normal(self.tokens, spec.n, dtype=spec.dtype, scale=3.0),)
+
+    def _add(self, spec: AddSpec) -> tuple[Any, ...]:
+        return tuple(self._normal(self.tokens, spec.n, dtype=spec.dtype) for _ in range(2))
+
+    def _add_layer_norm(self, spec: AddLayerNormSpec) -> tuple[Any, ...]:
+        x, *weights = self._layer_norm(spec.norm)
+        return x, self._normal(self.tokens, spec.norm.n, dtype=spec.norm.dtype), *weights
+
+    def _norm_add(self, spec: NormAddSpec) -> tuple[Any, ...]:
+        x, weight = self._rms_norm(spec.norm)
+        return x, self._normal(self.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
+
+    def _qk_norm(self, spec: QKNormSpec) -> tuple[Any, ...]:
+        x = self._normal(self.tokens, spec.q + 2 * spec.k, dtype=spec.dtype)
+        return x, self._normal(spec.q, dtype=spec.dtype), self._normal(spec.k, dtype=spec.dtype)
+
+    def _mlp(self, spec: MLPSpec) -> tuple[Any, ...]:
+        return *self._linear(spec.up), self._weight(spec.down)
 
     def _quantize(self, spec: QuantizeSpec) -> tuple[Any, ...]:
         return (self._normal(self.tokens, spec.n, dtype=spec.dtype),)

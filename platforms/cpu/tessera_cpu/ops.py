@@ -10,19 +10,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import (
+    ActivationSpec,
+    AddSpec,
     BoundOps,
     Device,
     EmbeddingSpec,
     ExpertsSpec,
     GateSpec,
     Kernel,
+    LayerNormSpec,
     NormSpec,
     OpSet,
     Packed,
+    QKNormSpec,
     RouteSpec,
     Sampled,
     SampleSpec,
     SamplingRows,
+    SoftCapSpec,
     replace,
 )
 from tessera_cpu.linear import Linear, expert_name, product
@@ -39,12 +44,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    if not spec.sharded:
-        return into(F.embedding(tokens, weight), out)
-    here = tokens - spec.start
-    inside = (here >= 0) & (here < spec.rows)
-    rows = F.embedding(here.clamp(0, spec.rows - 1), weight)
-    return into(rows.mul_(inside[:, None]), out)
+    if spec.sharded:
+        here = tokens - spec.start
+        inside = (here >= 0) & (here < spec.rows)
+        rows = F.embedding(here.clamp(0, spec.rows - 1), weight).mul_(inside[:, None])
+    else:
+        rows = F.embedding(tokens, weight)
+    return into(rows if spec.scale == 1.0 else rows.mul_(spec.scale), out)
 
 
 class RmsNorm(Kernel[NormSpec]):
@@ -53,9 +59,30 @@ class RmsNorm(Kernel[NormSpec]):
 
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
         def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            return into(F.rms_norm(x, (spec.n,), weight + spec.offset if spec.offset else weight, spec.eps), out)
+            return into(F.rms_norm(x, (spec.n,), weight, spec.eps), out)
 
-        return rms_norm
+        def offset_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            """In float32: 1 + a small weight is mostly lost in fewer bits."""
+            normed = F.rms_norm(x.float(), (spec.n,), weight.float() + spec.offset, spec.eps)
+            return into(normed.to(x.dtype), out)
+
+        return offset_norm if spec.offset else rms_norm
+
+
+def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return into(F.layer_norm(x, (spec.n,), weight, bias, spec.eps), out)
+
+
+class QKNorm(Kernel[QKNormSpec]):
+    def supports(self, spec: QKNormSpec) -> str | None:
+        return "no sum over ranks between the squares and the roots" if spec.reduce is not None else None
+
+    def bind(self, spec: QKNormSpec, ops: BoundOps, device: Device) -> Any:
+        def qk_norm(x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
+            for part, weight in zip(x.split((spec.q, spec.k, spec.k), dim=-1), (q_weight, k_weight), strict=False):
+                part.copy_(F.rms_norm(part, weight.shape, weight, spec.eps))
+
+        return qk_norm
 
 
 class Gate(Kernel[GateSpec]):
@@ -70,6 +97,20 @@ class Gate(Kernel[GateSpec]):
             return into(activation(left) * right, out)
 
         return gate
+
+
+def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return into(_ACTIVATIONS[spec.activation](x), out)
+
+
+def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    if not spec.cap:
+        return torch.mul(x, spec.scale, out=out)
+    return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
+
+
+def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return torch.add(a, b, out=out)
 
 
 def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,6 +178,11 @@ def kernels(reference: OpSet) -> OpSet:
         rms_norm=RmsNorm(),
         rotary=rotary,
         gate=Gate(),
+        layer_norm=layer_norm,
+        activation=activation,
+        add=add,
+        soft_cap=soft_cap,
+        qk_norm=QKNorm(),
         route=route,
         experts=Experts(),
         sample=Sample(),

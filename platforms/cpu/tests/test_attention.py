@@ -34,7 +34,7 @@ def test_it_is_the_reference(case: AttentionCase) -> None:
 
 
 def test_what_it_cannot_do_it_refuses() -> None:
-    spec = AttentionCase(((1, 1),), window=4).spec()
+    spec = AttentionCase(((1, 1),), window=4, softcap=30.0).spec()
     assert SdpaAttention().supports(spec) is None
     assert SdpaAttention().supports(replace(spec, kind="linear")) == "no attention over linear"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tessera.platform import BoundOps, LinearSpec, LogitsSampleSpec, Op, SampleSpec
+from tessera.platform import BoundOps, LinearSpec, LogitsSampleSpec, NormSpec, Op, SampleSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu.platform import CpuPlatform
 
@@ -50,7 +50,17 @@ def test_it_agrees_with_the_reference(op: Op[Any], spec: Any) -> None:
 
 
 def test_what_is_overridden() -> None:
-    assert NATIVE == ["embedding", "linear", "rms_norm", "rotary", "gate", "route", "experts", "sample"]
+    core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
+    assert [*core, "soft_cap", "route", "experts", "sample"] == NATIVE
+
+
+def test_an_offset_is_added_before_anything_is_rounded() -> None:
+    """1.003 is 1 in bfloat16, but the mean of many products with it is not that of products with 1."""
+    spec = NormSpec(512, "bfloat16", 1e-6, offset=1.0)
+    (x, _), weight = OpInputs(19).of("rms_norm", spec), torch.full((512,), 0.003, dtype=torch.bfloat16)
+    found = BoundOps(OPS, PLATFORM.open(0)).bind("rms_norm", spec)(x, weight)
+    expected = torch.nn.functional.rms_norm(x.double(), (512,), weight.double() + 1, 1e-6)
+    assert abs(found.double().abs().mean() / expected.abs().mean() - 1) < 1e-3
 
 
 def test_experts_are_those_of_the_clear_definition() -> None:

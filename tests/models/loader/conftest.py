@@ -10,14 +10,17 @@ from safetensors.torch import save_file
 
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.load import fill_slots
-from tessera.models import families
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Arena
+from tessera.plugins import load_path
+from tessera.plugins.builtin import NATIVE_MODELS
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 from tests.models.loader.folders import CONFIG
+
+FAMILY_PATHS = {path.partition(":")[2]: path for path in NATIVE_MODELS.values()}
 
 
 class Rank(Alone):
@@ -34,7 +37,7 @@ class Built:
         self.device = ReferencePlatform().open(0)
         ops = BoundOps(REFERENCE, self.device, {TENSOR_GROUP: group})
         self.build = Build(ops, self.device, "float32", [ReferenceAttention()], group)
-        self.model = getattr(families, family)(self.build, checkpoint, 32)
+        self.model = load_path(FAMILY_PATHS[family])(self.build, checkpoint, 32)
         self.arena = Arena("weights")
 
     @property

@@ -19,6 +19,13 @@ FAMILIES = {
     "qwen3": ("qwen3", {}),
     "mixtral": ("mixtral", {"num_local_experts": 3}),
     "tied": ("llama", {"tie_word_embeddings": True}),
+    "phi3": ("phi3", {}),
+    "gemma3": ("gemma3", {}),
+    "olmo2": ("olmo2", {"attention_bias": True}),
+    "qwen3_moe": ("qwen3_moe", {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 12}),
+    "falcon-7b": ("falcon", {"hidden_size": 24, "bias": True}),
+    "falcon-40b": ("falcon", {"hidden_size": 24, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-rotary": ("falcon", {"hidden_size": 24, "multi_query": False, "parallel_attn": False}),
 }
 
 
@@ -175,7 +182,22 @@ def test_random_weights_need_config_json_alone(tmp_path, built):
     assert engine.info.weight_bytes == expected
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral"])
+def test_joined_projections_are_read_by_heads(built, checkpoint):
+    """Of the second of two ranks: two heads of q, one of k and one of v, whatever the checkpoint puts between them."""
+    for family, differs, rows in (
+        ("phi3", {}, [12, 24, 30, 36, 42, 48]),
+        ("falcon", {"hidden_size": 24, "new_decoder_architecture": True, "num_kv_heads": 2}, [24, 36, 36, 42, 42, 48]),
+        ("falcon", {"hidden_size": 24}, [12, 24, 24, 30, 30, 36]),
+        ("falcon", {"hidden_size": 24, "multi_query": False}, [36, 42, 54, 60, 42, 48, 60, 66, 48, 54, 66, 72]),
+    ):
+        folder, tensors = checkpoint(family, **differs)
+        (whole,) = [tensors[n] for n in tensors if ".0." in n and n.endswith(("qkv_proj.weight", "key_value.weight"))]
+        linear = built(family, 1, 2, **differs).load(Safetensors(str(folder))).model.blocks[0].attention.input.linear
+        expected = [whole[start:stop] for start, stop in zip(rows[::2], rows[1::2], strict=True)]
+        assert torch.equal(linear.weight["weight"], torch.cat(expected))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral", "phi3"])
 def test_random_weights_repeat(built, family):
     first, second, other = (built(family).load(Dummy(seed)) for seed in (5, 5, 2**64 - 1))
     pairs = zip(first.parts, second.parts, other.parts, strict=True)

@@ -6,19 +6,34 @@ import pytest
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
+from tessera.plugins.builtin import NATIVE_MODELS
 from tests.models.loader.folders import config_only, dummy_config
 
 MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Mistral", "Qwen3", "Mixtral"))
+FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
+    {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
+)
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
+KINDS = "default, linear, llama3, yarn, longrope, dynamic"
+FACTORS = {"short_factor": [1.0, 1.0, 1.0], "long_factor": [1.0, 2.0, 3.0]}
+
 REFUSED = [
-    ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not served yet; default, linear, llama3 are.")
-    for kind in ("yarn", "dynamic", "longrope", "su", "mrope", "ntk")
+    ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not served; {KINDS} are.")
+    for kind in ("su", "mrope", "ntk", "proportional")
 ] + [
-    ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rotary scaling 'yarn' is not served yet"),
-    ({"rope_parameters": {"rope_type": "yarn"}}, "rotary scaling 'yarn' is not served yet"),
-    ({"rope_scaling": LLAMA3}, "original_max_position_embeddings of the rotary embedding is missing in config.json."),
+    ({"rope_parameters": {"rope_type": "mrope"}}, "rotary scaling 'mrope' is not served"),
+    ({"rope_scaling": {**LLAMA3, "factor": None}}, "factor of the rotary embedding is missing in config.json."),
+    ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor of the rotary embedding is not a positive number"),
+    ({"rope_scaling": {"type": "yarn", "truncate": "no"}}, "truncate is neither true nor false in config.json."),
+    ({"rope_scaling": {"type": "yarn", "mscale": "1"}}, "mscale is not a number that it can have in config.json."),
+    ({"rope_scaling": {"type": "dynamic"}}, "factor of the rotary embedding is missing in config.json."),
+    ({"rope_scaling": {"type": "longrope"}}, "short_factor of the rotary embedding in config.json is not a list of 3"),
+    (
+        {"rope_scaling": {"type": "longrope", **FACTORS, "original_max_position_embeddings": 8, "long_factor": [1.0]}},
+        "long_factor of the rotary embedding in config.json is not a list of 3 positive numbers.",
+    ),
     ({"rope_scaling": {"type": "linear"}}, "factor of the rotary embedding is missing"),
     ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor of the rotary embedding is not a positive number"),
     ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor of the rotary embedding is not a positive number"),
@@ -30,8 +45,11 @@ REFUSED = [
     ({"quantization_config": {"quant_method": "gptq"}}, "is quantized (gptq), which is not served yet"),
     ({"quantization_config": {"quant_method": "fp8"}}, "is quantized (fp8), which is not served yet"),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
-    ({"architectures": ["Qwen2MoeForCausalLM"]}, "'Qwen2MoeForCausalLM' is not supported; there is Qwen2ForCausalLM"),
-    ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is LlamaForCausalLM, MistralForCausalLM, "),
+    (
+        {"architectures": ["Qwen2MoeForCausalLM"]},
+        "'Qwen2MoeForCausalLM' is not supported; there is Qwen3MoeForCausalLM",
+    ),
+    ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is FalconForCausalLM, Gemma2ForCausalLM, "),
     ({"hidden_size": None}, "hidden_size is missing in config.json."),
     ({"hidden_size": "20"}, "hidden_size is not a number that it can have in config.json."),
     ({"num_attention_heads": 0}, "num_attention_heads is not a number that it can have"),
@@ -43,7 +61,19 @@ REFUSED = [
     ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
     ({"rms_norm_eps": "1e-6"}, "rms_norm_eps is not a number that it can have"),
     ({"num_attention_heads": 4, "num_key_value_heads": 3}, "num_attention_heads (4) is no multiple of num_key_value"),
-    ({"head_dim": 5}, "heads of 5 elements cannot be rotated: head_dim must be even."),
+    ({"head_dim": 5}, "heads of 5 elements cannot be rotated: head_dim must be even"),
+    ({**PHI3, "partial_rotary_factor": 0.5}, "3 of 6 elements of a head cannot be rotated"),
+    ({**PHI3, "partial_rotary_factor": 2}, "12 of 6 elements of a head cannot be rotated"),
+    ({"attention_bias": "no"}, "attention_bias is neither true nor false in config.json."),
+    ({**FALCON, "alibi": True}, "Falcon with alibi is not served; Falcon with rotary embedding (alibi: false) is."),
+    ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention is not served"),
+    ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar is not a number that it can have"),
+    ({**GEMMA3, "rope_parameters": {"full_attention": {"rope_type": "su"}}}, "rotary scaling 'su' is not served"),
+    ({**GEMMA3, "rope_parameters": {"full_attention": 1}}, "full_attention in config.json is not an object."),
+    ({**SMOLLM3, "no_rope_layers": [1]}, "no_rope_layers in config.json must say 0 or 1 for each of 2 layers."),
+    ({**QWEN3_MOE, "num_experts": 4}, "num_experts_per_tok (8) is more than num_experts (4)"),
+    ({**QWEN3_MOE, "num_experts": 9, "mlp_only_layers": ["1"]}, "mlp_only_layers in config.json is not a list of"),
+    ({**QWEN3_MOE, "num_experts": 9, "decoder_sparse_step": 0}, "decoder_sparse_step is not a number that it can"),
     ({**MIXTRAL, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok (3) is more than num_local"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
@@ -61,9 +91,12 @@ def test_refused_by_name(tmp_path, differs, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral"])
+NEEDED = {"FalconForCausalLM": {"hidden_size": 24}, "Qwen3MoeForCausalLM": {"num_experts": 9}}
+
+
+@pytest.mark.parametrize("architecture", NATIVE_MODELS)
 def test_the_same_without_the_fault_is_served(tmp_path, architecture):
-    folder = config_only(tmp_path, architectures=[f"{architecture}ForCausalLM"])
+    folder = config_only(tmp_path, architectures=[architecture], **NEEDED.get(architecture, {}))
     engine = Engine(dummy_config(folder))
     engine.close()
     assert engine.info.weight_bytes > 0

@@ -116,7 +116,7 @@ def test_the_report_of_what_is_unusual():
     text = report(info, model="m", url="u", chat=True, guarded=False, seconds=1)
     assert "1,536 tokens = 1.5 requests of 1,024 tokens" in text
     assert "reference   moe (not the platform's own; --no-fallback refuses them)" in text
-    assert "default     scheduler.max_num_seqs = 8: a small chip" in text
+    assert "note        scheduler.max_num_seqs = 8: a small chip" in text
 
 
 @pytest.mark.parametrize(("chat", "route"), [(True, "chat/completions"), (False, "completions")])

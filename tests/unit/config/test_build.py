@@ -248,3 +248,38 @@ def test_trust_remote_code_is_answered_in_one_line_and_changes_nothing(folder, c
     (record,) = caplog.records
     assert record.getMessage().startswith("trust_remote_code changes nothing: code from a model's folder is never run")
     assert "\n" not in record.getMessage()
+
+
+# ---- how far a rotary embedding reaches --------------------------------------
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+
+
+@pytest.mark.parametrize(
+    ("said", "usual", "most"),
+    [
+        ({}, 2048, 2048),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 2048, 2048),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 2048, 4096),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.5}}, 2048, 5120),
+        ({"rope_parameters": YARN}, 4096, 4096),
+        ({"rope_parameters": {**YARN, "factor": 1.5}}, 2048, 2048),
+        ({"rope_parameters": {**YARN, "factor": "4"}}, 2048, 2048),
+        ({"rope_scaling": {"type": "dynamic", "factor": 1e9}}, 2048, 2048),
+        ({"rope_scaling": [1]}, 2048, 2048),
+    ],
+)
+def test_a_scaled_rotary_embedding_reaches_further(folder, said, usual, most):
+    path = folder(config__json={**CONFIG, **said})
+    assert build(path).model.max_model_len == usual
+    assert build(path, max_model_len=most).model.max_model_len == most
+    with pytest.raises(ConfigError, match=f"made for {most} tokens"):
+        build(path, max_model_len=most + 1)
+
+
+def test_falcon_does_not_say_how_long_it_is(folder):
+    config = {
+        **{name: value for name, value in CONFIG.items() if name != "max_position_embeddings"},
+        "model_type": "falcon",
+    }
+    assert build(folder(config__json=config)).model.max_model_len == 2048

@@ -9,16 +9,20 @@ import torch
 
 from tessera.platform import (
     AddNormSpec,
+    Alone,
     BoundOps,
     EmbeddingSpec,
     ExpertsSpec,
     GateSpec,
     HostDevice,
+    LayerNormSpec,
     LinearSpec,
     MemoryFigures,
     NormSpec,
+    QKNormSpec,
     RotarySpec,
     RouteSpec,
+    SoftCapSpec,
 )
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
@@ -127,7 +131,63 @@ def test_shards_of_an_embedding_add_up() -> None:
     assert_same(sum(parts), weight[tokens.long()], 0)
 
 
-OUT = ["embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe"]
+def test_a_layer_norm_has_mean_0_and_variance_1() -> None:
+    x, weight, bias = OpInputs(5).of("layer_norm", LayerNormSpec(40, "float32", 0.0))
+    found = reference("layer_norm", LayerNormSpec(40, "float32", 0.5), x, weight, bias)
+    for row, result in zip(x.tolist(), found, strict=True):
+        mean = sum(row) / 40
+        spread = math.sqrt(sum((value - mean) ** 2 for value in row) / 40 + 0.5)
+        assert torch.allclose(result, (torch.tensor(row) - mean) / spread * weight + bias, atol=1e-5)
+
+
+def test_a_multiplier_is_of_what_is_added_and_not_of_the_residual() -> None:
+    spec = AddNormSpec(NormSpec(40, "float32", 1e-6), multiplier=0.25)
+    x, residual, weight = OpInputs(5).of("add_norm", spec)
+    assert_same(reference("add_norm", spec, x, residual, weight)[1], x * 0.25 + residual, 0)
+    assert_same(reference("add_norm", spec, x, None, weight)[1], x, 0)
+
+
+def test_a_soft_cap_is_a_tangent_of_what_was_scaled() -> None:
+    (x,) = OpInputs(5).of("soft_cap", SoftCapSpec(40, "float32"))
+    found = reference("soft_cap", SoftCapSpec(40, "float32", cap=1.5, scale=0.5), x)
+    expected = [[1.5 * math.tanh(value * 0.5 / 1.5) for value in row] for row in x.tolist()]
+    assert torch.allclose(found, torch.tensor(expected), atol=1e-6)
+
+
+def test_queries_and_keys_are_normed_over_all_ranks() -> None:
+    """Two ranks of a group whose sum is known: what each norms is its half of what one alone would norm."""
+    x, q_weight, k_weight = OpInputs(3).of("qk_norm", QKNormSpec(24, 8, "float32", 1e-5))
+    q, k, v = x.split((24, 8, 8), dim=-1)
+    normed_q = reference("rms_norm", NormSpec(24, "float32", 1e-5), q, q_weight)
+    normed_k = reference("rms_norm", NormSpec(8, "float32", 1e-5), k, k_weight)
+    for rank in range(2):
+        parts = [part.chunk(2, dim=-1)[rank] for part in (q, k, v)]
+        others = [part.chunk(2, dim=-1)[1 - rank] for part in (q, k)]
+        group = Summing(torch.stack([part.square().sum(-1, keepdim=True) for part in others]))
+        mine = torch.cat(parts, dim=-1)
+        ops = BoundOps(REFERENCE, DEVICE, {"tensor": group})
+        call = ops.bind("qk_norm", QKNormSpec(12, 4, "float32", 1e-5, "tensor"))
+        call(mine, q_weight.chunk(2)[rank], k_weight.chunk(2)[rank])
+        expected = (normed_q.chunk(2, -1)[rank], normed_k.chunk(2, -1)[rank], parts[2])
+        assert torch.allclose(mine, torch.cat(expected, dim=-1), atol=1e-5)
+
+
+class Summing(Alone):
+    """A group of two whose other rank brings a known tensor."""
+
+    size = 2
+
+    def __init__(self, other: torch.Tensor) -> None:
+        self.other = other
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.other
+
+
+OUT = [
+    "embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe",
+    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OUT)

@@ -1,0 +1,100 @@
+"""How checkpoints keep the projections of attention: q, k and v apart, one after the other in one tensor, or in one
+tensor by groups of heads; and which rows of it are wanted here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tessera.layers.linear import Bounds, Source
+
+
+@dataclass(frozen=True)
+class Heads:
+    """q, kv: numbers of the heads that are wanted, from start to stop, of `heads` and `kv_heads` of head_dim rows
+    each."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    q: Bounds
+    kv: Bounds
+
+    def rows(self, bounds: Bounds, first: int = 0) -> Bounds:
+        """Of heads that follow each other from row `first` on."""
+        return first + bounds[0] * self.head_dim, first + bounds[1] * self.head_dim
+
+
+class Layout(Protocol):
+    """output: the name of the output projection."""
+
+    @property
+    def output(self) -> str: ...
+
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+        """In the order q, k, v."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Three tensors."""
+
+    output: str = "o_proj"
+
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+        wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+        return [
+            Source(f"{prefix}.q_proj", wide, hidden, heads.rows(heads.q)),
+            Source(f"{prefix}.k_proj", narrow, hidden, heads.rows(heads.kv)),
+            Source(f"{prefix}.v_proj", narrow, hidden, heads.rows(heads.kv)),
+        ]
+
+
+APART = Apart()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One tensor: all rows of q, then those of k, then those of v."""
+
+    name: str = "qkv_proj"
+    output: str = "o_proj"
+
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+        wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+        rows = (
+            heads.rows(heads.q),
+            heads.rows(heads.kv, wide),
+            heads.rows(heads.kv, wide + narrow),
+        )
+        return [Source(f"{prefix}.{self.name}", wide + 2 * narrow, hidden, part) for part in rows]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """One tensor: for each head of keys the heads of queries that it serves, then itself, then its head of values."""
+
+    name: str = "query_key_value"
+    output: str = "dense"
+
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+        total = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
+        return [
+            Source(f"{prefix}.{self.name}", total, hidden, heads.rows((head, head + count)))
+            for head, count in _grouped(heads)
+        ]
+
+
+def _grouped(heads: Heads) -> Iterator[tuple[int, int]]:
+    """(first head, number of heads) among all heads of such a tensor."""
+    served = heads.heads // heads.kv_heads
+    group = served + 2
+    at = heads.q[0]
+    while at < heads.q[1]:
+        count = min(served - at % served, heads.q[1] - at)
+        yield at // served * group + at % served, count
+        at += count
+    for place in (served, served + 1):
+        for head in range(*heads.kv):
+            yield head * group + place, 1

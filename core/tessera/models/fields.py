@@ -1,0 +1,103 @@
+"""The fields of config.json, read and checked in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tessera.errors import ModelError
+
+Checkpoint = Mapping[str, Any]
+
+ACTIVATIONS: Mapping[str, str] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""As checkpoints name them, to what ops call them."""
+
+
+class Fields:
+    """config.json over what its family takes where it leaves something out; null is null. What a field cannot be is a
+    ModelError."""
+
+    def __init__(self, checkpoint: Checkpoint, defaults: Checkpoint | None = None) -> None:
+        self.said: Checkpoint = {**(defaults or {}), **checkpoint}
+
+    def get(self, name: str) -> Any:
+        return self.said.get(name)
+
+    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number. default: where it is left out or null."""
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ModelError(f"{name} {_fault(value)} in config.json.")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A finite number. default: where it is left out or null."""
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ModelError(f"{name} {_fault(value)} in config.json.")
+        return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number above 0. default: where it is left out or null."""
+        value = self.number(name, default)
+        if value <= 0:
+            raise ModelError(f"{name} {_fault(value)} in config.json.")
+        return value
+
+    def positive_or_none(self, name: str) -> float | None:
+        """A number above 0; null is None."""
+        return None if self.get(name) is None else self.positive(name)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ModelError(f"{name} is neither true nor false in config.json.")
+        return value
+
+    def table(self, name: str) -> Fields:
+        """An object within; an empty one where there is none."""
+        value = self.get(name) or {}
+        if not isinstance(value, Mapping):
+            raise ModelError(f"{name} in config.json is not an object.")
+        return Fields(value)
+
+    def by_layer(self, name: str, number: int, holds: Callable[[Any], bool], what: str) -> Sequence[Any] | None:
+        """A list with an entry for each layer, or more; None where it is left out. what: an entry is."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) < number or not all(holds(entry) for entry in value):
+            raise ModelError(f"{name} in config.json must say {what} for each of {number} layers.")
+        return value[:number]
+
+    def numbers(self, name: str) -> Sequence[int]:
+        """A list of whole numbers; an empty one where there is none."""
+        value = self.get(name) or []
+        if not isinstance(value, list) or not all(type(entry) is int for entry in value):
+            raise ModelError(f"{name} in config.json is not a list of whole numbers.")
+        return value
+
+    def activation(self, name: str, default: str) -> str:
+        """As ops call it."""
+        value = self.get(name)
+        named = default if value is None else str(value)
+        if named not in ACTIVATIONS:
+            raise ModelError(f"activation '{named[:40]}' is not served; {', '.join(ACTIVATIONS)} are.")
+        return ACTIVATIONS[named]
+
+
+def _fault(value: object) -> str:
+    return "is missing" if value is None else "is not a number that it can have"

@@ -1,0 +1,139 @@
+"""Gemma: norms whose weights are offset by 1 and a scaled embedding; from Gemma 2 on norms before and after each block,
+windows on some layers; caps in Gemma 2, norms of heads and a rotary embedding for each kind of layer in Gemma 3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.errors import ModelError
+from tessera.layers.attention import Attention, AttentionShape, RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.norm import AddNorm, Norm, NormAdd
+from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
+from tessera.models.fields import ACTIVATIONS, Checkpoint, Fields
+from tessera.models.reading import read_attention, read_biases, read_decoder, read_head_dim, repeated, windowed
+from tessera.models.rope import RopeReader
+from tessera.models.windows import FULL, SLIDING, by_kind, layer_kinds
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+from tessera.reference.dtypes import torch_dtype
+
+# What transformers takes where a config.json leaves it out: null means null.
+_ALIKE: dict[str, Any] = {
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
+_GEMMA = {**_ALIKE, "num_key_value_heads": 16}
+_GEMMA2 = {
+    **_ALIKE,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+}
+_GEMMA3 = {
+    **_ALIKE,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "max_position_embeddings": 131072,
+    "sliding_window_pattern": 6,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+_TANH = "gelu_pytorch_tanh"
+
+
+class SandwichBlock:
+    """Norms before and after attention, before and after the MLP; what goes from block to block is the whole sum."""
+
+    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
+        prefix, hidden = f"model.layers.{number}", config.hidden
+        norm = Norm(config.eps, config.norm_offset, whole=True)
+        self.attention = Attention(
+            build, f"{prefix}.self_attn", (f"{prefix}.input_layernorm", norm), config.layers[number], tables
+        )
+        self.mlp = mlp_of(build, config, number)
+        self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", hidden, norm)
+        self.before_mlp = AddNorm(build, f"{prefix}.pre_feedforward_layernorm", hidden, norm, emit=self.mlp.wants)
+        self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", hidden, norm)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]:
+        attended, _ = self.attention(x, None, launch, caches)
+        x = self.after_attention(attended, x)
+        normed, _ = self.before_mlp(x, None)
+        return self.after_mlp(self.mlp(normed), x), None
+
+
+def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = _causal(Fields(checkpoint, _GEMMA))
+    shape = read_attention(fields, max_model_len, norm_offset=1.0, **read_biases(fields))
+    # Early checkpoints say "gelu" and mean its approximation.
+    activation = ACTIVATIONS[_TANH] if fields.get("hidden_act") == "gelu" else fields.activation("hidden_act", _TANH)
+    scale = _embedding_scale(build, shape)
+    return build_decoder(
+        build, read_decoder(fields, repeated(fields, shape), activation=activation, embedding_scale=scale)
+    )
+
+
+def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = _causal(Fields(checkpoint, _GEMMA2))
+    kinds = layer_kinds(fields, [FULL if layer % 2 else SLIDING for layer in range(fields.count("num_hidden_layers"))])
+    shape = _shape(fields, max_model_len, softcap=fields.positive_or_none("attn_logit_softcapping"))
+    return _sandwich(build, fields, windowed(shape, by_kind(fields, kinds)))
+
+
+def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """attn_logit_softcapping is not read, as transformers does not apply it here."""
+    fields = _causal(Fields(checkpoint, _GEMMA3))
+    number, pattern = fields.count("num_hidden_layers"), fields.count("sliding_window_pattern")
+    kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
+    reader = RopeReader(fields, read_head_dim(fields), max_model_len)
+    said, scaling = fields.table("rope_parameters"), fields.table("rope_scaling")
+    full = Fields(scaling.said, said.table(FULL).said)
+    ropes = {
+        FULL: reader.of(full, fields.positive("rope_theta")),
+        SLIDING: reader.of(said.table(SLIDING), fields.positive("rope_local_base_freq")),
+    }
+    shape = _shape(fields, max_model_len, rope=ropes[FULL], head_norm=True)
+    layers = [
+        replace(layer, rope=ropes[kind])
+        for layer, kind in zip(windowed(shape, by_kind(fields, kinds)), kinds, strict=True)
+    ]
+    return _sandwich(build, fields, layers)
+
+
+def _shape(fields: Fields, max_model_len: int, **differs: Any) -> AttentionShape:
+    scale = fields.positive("query_pre_attn_scalar") ** -0.5
+    return read_attention(fields, max_model_len, scale=scale, norm_offset=1.0, **read_biases(fields), **differs)
+
+
+def _sandwich(build: Build, fields: Fields, layers: Any) -> Decoder:
+    config = read_decoder(
+        fields,
+        layers,
+        activation=fields.activation("hidden_activation", _TANH),
+        embedding_scale=_embedding_scale(build, layers[0]),
+        logits_cap=fields.positive_or_none("final_logit_softcapping") or 0.0,
+    )
+    return build_decoder(build, config, SandwichBlock, whole=True)
+
+
+def _embedding_scale(build: Build, shape: AttentionShape) -> float:
+    """The root of the hidden size, rounded to the dtype of the weights as the models were trained."""
+    return float(torch.tensor(shape.hidden**0.5).to(torch_dtype(build.dtype)))
+
+
+def _causal(fields: Fields) -> Fields:
+    if fields.flag("use_bidirectional_attention"):
+        raise ModelError("use_bidirectional_attention is not served: a token sees only those before it.")
+    return fields

@@ -1,0 +1,102 @@
+"""Llama and the families that differ from it by numbers: Mistral and Mixtral (windows, experts), Granite (multipliers),
+SmolLM3 (layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tessera.errors import ModelError
+from tessera.layers.build import Build
+from tessera.layers.mlp import ExpertNames
+from tessera.layers.qkv import Joined
+from tessera.models.decoder import Decoder, Experts, build_decoder
+from tessera.models.fields import Checkpoint, Fields
+from tessera.models.reading import read_attention, read_biases, read_decoder, read_head_dim, repeated, windowed
+from tessera.models.rope import RopeReader
+from tessera.models.windows import FULL, SLIDING, by_kind, everywhere, layer_kinds
+
+# What transformers takes where a config.json leaves it out: null means null.
+_MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}
+_MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6}
+_GRANITE = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+_SMOLLM3: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 2e6,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
+_PHI3 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
+
+
+def llama(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint)
+    shape = read_attention(fields, max_model_len, **read_biases(fields))
+    return build_decoder(build, read_decoder(fields, repeated(fields, shape), mlp_bias=fields.flag("mlp_bias")))
+
+
+def mistral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _MISTRAL)
+    shape = read_attention(fields, max_model_len)
+    return build_decoder(build, read_decoder(fields, windowed(shape, everywhere(fields))))
+
+
+def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _MIXTRAL)
+    layers = windowed(read_attention(fields, max_model_len), everywhere(fields))
+    moe = "model.layers.{layer}.block_sparse_moe"
+    names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{w}" for w in ("w1", "w3", "w2")))
+    experts = read_experts(fields, "num_local_experts", names, fields.count("intermediate_size"))
+    return build_decoder(build, read_decoder(fields, layers, experts=experts))
+
+
+def read_experts(
+    fields: Fields, number_name: str, names: ExpertNames, inner: int, *, renormalise: bool = True
+) -> Experts:
+    """Raises ModelError where a token would take more experts than there are."""
+    number, top_k = fields.count(number_name), fields.count("num_experts_per_tok")
+    if top_k > number:
+        raise ModelError(f"num_experts_per_tok ({top_k}) is more than {number_name} ({number}).")
+    return Experts(number, top_k, inner, names, renormalise)
+
+
+def granite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _GRANITE)
+    shape = read_attention(
+        fields, max_model_len, scale=fields.number("attention_multiplier", 1.0), **read_biases(fields)
+    )
+    config = read_decoder(
+        fields,
+        repeated(fields, shape),
+        mlp_bias=fields.flag("mlp_bias"),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        residual_multiplier=fields.number("residual_multiplier", 1.0),
+        logits_scale=1.0 / fields.positive("logits_scaling", 1.0),
+    )
+    return build_decoder(build, config)
+
+
+def smollm3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _SMOLLM3)
+    number = fields.count("num_hidden_layers")
+    turned = fields.by_layer("no_rope_layers", number, lambda entry: entry in (0, 1), "0 or 1")
+    if turned is None:
+        interval = fields.count("no_rope_layer_interval", 4)
+        turned = [(layer + 1) % interval != 0 for layer in range(number)]
+    slides = fields.flag("use_sliding_window") and fields.get("sliding_window") is not None
+    kinds = layer_kinds(fields, [SLIDING if slides and not rotary else FULL for rotary in turned])
+    shape = read_attention(fields, max_model_len, **read_biases(fields))
+    layers = [
+        layer if rotary else replace(layer, rope=None)
+        for layer, rotary in zip(windowed(shape, by_kind(fields, kinds)), turned, strict=True)
+    ]
+    return build_decoder(build, read_decoder(fields, layers, mlp_bias=fields.flag("mlp_bias")))
+
+
+def phi3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _PHI3)
+    called = {"su": "longrope", "yarn": "longrope"}
+    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True, renamed=called).one()
+    layers = windowed(read_attention(fields, max_model_len, rope), everywhere(fields))
+    return build_decoder(build, read_decoder(fields, layers, layout=Joined(), joined_mlp="gate_up_proj"))

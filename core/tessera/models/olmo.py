@@ -1,0 +1,41 @@
+"""OLMo 2: norms after attention and after the MLP and none before, queries and keys normed over all heads."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tessera.layers.attention import Attention, RotaryTable
+from tessera.layers.build import Build
+from tessera.layers.norm import Norm, NormAdd
+from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
+from tessera.models.fields import Checkpoint, Fields
+from tessera.models.reading import read_attention, read_biases, read_decoder, repeated
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+
+# What transformers takes where a config.json leaves it out: null means null.
+_OLMO2 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
+
+
+class PostNormBlock:
+    """What goes from block to block is the whole sum."""
+
+    def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
+        prefix, norm = f"model.layers.{number}", Norm(config.eps)
+        self.attention = Attention(build, f"{prefix}.self_attn", None, config.layers[number], tables)
+        self.after_attention = NormAdd(build, f"{prefix}.post_attention_layernorm", config.hidden, norm)
+        self.mlp = mlp_of(build, config, number)
+        self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", config.hidden, norm)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
+    ) -> tuple[Tensor, Tensor | None]:
+        attended, _ = self.attention(x, None, launch, caches)
+        x = self.after_attention(attended, x)
+        return self.after_mlp(self.mlp(x), x), None
+
+
+def olmo2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _OLMO2)
+    shape = read_attention(fields, max_model_len, whole_norm=True, **read_biases(fields))
+    return build_decoder(build, read_decoder(fields, repeated(fields, shape)), PostNormBlock, whole=True)

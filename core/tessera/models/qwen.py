@@ -1,0 +1,67 @@
+"""Qwen: 2, 2.5, 3, and 3 with experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.layers.build import Build
+from tessera.layers.mlp import ExpertNames
+from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.fields import Checkpoint, Fields
+from tessera.models.llama import read_experts
+from tessera.models.reading import read_attention, read_biases, read_decoder, windowed
+from tessera.models.windows import FULL, SLIDING, Windows, by_kind, everywhere, layer_kinds
+
+# What transformers takes where a config.json leaves it out: null means null.
+_QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+_QWEN3_MOE: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "moe_intermediate_size": 768,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 8,
+}
+
+
+def qwen2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _QWEN)
+    shape = read_attention(fields, max_model_len, bias=True)
+    return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+
+
+def qwen3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, {**_QWEN, "head_dim": 128})
+    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    return build_decoder(build, read_decoder(fields, windowed(shape, _upper_layers(fields))))
+
+
+def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    fields = Fields(checkpoint, _QWEN3_MOE)
+    shape = read_attention(fields, max_model_len, head_norm=True, **read_biases(fields))
+    number = fields.count("num_hidden_layers")
+    windows = everywhere(fields) if fields.flag("use_sliding_window") else (None,) * number
+    named = "num_local_experts" if fields.get("num_experts") is None else "num_experts"
+    moe = "model.layers.{layer}.mlp"
+    names = ExpertNames(f"{moe}.gate", *(f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")))
+    experts = read_experts(
+        fields, named, names, fields.count("moe_intermediate_size"), renormalise=fields.flag("norm_topk_prob")
+    )
+    config = read_decoder(fields, windowed(shape, windows), experts=experts, dense_layers=_dense_layers(fields, number))
+    return build_decoder(build, config)
+
+
+def _dense_layers(fields: Fields, number: int) -> frozenset[int]:
+    """mlp_only_layers, and all but every decoder_sparse_step-th."""
+    step = fields.count("decoder_sparse_step", 1)
+    return frozenset(fields.numbers("mlp_only_layers")) | {n for n in range(number) if (n + 1) % step}
+
+
+def _upper_layers(fields: Fields) -> Windows:
+    """With use_sliding_window, the layers from max_window_layers on have it; or layer_types says which."""
+    number = fields.count("num_hidden_layers")
+    if not fields.flag("use_sliding_window") or fields.get("sliding_window") is None:
+        return (None,) * number
+    first = fields.count("max_window_layers", least=0)
+    return by_kind(fields, layer_kinds(fields, [SLIDING if layer >= first else FULL for layer in range(number)]))

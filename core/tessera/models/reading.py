@@ -1,0 +1,77 @@
+"""From config.json to a DecoderConfig: what the families say alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tessera.errors import ModelError
+from tessera.layers.attention import AttentionShape
+from tessera.layers.rotary import Rope
+from tessera.models.decoder import DecoderConfig
+from tessera.models.fields import Fields
+from tessera.models.rope import RopeReader
+from tessera.models.windows import Windows
+
+
+def read_head_dim(fields: Fields) -> int:
+    """head_dim, or what its left-out value means."""
+    return fields.count("head_dim", fields.count("hidden_size") // fields.count("num_attention_heads"))
+
+
+def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None, **differs: Any) -> AttentionShape:
+    """The attention of a layer. rope: where the family reads it otherwise. differs: fields of AttentionShape. Raises
+    ModelError for what is missing or does not hold."""
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    kv_heads = fields.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelError(f"num_attention_heads ({heads}) is no multiple of num_key_value_heads ({kv_heads}).")
+    head_dim = read_head_dim(fields)
+    values: dict[str, Any] = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "scale": head_dim**-0.5,
+        "rope": rope or RopeReader(fields, head_dim, max_model_len).one(),
+        "max_positions": max_model_len,
+    }
+    if "eps" not in differs:
+        values["eps"] = fields.number("rms_norm_eps")
+    return AttentionShape(**{**values, **differs})
+
+
+def read_biases(fields: Fields) -> dict[str, Any]:
+    """attention_bias, which is of all four projections."""
+    bias = fields.flag("attention_bias")
+    return {"bias": bias, "output_bias": bias}
+
+
+def read_decoder(fields: Fields, layers: Sequence[AttentionShape], **differs: Any) -> DecoderConfig:
+    """layers: one or more. differs: fields of DecoderConfig. Raises ModelError as read_attention does."""
+    values: dict[str, Any] = {
+        "architecture": str((fields.get("architectures") or ["?"])[0]),
+        "vocab": fields.count("vocab_size"),
+        "hidden": layers[0].hidden,
+        "layers": tuple(layers),
+        "eps": layers[0].eps,
+        "max_positions": layers[0].max_positions,
+        "tied": fields.flag("tie_word_embeddings"),
+        "norm_offset": layers[0].norm_offset,
+    }
+    if "inner" not in differs:
+        values["inner"] = fields.count("intermediate_size")
+    if "activation" not in differs:
+        values["activation"] = fields.activation("hidden_act", "silu")
+    return DecoderConfig(**{**values, **differs})
+
+
+def repeated(fields: Fields, shape: AttentionShape) -> Sequence[AttentionShape]:
+    """For every layer the same."""
+    return (shape,) * fields.count("num_hidden_layers")
+
+
+def windowed(shape: AttentionShape, windows: Windows) -> Sequence[AttentionShape]:
+    """A layer for each window."""
+    return [replace(shape, window=window) for window in windows]

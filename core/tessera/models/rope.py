@@ -1,0 +1,140 @@
+"""The rotary embedding that config.json describes, in its old form (rope_theta, rope_scaling) or its new one
+(rope_parameters)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tessera.errors import ModelError
+from tessera.layers.rope_scaling import (
+    Dynamic,
+    Linear,
+    Llama3,
+    LongRope,
+    Scaling,
+    Yarn,
+    longrope_attention_factor,
+    yarn_attention_factor,
+)
+from tessera.layers.rotary import Rope
+from tessera.models.fields import Fields
+
+_OF = "of the rotary embedding"
+
+
+class RopeReader:
+    """fields: config.json. max_model_len: what is chosen or fixed by length is so by this one. partial: a part of a
+    head may be left as it is. renamed: kinds that the family calls otherwise."""
+
+    def __init__(
+        self,
+        fields: Fields,
+        head_dim: int,
+        max_model_len: int,
+        *,
+        partial: bool = False,
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        self.fields, self.head_dim, self.max_model_len = fields, head_dim, max_model_len
+        self.partial, self.renamed = partial, renamed or {}
+        self.kinds: Mapping[str, Callable[[Fields], Scaling | None]] = {
+            "default": lambda said: None,
+            "linear": lambda said: Linear(_positive(said, "factor")),
+            "llama3": self._llama3,
+            "yarn": self._yarn,
+            "longrope": self._longrope,
+            "dynamic": self._dynamic,
+        }
+
+    def one(self) -> Rope:
+        """The one of all layers. Raises ModelError for a scaling that is not served or lacks a number."""
+        scaling = self.fields.table("rope_scaling")
+        said = scaling if scaling.said else self.fields.table("rope_parameters")
+        return self.of(said, _positive(self.fields, "rope_theta", 10000.0))
+
+    def of(self, said: Fields, theta: float) -> Rope:
+        """The one that an object of config.json describes. theta: where it does not say."""
+        named = said.get("rope_type") or said.get("type") or "default"
+        kind = self.renamed.get(str(named), str(named))
+        if kind not in self.kinds:
+            raise ModelError(f"rotary scaling '{kind[:40]}' is not served; {', '.join(self.kinds)} are.")
+        self.dim = self._dim(said)
+        return Rope(self.dim, _positive(said, "rope_theta", theta), self.kinds[kind](said))
+
+    def _dim(self, said: Fields) -> int:
+        share = _positive(said, "partial_rotary_factor", _positive(self.fields, "partial_rotary_factor", 1.0))
+        if share != 1.0 and not self.partial:
+            raise ModelError("a partial_rotary_factor below 1 is not served for this architecture.")
+        dim = int(self.head_dim * share)
+        if dim < 2 or dim % 2 or dim > self.head_dim:
+            part = f"{dim} of {self.head_dim} elements of a head" if share != 1.0 else f"heads of {dim} elements"
+            raise ModelError(f"{part} cannot be rotated: head_dim must be even, and so must what is rotated of it.")
+        return dim
+
+    def _original(self, said: Fields) -> float:
+        """Tokens that the model was trained with before its context was extended."""
+        name = "original_max_position_embeddings"
+        source = self.fields if self.fields.get(name) is not None else said
+        return _positive(source, name, _positive(self.fields, "max_position_embeddings"))
+
+    def _factor(self, said: Fields, original: float) -> float:
+        """How much further it reaches."""
+        if said.get("factor") is not None:
+            return _positive(said, "factor")
+        return _positive(self.fields, "max_position_embeddings") / original
+
+    def _llama3(self, said: Fields) -> Scaling:
+        factor, low, high = (_positive(said, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+        return Llama3(factor, low, high, self._original(said))
+
+    def _yarn(self, said: Fields) -> Scaling:
+        original = self._original(said)
+        factor = self._factor(said, original)
+        usual = yarn_attention_factor(factor, said.number("mscale", 0.0), said.number("mscale_all_dim", 0.0))
+        return Yarn(
+            factor,
+            original,
+            attention_factor=_positive(said, "attention_factor", usual),
+            fast=_positive(said, "beta_fast", 32.0),
+            slow=_positive(said, "beta_slow", 1.0),
+            truncate=said.flag("truncate", default=True),
+        )
+
+    def _longrope(self, said: Fields) -> Scaling:
+        original = self._original(said)
+        name = "long_factor" if self.max_model_len > original else "short_factor"
+        usual = longrope_attention_factor(self._factor(said, original), original)
+        length, trained = f"max_model_len ({self.max_model_len})", f"the {original:.0f} tokens of training"
+        relation = "exceeds" if name == "long_factor" else "is within"
+        return LongRope(
+            tuple(_factors(said, name, self.dim // 2)),
+            _positive(said, "attention_factor", usual),
+            f"rotary embedding: the {name}s of longrope for every request, since {length} {relation} {trained}",
+        )
+
+    def _dynamic(self, said: Fields) -> Scaling | None:
+        original = _positive(self.fields, "max_position_embeddings")
+        length = max(self.max_model_len, original)
+        note = f"rotary embedding: dynamic scaling is fixed at {length:.0f} tokens (max_model_len) for every request"
+        return Dynamic(_positive(said, "factor"), original, length, note=note)
+
+
+def _positive(fields: Fields, name: str, default: float | None = None) -> float:
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    if not _is_positive(value):
+        fault = "is missing" if value is None else "is not a positive number"
+        raise ModelError(f"{name} {_OF} {fault} in config.json.")
+    return float(value)
+
+
+def _factors(said: Fields, name: str, count: int) -> Sequence[float]:
+    values = said.get(name)
+    if not isinstance(values, list) or len(values) != count or not all(_is_positive(value) for value in values):
+        raise ModelError(f"{name} {_OF} in config.json is not a list of {count} positive numbers.")
+    return [float(value) for value in values]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
