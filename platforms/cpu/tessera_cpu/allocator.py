@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 
 # Names and numbers of malloc.h of the GNU C library; its mallopt(3) says what they do.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_NEVER = 2**31 - 1
-_LARGEST = 32 << 20
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_NEVER = -1
 
 
 def keep_freed_memory() -> None:
@@ -16,4 +15,4 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_TRIM_THRESHOLD, _NEVER)
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
+        library.mallopt(_MMAP_MAX, 0)

@@ -240,7 +240,7 @@ def test_attention_gives_the_log_of_its_sum_of_exponents() -> None:
     case = AttentionCase(((1, 30), (4, 20)))
     trial = AttentionTrial(ReferenceAttention(), case)
     trial.run()
-    launch, starts = trial._launch([(1, 30, 0), (4, 20, 1)])
+    launch, starts = trial.launch([(1, 30, 0), (4, 20, 1)])
     q = trial._laid(launch, starts, trial.queries, case.heads)
     _, sums = trial.layer.attend(q, trial.caches, launch.plans[0], lse=True)
     for i in range(4):
