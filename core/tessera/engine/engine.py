@@ -15,6 +15,7 @@ from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.progress import Progressed
 from tessera.scheduler.scheduler import Scheduler
 from tessera.step import Control, ControlResult, StepOutput
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tessera.executor.base import Report
     from tessera.platform.platform import Capabilities, Future
     from tessera.request import Request
-    from tessera.scheduler.progress import Progressed
 
 
 def silent(progress: Progress) -> None:
@@ -46,14 +46,15 @@ class Engine:
         self.info = describe(started)
 
     def step(self) -> Progressed | None:
-        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to do."""
+        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to tell."""
         scheduled = self._scheduler.schedule()
         if scheduled is not None:
             self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
             if len(self._in_flight) < self._depth:
                 return None
         if not self._in_flight:
-            return None
+            finished = self._scheduler.take_finished()
+            return Progressed(finished=finished) if finished else None
         return self._scheduler.update(self._in_flight.popleft().result())
 
     def add(self, request: Request) -> None:

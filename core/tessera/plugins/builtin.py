@@ -17,9 +17,12 @@ _MODELS = {
     "MixtralForCausalLM": "tessera.models.families:mixtral",
 }
 
+_POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
+
 
 @hookimpl
 def extensions(registry: Registry) -> None:
     for architecture, path in _MODELS.items():
         registry.models.add(architecture, path, level=registry.models.level)
-    registry.policies.add("fcfs", "tessera.scheduler.policy:FirstComeFirstServed", level=registry.policies.level)
+    for name, policy in _POLICIES.items():
+        registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)

@@ -29,27 +29,26 @@ from tessera.platform import (
 
 @dataclass(frozen=True)
 class Decode:
-    """Rows of one token each: their tokens in the launch (a slice, or [rows] where there are gaps), where each key is
-    ([rows, keys]; past a row's end its first key again, so that nothing foreign is read), which of them count [rows, 1,
-    1, keys], and how far back each is [rows, 1, 1, keys]."""
+    """Rows of one token each: their tokens in the launch (a slice, or [rows] where there are gaps), where each key in
+    sight is ([rows, keys]; past a row's end its last key again, so that nothing foreign is read), and which of them
+    count [rows, 1, 1, keys]."""
 
     tokens: slice | Tensor
     block: Tensor
     offset: Tensor
     seen: Tensor
-    back: Tensor
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """One row: its tokens in the launch, its blocks, its keys, how far back each key is from each query [queries, keys]
-    (negative: ahead)."""
+    """One row: its tokens in the launch, the blocks that they see, which of the tokens in those blocks are its keys,
+    and which of the keys each query sees [queries, keys]."""
 
     first: int
     last: int
     blocks: Tensor
-    keys: int
-    back: Tensor
+    keys: slice
+    seen: Tensor
 
 
 @dataclass(frozen=True)
@@ -80,21 +79,21 @@ class SdpaAttention(AttentionBackend):
         return SdpaLayer(spec, weights, ops)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> SdpaPlan:
-        size, table = launch.block_sizes[group], launch.block_tables[group]
+        size, table, window = launch.block_sizes[group], launch.block_tables[group], launch.windows[group]
         lengths, starts = launch.q_len_host[: launch.num_rows], launch.q_start[: launch.num_rows].tolist()
         decoding = 0
         while decoding < len(lengths) and lengths[decoding] == 1:
             decoding += 1
         keys = launch.kv_len_host.tolist()
         prefill = tuple(
-            _prefill(starts[row], int(lengths[row]), keys[row], table[row, : -(-keys[row] // size)])
+            _prefill(starts[row], int(lengths[row]), keys[row], table[row], size, window)
             for row in range(decoding, len(lengths))
         )
-        decode = (
-            _decode(_tokens(starts[:decoding]), launch.kv_len[:decoding], max(keys[:decoding]), table[:decoding], size)
-            if decoding
-            else None
-        )
+        decode = None
+        if decoding:
+            longest = max(keys[:decoding])
+            widest = longest if window is None else min(longest, window)
+            decode = _decode(_tokens(starts[:decoding]), launch.kv_len[:decoding], widest, table[:decoding], size)
         slots = launch.slots[group]
         return SdpaPlan(slots // size, slots % size, decode, prefill)
 
@@ -104,17 +103,21 @@ def _tokens(starts: list[int]) -> slice | Tensor:
 
 
 def _decode(tokens: slice | Tensor, kv_len: Tensor, widest: int, table: Tensor, size: int) -> Decode:
-    key = torch.arange(widest)[None, :]
-    seen = key < kv_len[:, None]
-    at = torch.where(seen, key, 0)
-    block = table.gather(1, at // size)
-    back = kv_len[:, None] - 1 - key
-    return Decode(tokens, block, at % size, seen[:, None, None, :], back[:, None, None, :])
+    """Of each row the last `widest` keys, or all where it has fewer."""
+    last = kv_len[:, None] - 1
+    key = (last + 1 - widest).clamp(min=0) + torch.arange(widest)[None, :]
+    at = torch.minimum(key, last)
+    return Decode(tokens, table.gather(1, at // size), at % size, (key <= last)[:, None, None, :])
 
 
-def _prefill(first: int, length: int, keys: int, blocks: Tensor) -> Prefill:
-    query = torch.arange(keys - length, keys)
-    return Prefill(first, first + length, blocks, keys, query[:, None] - torch.arange(keys)[None, :])
+def _prefill(first: int, length: int, keys: int, table: Tensor, size: int, window: int | None) -> Prefill:
+    query = torch.arange(keys - length, keys)[:, None]
+    begin = 0 if window is None else max(keys - length - window + 1, 0)
+    key = torch.arange(begin, keys)[None, :]
+    seen = key <= query if window is None else (key <= query) & (key > query - window)
+    passed = begin // size
+    inside = slice(begin - passed * size, keys - passed * size)
+    return Prefill(first, first + length, table[passed : -(-keys // size)], inside, seen)
 
 
 class SdpaLayer(HeadsLayer):
@@ -136,20 +139,17 @@ class SdpaLayer(HeadsLayer):
         """The queries of a key head's group stand where a sequence of queries would."""
         spec = self.spec
         k, v = (cache[plan.block, plan.offset].transpose(1, 2) for cache in (keys, values))
-        seen = plan.seen if spec.window is None else plan.seen & (plan.back < spec.window)
         grouped = q[plan.tokens].unflatten(1, (spec.num_kv_heads, -1))
-        mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=seen, scale=spec.scale)
+        mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=plan.seen, scale=spec.scale)
         out[plan.tokens] = mixed.flatten(1, 2)
 
     def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: Prefill, out: Tensor) -> None:
         spec, rows = self.spec, slice(plan.first, plan.last)
         group = spec.num_heads // spec.num_kv_heads
         k, v = (
-            cache[plan.blocks].flatten(0, 1)[: plan.keys].transpose(0, 1).repeat_interleave(group, 0)[None]
+            cache[plan.blocks].flatten(0, 1)[plan.keys].transpose(0, 1).repeat_interleave(group, 0)[None]
             for cache in (keys, values)
         )
-        seen = plan.back >= 0
-        if spec.window is not None:
-            seen = seen & (plan.back < spec.window)
-        mixed = F.scaled_dot_product_attention(q[rows].transpose(0, 1)[None], k, v, attn_mask=seen, scale=spec.scale)
+        queries = q[rows].transpose(0, 1)[None]
+        mixed = F.scaled_dot_product_attention(queries, k, v, attn_mask=plan.seen, scale=spec.scale)
         out[rows] = mixed[0].transpose(0, 1)

@@ -11,7 +11,7 @@ from tessera.platform import StepRules
 from tessera.scheduler import FirstComeFirstServed, policy_named
 from tessera.step import RowLogprobs
 from tests.unit.scheduler.fake_device import expected_answer
-from tests.unit.scheduler.world import World, paged, plan, prompt_of, state
+from tests.unit.scheduler.world import World, paged, plan, prompt_of, state, window
 
 RNG = np.random.default_rng(0)
 
@@ -276,7 +276,7 @@ def test_tenants_do_not_share(options):
 
 
 def test_a_hit_is_as_long_in_every_group():
-    world = World(plan(paged(4, 40), paged(6, 40, "window")))
+    world = World(plan(paged(4, 40), window(32, 6, 40)))
     world.add(list(range(30)), 1)
     world.run()
     before = computed(world)
@@ -426,12 +426,11 @@ class LastComeFirstServed(FirstComeFirstServed):
 
     def __init__(self):
         self.heard = []
+        self.come = 0
 
-    def next(self, waiting):
-        return waiting[-1]
-
-    def victim(self, running):
-        return running[0]
+    def rank(self, request):
+        self.come -= 1
+        return self.come
 
     def may_start(self, request, num_running):
         return num_running < 2
@@ -456,5 +455,5 @@ def test_a_policy_chooses_who_starts_and_who_gives_way():
 
 def test_policies_have_names():
     assert isinstance(policy_named("fcfs"), FirstComeFirstServed)
-    with pytest.raises(ConfigError, match="there is fcfs"):
+    with pytest.raises(ConfigError, match="there is fcfs, priority, fair"):
         policy_named("magic")

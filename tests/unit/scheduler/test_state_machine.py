@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tessera.platform import Resource, StepRules
-from tests.unit.scheduler.world import World, paged, plan, state
+from tests.unit.scheduler.world import World, paged, plan, state, window
 
 ROWS = 4
 
@@ -64,7 +64,7 @@ KINDS = {
         plan(paged(4, 15), num_rows=ROWS * depth, max_model_len=48), depth=depth, caching=False
     ),
     "two groups": lambda depth: World(
-        plan(paged(4, 18), paged(6, 14, "window"), num_rows=ROWS * depth, max_model_len=48), depth=depth
+        plan(paged(4, 18), window(9, 6, 14), num_rows=ROWS * depth, max_model_len=48), depth=depth
     ),
     "a state": lambda depth: World(
         plan(paged(4, 16), state(ROWS * depth), num_rows=ROWS * depth, max_model_len=48), depth=depth
