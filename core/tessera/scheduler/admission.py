@@ -111,20 +111,19 @@ class Admission:
     # ---- whoever has to give way -------------------------------------------------------------------------------------
 
     def make_way(self) -> None:
-        """Where the next request has no room and its policy lets it take that of others, those are preempted. What
-        others leave already comes back first."""
-        if not self._policy.preemptive or not len(self._requests.waiting) or self._in_flight.closing:
+        """Where the next request has no room and its policy lets it take that of others, those are preempted."""
+        if not self._policy.preemptive or not len(self._requests.waiting):
             return
         newcomer = self._next()
-        if not self._policy.may_start(newcomer, self._occupancy.num_placed):
+        if newcomer.row != NO_ROW or not self._policy.may_start(newcomer, self._occupancy.num_placed):
             return
         while len(running := self._rows.running) and not self._has_place(newcomer):
+            if self._in_flight.closing and not self._resources.has_room(newcomer):
+                return  # whether what others leave is enough is seen when they have left
             victim = self._policy.victim([self._rows.request(row) for row in running.tolist()])
             if not self._policy.preempts(newcomer, victim):
                 return
             self._requests.preempt(self._requests[victim.key])
-            if not self._resources.has_room(newcomer):
-                return  # whether it is enough is seen when the victim has left
 
     def _has_place(self, request: TrackedRequest) -> bool:
         """Whether there is a row, room for what it holds, and blocks, those on their way back included."""

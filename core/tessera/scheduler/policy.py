@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tessera.errors import ConfigError
@@ -76,37 +76,66 @@ class Priority(SchedulingPolicy):
 
 
 class FairShare(SchedulingPolicy):
-    """Tenants have equal shares of the places: whoever has the fewest requests in places goes first, in order of
-    arrival among equals. The last of whoever has the most gives way, also to a newcomer as long as that evens the
-    shares out."""
+    """Tenants have equal shares. A tenant's share is its part of all places, or of all tokens in them, whichever is
+    larger. Whoever has the smallest goes first, in order of arrival among equals; the last of whoever has the largest
+    gives way, also to a newcomer whose tenant has no more than the other then. Tokens count as they were when a request
+    got its place."""
 
     preemptive = True
 
     def __init__(self) -> None:
-        self._places: Counter[str] = Counter()
+        self._tokens: dict[int, int] = {}
+        self._held: dict[str, _Held] = {}
+        self._all = _Held()
 
     def queue(self, request: RequestView) -> str:
         return request.tenant
 
     def next(self, heads: Sequence[RequestView]) -> RequestView:
-        return min(heads, key=self._held)
+        return min(heads, key=self._share)
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
-        return max(reversed(running), key=self._held)
+        return max(reversed(running), key=self._share)
 
     def preempts(self, newcomer: RequestView, running: RequestView) -> bool:
-        return self._held(newcomer) + 2 <= self._held(running)
+        if newcomer.tenant == running.tenant:
+            return False
+        comes, goes = _Held(1, newcomer.num_tokens), _Held(-1, -self._tokens[running.key])
+        everything = self._all + comes + goes
+        return (self._of(newcomer) + comes).part(everything) <= (self._of(running) + goes).part(everything)
 
     def placed(self, request: RequestView) -> None:
-        self._places[request.tenant] += 1
+        tokens = self._tokens[request.key] = request.num_tokens
+        self._change(request, _Held(1, tokens))
 
     def left(self, request: RequestView) -> None:
-        self._places[request.tenant] -= 1
-        if not self._places[request.tenant]:
-            del self._places[request.tenant]
+        self._change(request, _Held(-1, -self._tokens.pop(request.key)))
 
-    def _held(self, request: RequestView) -> int:
-        return self._places[request.tenant]
+    def _change(self, request: RequestView, change: _Held) -> None:
+        self._all += change
+        held = self._held[request.tenant] = self._of(request) + change
+        if not held.places:
+            del self._held[request.tenant]
+
+    def _of(self, request: RequestView) -> _Held:
+        return self._held.get(request.tenant, _Held())
+
+    def _share(self, request: RequestView) -> float:
+        return self._of(request).part(self._all)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Places, and tokens of the requests in them."""
+
+    places: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: _Held) -> _Held:
+        return _Held(self.places + other.places, self.tokens + other.tokens)
+
+    def part(self, all_: _Held) -> float:
+        return max(self.places / max(all_.places, 1), self.tokens / max(all_.tokens, 1))
 
 
 POLICIES: Mapping[str, type[SchedulingPolicy]] = {

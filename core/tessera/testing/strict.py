@@ -2,8 +2,9 @@
 what the host forgives.
 
 Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory and null
-blocks likewise, prefill and decode in separate launches, two steps in flight, results that reach the host late, captured launches whose
-tensors must keep their addresses; a product that writes where it is told, a norm that emits scaled activations.
+blocks likewise, prefill and decode in separate launches, two steps in flight, results that reach the host late,
+captured launches whose tensors must keep their addresses; a product that writes where it is told, a norm that emits
+scaled activations.
 """
 
 from __future__ import annotations
