@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tessera.engine.admission import Prompt
+from tessera.engine.beam_search import BeamSearch, first_alternatives
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd, RequestState
 from tessera.errors import EngineDeadError, EngineStepError
@@ -57,6 +58,23 @@ class OfflineEngine:
                     return self._run(jobs, interrupt, done)
                 finally:
                     self._drain()
+
+    def search(self, searches: Sequence[BeamSearch], done: Callable[[BeamSearch], None]) -> None:
+        """Rounds of all searches together until none asks for more; hears of each as it ends. Raises as run() does."""
+        going = list(searches)
+        while going:
+            asked = [(search, ids) for search in going for ids in search.asks()]
+            jobs = [
+                Job(index, self.front.prepare(ids, search.sampling), search.sampling, 0)
+                for index, (search, ids) in enumerate(asked)
+            ]
+            answers = iter(self.run(jobs, _unheard))
+            for search in going:
+                search.advance([first_alternatives(next(answers).outputs[0].logprobs) for _ in search.asks()])
+            for search in going:
+                if not search.asks():
+                    done(search)
+            going = [search for search in going if search.asks()]
 
     def check_usable(self) -> None:
         """Raises EngineDeadError after close() and after what ended it."""
@@ -131,6 +149,10 @@ class OfflineEngine:
         except BaseException:
             self._unusable = "This LLM was interrupted within a step; make a new one."
             raise
+
+
+def _unheard(output: RequestOutput) -> None:
+    """Of a round nobody wants to hear."""
 
 
 class HeldInterrupt:
