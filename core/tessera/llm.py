@@ -170,6 +170,15 @@ class LLM:
         """What generate() takes where it is given none: the model's own recommendation (generation_config.json)."""
         return SamplingParams(**self._sampling_defaults)
 
+    def abort(self) -> None:
+        """From another thread: ends the call that runs, within a step. Its answers are as far as they came, with
+        finish_reason "abort"."""
+        self._offline.abort()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every prefix: what is asked next is computed from nothing. True, as nothing runs between calls."""
+        return self._offline.reset_prefix_cache()
+
     def get_metrics(self) -> list[Metric]:
         """What this LLM has done so far."""
         return list(self._offline.front.metrics.read())

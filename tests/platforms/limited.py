@@ -93,3 +93,23 @@ class RoomyCpuPlatform(CpuPlatform):
             "scheduler.max_num_seqs": Default(ROWS, "there is room"),
             "scheduler.max_num_batched_tokens": Default(4096, "there is room"),
         }
+
+
+class Door(Resource):
+    name = "door"
+
+    def fits(self, request: RequestView, grant: int) -> int | Reason:
+        return "it is shut"
+
+    def take(self, request: RequestView, grant: int) -> None:
+        raise AssertionError("it is shut")
+
+    def release(self, request: RequestView) -> None:
+        raise AssertionError("it is shut")
+
+
+class ShutCpuPlatform(CpuPlatform):
+    """Lets nobody start."""
+
+    def resources(self, model: ModelFacts) -> Sequence[Resource]:
+        return (Door(),)

@@ -91,7 +91,7 @@ class PreemptingScheduler(Scheduler):
         """Those of keys whose requests run."""
         running = {int(self._rows.key[row]) for row in self._rows.running.tolist()}
         for key in running.intersection(keys):
-            self._preempt(self._requests[key])
+            self._requests.preempt(self._requests[key])
 
     def preempt_all(self) -> None:
         self.preempt(self._rows.key[self._rows.running].tolist())

@@ -54,9 +54,18 @@ class Admission:
         return Prompt(prompt if isinstance(prompt, str) else None, ids, self._bounded(ids.size, params.max_tokens))
 
     def requests(
-        self, prompt: Prompt, params: SamplingParams, request_id: str, *, arrival: float, priority: int, cache_salt: str
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        arrival: float,
+        priority: int,
+        cache_salt: str,
+        tenant: str = "",
     ) -> list[Request]:
-        """One request for each of params.n answers; the others share the first one's prompt."""
+        """One request for each of params.n answers; the others share the first one's prompt. Who names no tenant is
+        known by the salt."""
         first = self._next_key
         self._next_key += params.n
         return [
@@ -71,6 +80,7 @@ class Admission:
                 priority=priority,
                 salt=cache_salt,
                 leader=first if index else -1,
+                tenant=tenant or cache_salt,
             )
             for index in range(params.n)
         ]

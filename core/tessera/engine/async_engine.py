@@ -28,7 +28,7 @@ from tessera.engine.messages import (
 )
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import SpawnedEngine, cause_of
-from tessera.errors import EngineDeadError
+from tessera.errors import EngineDeadError, RequestError
 from tessera.executor.base import executor_path
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput, SamplingParams
@@ -119,6 +119,7 @@ class AsyncEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """What params.output_kind has to say, as soon as there is something; a slow reader gets more at once. Closing
@@ -129,7 +130,7 @@ class AsyncEngine:
         self._check_alive()
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._front.submit(
-            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
+            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         wake = self._wakes[request_id] = asyncio.Event()
         try:
@@ -181,6 +182,22 @@ class AsyncEngine:
         silent = time.monotonic() - self._heartbeat
         alive = self._error is None
         return Health(alive, alive and silent > STALLED, silent, self._error)
+
+    @property
+    def is_running(self) -> bool:
+        return self._error is None
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError where the engine does not run, or has said nothing for STALLED seconds."""
+        self._check_alive()
+        if self.health.stalled:
+            raise EngineDeadError(f"The engine has said nothing for {STALLED:.0f} seconds.")
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """Raises RequestError where there is none."""
+        if self.tokenizer is None:
+            raise RequestError("There is no tokenizer (skip_tokenizer_init).")
+        return self.tokenizer
 
     async def wait_dead(self) -> None:
         """Returns when the engine's process has ended though nobody told it to."""

@@ -65,6 +65,10 @@ class Engine:
         """At any moment; unknown keys are ignored."""
         self._scheduler.abort(keys)
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets what blocks are known for; requests that run keep theirs."""
+        self._scheduler.reset_prefix_cache()
+
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work

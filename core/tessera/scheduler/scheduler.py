@@ -120,6 +120,11 @@ class Scheduler:
         """Requests that ended and were not told of yet; update() tells of them too."""
         return self._requests.take_finished()
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets what blocks are known for; requests that run keep theirs."""
+        if self._cache.prefix_cache is not None:
+            self._cache.prefix_cache.clear()
+
     # ---- a step is decided -------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:

@@ -44,3 +44,14 @@ def test_a_platforms_defaults_reach_its_workers_buffers(llama: Path) -> None:
         run.finish()
         assert max(len(step.rows) for step in run.steps) == ROWS
         assert max(step.total_tokens for step in run.steps) == ROWS * 10
+
+
+def test_a_request_that_a_resource_never_takes_ends_with_its_reason(llama: Path) -> None:
+    with EngineRun(llama, "tests.platforms.limited:ShutCpuPlatform") as run:
+        key = run.add(QUESTIONS[0], 4)
+        progressed = run.engine.step()
+        assert progressed is not None
+        (finished,) = progressed.finished
+        assert (finished.key, finished.reason) == (key, "error")
+        assert finished.message == "This request cannot go on: door: it is shut."
+        assert not run.engine.has_work
