@@ -130,6 +130,11 @@ class WatchedEngine(Engine):
         groups = self._executor.groups
         return sum(group.block_bytes * (1 + group.blocks_of(num_tokens)) for group in groups)
 
+    @property
+    def windows_only(self) -> bool:
+        assert isinstance(self._executor, RecordingExecutor)
+        return all(group.window is not None for group in self._executor.groups)
+
     def run(self, requests: Iterable[Request], after: Callable[[int, Progressed], None] | None = None) -> Ran:
         """Until all are answered. after: hears the number of each step (from 1) and what came of it."""
         ids = {}
