@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 from tessera._version import __version__
 
 if TYPE_CHECKING:
+    from tessera.engine.beam_search import BeamSearchParams
     from tessera.llm import LLM
     from tessera.request import RequestOutput, SamplingParams
 
-__all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "__version__"]
 
-_PLACES = {"LLM": "tessera.llm", "RequestOutput": "tessera.request", "SamplingParams": "tessera.request"}
+_PLACES = {
+    "LLM": "tessera.llm",
+    "BeamSearchParams": "tessera.engine.beam_search",
+    "RequestOutput": "tessera.request",
+    "SamplingParams": "tessera.request",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,8 @@ import msgspec
 from tqdm import tqdm  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
 from tessera.config import build_config
+from tessera.engine.admission import Prompt
+from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
@@ -151,6 +153,26 @@ class LLM:
         ]
         return self._generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=None, add_special_tokens=False)
 
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool | MakeBar = False,
+    ) -> list[BeamSearchOutput]:
+        """The beam_width best answers to each prompt, the best first: transformers' beams. Raises as generate()
+        does."""
+        self._offline.check_usable()
+        eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
+        prepared = [
+            self._prepared(index, prompt, asked, add_special_tokens=True)
+            for index, prompt in enumerate(_prompts(prompts, None))
+        ]
+        searches = [BeamSearch(prompt.ids.tolist(), params, eos, prompt.max_tokens) for prompt in prepared]
+        with ProgressBar(len(searches), use_tqdm) as bar:
+            self._offline.search(searches, bar.ended)
+        return [search.output(self._tokenizer) for search in searches]
+
     def get_tokenizer(self) -> Tokenizer:
         """Raises RequestError where there is none (skip_tokenizer_init)."""
         if self._tokenizer is None:
@@ -160,6 +182,15 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What generate() takes where it is given none: the model's own recommendation (generation_config.json)."""
         return SamplingParams(**self._sampling_defaults)
+
+    def abort(self) -> None:
+        """From another thread: ends the call that runs, within a step. Its answers are as far as they came, with
+        finish_reason "abort"."""
+        self._offline.abort()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every prefix: what is asked next is computed from nothing. True, as nothing runs between calls."""
+        return self._offline.reset_prefix_cache()
 
     def get_metrics(self) -> list[Metric]:
         """What this LLM has done so far."""
@@ -192,16 +223,20 @@ class LLM:
         )
         priorities = _for_each("priority", priority or 0, int, len(prompts))
         jobs = [
-            Job(
-                index,
-                self._offline.front.prepare(prompt, own, add_special_tokens=add_special_tokens),
-                _whole(own),
-                rank,
-            )
+            Job(index, self._prepared(index, prompt, own, add_special_tokens), _whole(own), rank)
             for index, (prompt, own, rank) in enumerate(zip(prompts, params, priorities, strict=True))
         ]
         with ProgressBar(len(jobs), use_tqdm) as bar:
             return self._offline.run(jobs, bar.add)
+
+    def _prepared(
+        self, index: int, prompt: str | Sequence[int], params: SamplingParams, add_special_tokens: bool
+    ) -> Prompt:
+        """Raises RequestError that says which prompt it is."""
+        try:
+            return self._offline.front.prepare(prompt, params, add_special_tokens=add_special_tokens)
+        except RequestError as error:
+            raise RequestError(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
 
 
 class ProgressBar:
@@ -233,6 +268,15 @@ class ProgressBar:
             return
         self._tokens_in += len(output.prompt_token_ids)
         self._tokens_out += sum(len(completion.token_ids) for completion in output.outputs)
+        self._bar.postfix = _speed(self._tokens_in, self._tokens_out, time.monotonic() - self._begin)
+        self._bar.update(1)
+
+    def ended(self, search: BeamSearch) -> None:
+        """The beams of a prompt are found."""
+        if self._bar is None:
+            return
+        self._tokens_in += len(search.prompt)
+        self._tokens_out += search.num_tokens
         self._bar.postfix = _speed(self._tokens_in, self._tokens_out, time.monotonic() - self._begin)
         self._bar.update(1)
 

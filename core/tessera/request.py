@@ -116,7 +116,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     key: the front end's number of it, never used twice by one front end. prompt: int32 token ids. max_tokens: already
     bounded by the context. salt: isolates its cached prefixes from other tenants. leader: key of the sibling whose
     prompt blocks it shares; -1 none. columns: values of features' row columns. adapter, encoder: empty until their
-    features come.
+    features come. tenant: whose request it is, where a policy shares out places.
     """
 
     key: int
@@ -132,6 +132,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     adapter: str = ""
     columns: dict[str, float] = {}
     encoder: tuple[EncoderItem, ...] = ()
+    tenant: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pytest
 
 from tessera.arrays import int32
 from tessera.config import ParallelConfig
+from tessera.config.defaults import fill_defaults
 from tessera.engine.engine import Engine, depth
 from tessera.engine.messages import AbortRequests, AddRequests, Report, Shutdown
 from tessera.engine.process import EngineProcess
-from tessera.engine.startup import fill_defaults
 from tessera.errors import ModelError, PlatformError
 from tessera.platform import Capabilities, Default, Progress
 from tessera.request import Request, SamplingParams
@@ -121,17 +121,23 @@ def test_a_start_tells_its_progress_and_its_phases(engine):
 
 def test_a_platforms_default_fills_what_the_user_left_open():
     config = fakes.config()
-    defaults = {"scheduler.max_num_seqs": Default(3, "three is enough"), "no_fallback": Default(True, "strict")}
+    defaults = {"scheduler.max_num_seqs": Default(3, "three is enough"), "cache.block_size": Default(32, "wide")}
     filled, notes = fill_defaults(config, defaults)
-    assert (filled.scheduler.max_num_seqs, filled.no_fallback) == (3, True)
-    assert notes == ["scheduler.max_num_seqs = 3: three is enough", "no_fallback = True: strict"]
-    said = dataclasses.replace(config, given=frozenset({"scheduler.max_num_seqs", "no_fallback"}))
+    assert (filled.scheduler.max_num_seqs, filled.cache.block_size) == (3, 32)
+    assert notes == ["scheduler.max_num_seqs = 3: three is enough", "cache.block_size = 32: wide"]
+    said = dataclasses.replace(config, given=frozenset({"scheduler.max_num_seqs", "cache.block_size"}))
     assert fill_defaults(said, defaults) == (said, [])
 
 
 @pytest.mark.parametrize("path", ["nothing", "scheduler.nothing", "seed.nothing", "scheduler.max_num_seqs.nothing"])
 def test_a_default_for_nothing_names_the_platforms_mistake(path):
     with pytest.raises(PlatformError, match=path):
+        fill_defaults(fakes.config(), {path: Default(1, "")})
+
+
+@pytest.mark.parametrize("path", ["model.dtype", "parallel.threads", "cache.memory_bytes", "no_fallback"])
+def test_a_default_that_comes_too_late_is_refused(path):
+    with pytest.raises(PlatformError, match=f"'{path}', which is used before there is a model"):
         fill_defaults(fakes.config(), {path: Default(1, "")})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 
 import pytest
@@ -214,3 +215,59 @@ async def test_the_engine_in_its_own_process_says_the_same(llm, folder):
         assert sum(engine.info.phases.values()) < time.monotonic() - begin
     finally:
         await engine.shutdown()
+
+
+def test_a_call_can_be_ended_from_another_thread(llm):
+    """Of more prompts than run at once: some had begun, some had not."""
+    steps = []
+    step = llm._offline._engine_step
+
+    def counted():
+        steps.append(1)
+        if len(steps) == 5:
+            threading.Thread(target=llm.abort).run()
+        return step()
+
+    llm._offline._engine_step = counted
+    try:
+        outputs = llm.generate(["Hello"] * 300, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
+    finally:
+        del llm._offline._engine_step
+    assert len(outputs) == 300
+    assert {output.outputs[0].finish_reason for output in outputs} == {"abort"}
+    assert 0 < len(outputs[0].outputs[0].token_ids) < 60
+    assert outputs[-1].outputs[0].token_ids == []
+    assert len(tokens(llm.generate("Hello", GREEDY))[0]) == 8, "the next call is not ended"
+
+
+def test_a_reset_cache_knows_nothing(llm):
+    prompt = "x" * 64
+    cached = []
+    for reset in (False, False, True):
+        if reset:
+            assert llm.reset_prefix_cache()
+        cached.append(llm.generate(prompt, GREEDY)[0].num_cached_tokens)
+    assert cached[1] > 0
+    assert cached[2] == 0
+
+
+async def test_an_async_engine_tells_of_itself(folder):
+    config = build_config(model=str(folder), **OPTIONS)
+    tokenizer = Tokenizer.from_folder(config.model.tokenizer)
+    engine = await AsyncEngine.start(config, tokenizer=tokenizer)
+    try:
+        assert engine.is_running
+        await engine.check_health()
+        assert await engine.get_tokenizer() is tokenizer
+        cached = []
+        for salt in ("one", "one", "other", ""):
+            async for output in engine.generate("y" * 64, GREEDY, cache_salt=salt):
+                last = output
+            cached.append(last.num_cached_tokens)
+        assert cached[0] == cached[2] == cached[3] == 0, "another tenant's identical prompt is computed again"
+        assert cached[1] > 0
+    finally:
+        await engine.shutdown()
+    assert not engine.is_running
+    with pytest.raises(EngineDeadError):
+        await engine.check_health()

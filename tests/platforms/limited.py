@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.platform import ModelFacts, Reason, RequestView, Resource
+from tessera.platform import Default, ModelFacts, Reason, RequestView, Resource
 from tessera.testing import SeparateStrictPlatform, StrictPlatform
 from tessera_cpu.platform import CpuPlatform
 
 SLOTS = 3
+ROWS = 300
 TOKENS = 16
 
 
@@ -82,3 +83,33 @@ class LimitedSeparatePlatform(SeparateStrictPlatform):
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:
         return (self.slots, self.tokens)
+
+
+class RoomyCpuPlatform(CpuPlatform):
+    """Would have more rows and wider steps than core."""
+
+    def defaults(self, model: ModelFacts) -> dict[str, Default]:
+        return {
+            "scheduler.max_num_seqs": Default(ROWS, "there is room"),
+            "scheduler.max_num_batched_tokens": Default(4096, "there is room"),
+        }
+
+
+class Door(Resource):
+    name = "door"
+
+    def fits(self, request: RequestView, grant: int) -> int | Reason:
+        return "it is shut"
+
+    def take(self, request: RequestView, grant: int) -> None:
+        raise AssertionError("it is shut")
+
+    def release(self, request: RequestView) -> None:
+        raise AssertionError("it is shut")
+
+
+class ShutCpuPlatform(CpuPlatform):
+    """Lets nobody start."""
+
+    def resources(self, model: ModelFacts) -> Sequence[Resource]:
+        return (Door(),)

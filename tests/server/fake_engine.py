@@ -82,6 +82,7 @@ class Call:
     request_id: str
     priority: int
     cache_salt: str
+    tenant: str
 
 
 @dataclass
@@ -137,10 +138,11 @@ class FakeEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
-        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt))
+        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt, tenant))
         self._admit(prompt, params)
         self.running.add(request_id)
         finished = False

@@ -160,7 +160,7 @@ async def test_the_accept_and_ignore_list_stays_accepted(api):
     }
     assert (await api.chat(**fields)).status_code == 200
     assert (await api.complete(**fields)).status_code == 200
-    assert [call.cache_salt for call in api.engine.calls] == ["key", "key"]
+    assert [(call.cache_salt, call.tenant) for call in api.engine.calls] == [("key", "u"), ("key", "u")]
     await api.chat(prompt_cache_key="key", cache_salt="salt")
     assert api.engine.calls[-1].cache_salt == "salt"
 

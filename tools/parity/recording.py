@@ -91,7 +91,7 @@ class PreemptingScheduler(Scheduler):
         """Those of keys whose requests run."""
         running = {int(self._rows.key[row]) for row in self._rows.running.tolist()}
         for key in running.intersection(keys):
-            self._preempt(self._requests[key])
+            self._requests.preempt(self._requests[key])
 
     def preempt_all(self) -> None:
         self.preempt(self._rows.key[self._rows.running].tolist())
@@ -129,6 +129,11 @@ class WatchedEngine(Engine):
         assert isinstance(self._executor, RecordingExecutor)
         groups = self._executor.groups
         return sum(group.block_bytes * (1 + group.blocks_of(num_tokens)) for group in groups)
+
+    @property
+    def windows_only(self) -> bool:
+        assert isinstance(self._executor, RecordingExecutor)
+        return all(group.window is not None for group in self._executor.groups)
 
     def run(self, requests: Iterable[Request], after: Callable[[int, Progressed], None] | None = None) -> Ran:
         """Until all are answered. after: hears the number of each step (from 1) and what came of it."""

@@ -52,6 +52,8 @@ _FIELDS = {
     "enable_chunked_prefill": "scheduler.chunked_prefill",
     "scheduling_policy": "scheduler.policy",
     "max_waiting": "scheduler.max_waiting",
+    "max_num_queued_tokens": "scheduler.max_num_queued_tokens",
+    "watermark": "scheduler.watermark",
     "steps_in_flight": "scheduler.depth",
     "enforce_eager": "enforce_eager",
     "no_fallback": "no_fallback",
@@ -83,6 +85,8 @@ def build_config(
     enable_chunked_prefill: bool | None = None,
     scheduling_policy: str | None = None,
     max_waiting: int | None = None,
+    max_num_queued_tokens: int | None = None,
+    watermark: float | None = None,
     steps_in_flight: int | None = None,
     enforce_eager: bool | None = None,
     no_fallback: bool | None = None,
@@ -98,10 +102,11 @@ def build_config(
 
     model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
     an installed one, or "package.module:Class"; None lets the probes decide. threads: of each worker on the host.
-    max_waiting: requests that may wait. max_logprobs: of a token, -1 the whole vocabulary's. generation_config: whose
-    sampling defaults hold, "auto" (the model's), "none" or a folder; override_generation_config: further ones, as JSON
-    or a mapping. steps_in_flight: 1 or 2 and so on; None is the device's choice. Raises ConfigError, ModelError,
-    PlatformError.
+    max_waiting: requests that may wait; max_num_queued_tokens: tokens of their prompts. watermark: share of the KV
+    cache's blocks that stays free when a request starts beside others. max_logprobs: of a token, -1 the whole
+    vocabulary's. generation_config: whose sampling defaults hold, "auto" (the model's), "none" or a folder;
+    override_generation_config: further ones, as JSON or a mapping. steps_in_flight: 1 or 2 and so on; None is the
+    device's choice. Raises ConfigError, ModelError, PlatformError.
     """
     given = frozenset(_FIELDS[name] for name, value in locals().items() if name in _FIELDS and value is not None)
     if trust_remote_code:
@@ -135,6 +140,8 @@ def build_config(
             chunked=enable_chunked_prefill,
             policy=scheduling_policy,
             max_waiting=max_waiting,
+            max_queued=max_num_queued_tokens,
+            watermark=watermark,
             depth=steps_in_flight,
             max_model_len=model_config.max_model_len,
         ),
@@ -280,6 +287,8 @@ def _scheduler(
     chunked: bool | None,
     policy: str | None,
     max_waiting: int | None,
+    max_queued: int | None,
+    watermark: float | None,
     depth: int | None,
     max_model_len: int,
 ) -> SchedulerConfig:
@@ -302,6 +311,8 @@ def _scheduler(
             f"of max_model_len={max_model_len}.",
             param="max_num_batched_tokens",
         )
+    if watermark is not None and not 0 <= watermark < 1:
+        raise ConfigError(f"watermark must be at least 0 and below 1, got {watermark:g}.", param="watermark")
     return SchedulerConfig(
         max_num_seqs=rows,
         max_num_batched_tokens=token_budget,
@@ -309,6 +320,8 @@ def _scheduler(
         policy=policy or defaults.policy,
         depth=None if depth is None else _within("steps_in_flight", depth, 1, 8),
         max_waiting=_within("max_waiting", defaults.max_waiting if max_waiting is None else max_waiting, 1, 2**20),
+        max_num_queued_tokens=None if max_queued is None else _within("max_num_queued_tokens", max_queued, 1, 2**40),
+        watermark=defaults.watermark if watermark is None else watermark,
     )
 
 

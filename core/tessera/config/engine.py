@@ -44,7 +44,9 @@ class CacheConfig:
 @dataclass(frozen=True)
 class SchedulerConfig:
     """max_num_seqs: rows that run at once. max_num_batched_tokens: the token budget of a step, at least max_num_seqs.
-    depth: steps in flight; None: what the device allows. max_waiting: requests that may wait."""
+    depth: steps in flight; None: what the device allows. max_waiting: requests that may wait; max_num_queued_tokens:
+    tokens of their prompts, None: no limit. watermark: share of the KV cache's blocks that is kept free when a request
+    starts beside others, from 0 to below 1."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -52,6 +54,8 @@ class SchedulerConfig:
     policy: str = "fcfs"
     depth: int | None = None
     max_waiting: int = 4096
+    max_num_queued_tokens: int | None = None
+    watermark: float = 0.01
 
 
 @dataclass(frozen=True)

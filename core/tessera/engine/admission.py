@@ -59,9 +59,10 @@ class Admission:
         return Prompt(text, ids, max_tokens, resolved(params, self._model, self._tokenizer))
 
     def requests(
-        self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str
+        self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = ""
     ) -> list[Request]:
-        """One request for each of params.n answers; the others share the first one's prompt, which is scored once."""
+        """One request for each of params.n answers; the others share the first one's prompt, which is scored once. Who
+        names no tenant is known by the salt."""
         first, params = self._next_key, prompt.params
         others = params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
         self._next_key += params.n
@@ -78,6 +79,7 @@ class Admission:
                 salt=cache_salt,
                 leader=first if index else -1,
                 columns={name: float(value) for name, value in (params.extra_args or {}).items()},
+                tenant=tenant or cache_salt,
             )
             for index in range(params.n)
         ]

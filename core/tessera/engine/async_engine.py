@@ -17,7 +17,7 @@ from tessera.engine.messages import AbortRequests, AddRequests, ControlAnswer, C
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervision, Supervisor
-from tessera.errors import EngineDeadError
+from tessera.errors import EngineDeadError, RequestError
 from tessera.executor.base import executor_path
 from tessera.log import about
 from tessera.platform.runner import Progress
@@ -107,6 +107,7 @@ class AsyncEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """What params.output_kind has to say, as soon as there is something; a slow reader gets more at once. Closing
@@ -117,7 +118,7 @@ class AsyncEngine:
         self._check_alive()
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._front.submit(
-            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
+            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         wake = self._wakes[request_id] = asyncio.Event()
         try:
@@ -166,6 +167,22 @@ class AsyncEngine:
         alive = self._error is None
         restarting = not alive and not self._over
         return Health(alive, alive and watchdog.stalled, watchdog.silent, self._error, restarting)
+
+    @property
+    def is_running(self) -> bool:
+        return self._error is None
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError where the engine does not run, or has said nothing for too long."""
+        self._check_alive()
+        if self.health.stalled:
+            raise EngineDeadError("The engine has said nothing for too long.")
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """Raises RequestError where there is none."""
+        if self.tokenizer is None:
+            raise RequestError("There is no tokenizer (skip_tokenizer_init).")
+        return self.tokenizer
 
     async def wait_dead(self) -> None:
         """Returns when the engine has died and no other comes in its place."""

@@ -16,6 +16,7 @@ from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.progress import Progressed
 from tessera.scheduler.scheduler import Scheduler
 from tessera.step import Control, ControlResult, StepOutput
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tessera.executor.base import Report
     from tessera.platform.platform import Capabilities, Future
     from tessera.request import Request
-    from tessera.scheduler.progress import Progressed
 
 
 def silent(progress: Progress) -> None:
@@ -48,14 +48,15 @@ class Engine:
         self.info = describe(started)
 
     def step(self) -> Progressed | None:
-        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to do."""
+        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to tell."""
         scheduled = self._scheduler.schedule()
         if scheduled is not None:
             self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
             if len(self._in_flight) < self._depth:
                 return None
         if not self._in_flight:
-            return None
+            finished = self._scheduler.take_finished()
+            return Progressed(finished=finished) if finished else None
         return self._scheduler.update(self._in_flight.popleft().result())
 
     def add(self, request: Request) -> None:
@@ -70,6 +71,10 @@ class Engine:
     def abort(self, keys: Iterable[int]) -> None:
         """At any moment; unknown keys are ignored."""
         self._scheduler.abort(keys)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets what blocks are known for; requests that run keep theirs."""
+        self._scheduler.reset_prefix_cache()
 
     @property
     def has_work(self) -> bool:

@@ -118,6 +118,7 @@ class FrontEnd:
         arrival: float,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
     ) -> RequestState:
         """A new state whose `requests` are for the engine. params: those the prompt was prepared with. arrival: seconds
         of time.monotonic(). Raises RequestError, OverloadedError."""
@@ -126,7 +127,7 @@ class FrontEnd:
         if len(self._live) + params.n > self._most:
             raise OverloadedError(f"{len(self._live)} requests run or wait already; try again later.")
         requests = self._admission.requests(
-            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt
+            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]

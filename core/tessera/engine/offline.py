@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tessera.engine.admission import Prompt
+from tessera.engine.beam_search import BeamSearch, first_alternatives
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd, RequestState
 from tessera.errors import EngineDeadError, EngineStepError
@@ -46,22 +47,52 @@ class OfflineEngine:
         self._closed = False
         self._one_call = threading.Lock()
         self._numbers = 0
+        self._abort_asked = False
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
         """The answers in the order of the jobs; hears of each as it is done. Raises EngineStepError, EngineDeadError,
         KeyboardInterrupt."""
         with self._one_call:
             self.check_usable()
+            self._abort_asked = False
             with HeldInterrupt() as interrupt:
                 try:
                     return self._run(jobs, interrupt, done)
                 finally:
                     self._drain()
 
+    def search(self, searches: Sequence[BeamSearch], done: Callable[[BeamSearch], None]) -> None:
+        """Rounds of all searches together until none asks for more; hears of each as it ends. Raises as run() does."""
+        going = list(searches)
+        while going:
+            asked = [(search, ids) for search in going for ids in search.asks()]
+            jobs = [
+                Job(index, self.front.prepare(ids, search.sampling), search.sampling, 0)
+                for index, (search, ids) in enumerate(asked)
+            ]
+            answers = iter(self.run(jobs, _unheard))
+            for search in going:
+                search.advance([first_alternatives(next(answers).outputs[0].logprobs) for _ in search.asks()])
+            for search in going:
+                if not search.asks():
+                    done(search)
+            going = [search for search in going if search.asks()]
+
+    def abort(self) -> None:
+        """Ends the call that runs on another thread, within a step: its answers have finish_reason "abort"."""
+        self._abort_asked = True
+
     def check_usable(self) -> None:
         """Raises EngineDeadError after close() and after what ended it."""
         if self._unusable is not None:
             raise EngineDeadError(self._unusable)
+
+    def reset_prefix_cache(self) -> bool:
+        """Raises EngineDeadError."""
+        with self._one_call:
+            self.check_usable()
+            self._engine.reset_prefix_cache()
+            return True
 
     def close(self) -> None:
         with self._one_call:
@@ -75,6 +106,9 @@ class OfflineEngine:
         places: dict[str, int] = {}
         outputs: dict[int, RequestOutput] = {}
         while len(outputs) < len(jobs):
+            if self._abort_asked:
+                outputs |= self._aborted(waiting, places)
+                break
             self._feed(waiting, places)
             for state in self._step():
                 output = state.take()
@@ -83,6 +117,21 @@ class OfflineEngine:
                     done(output)
             interrupt.check()
         return [outputs[job.index] for job in jobs]
+
+    def _aborted(self, waiting: Sequence[Job], places: Mapping[str, int]) -> dict[int, RequestOutput]:
+        """What there is of the jobs that have not ended, and of those that did not begin."""
+        begun = {index: self.front.find(request_id) for request_id, index in places.items()}
+        ended = {index: self._end(state) for index, state in begun.items() if state is not None}
+        for job in waiting:
+            state = self.front.submit(job.prompt, job.params, "not begun", arrival=time.monotonic())
+            ended[job.index] = self._end(state)
+        return ended
+
+    def _end(self, state: RequestState) -> RequestOutput:
+        self._engine.abort(self.front.drop(state, time.monotonic()))
+        output = state.take()
+        assert output is not None, "a state that was dropped has something to say"
+        return output
 
     def _feed(self, waiting: deque[Job], places: dict[str, int]) -> None:
         """As many as the next steps may start; the others would only take memory."""
@@ -131,6 +180,10 @@ class OfflineEngine:
         except BaseException:
             self._unusable = "This LLM was interrupted within a step; make a new one."
             raise
+
+
+def _unheard(output: RequestOutput) -> None:
+    """Of a round nobody wants to hear."""
 
 
 class HeldInterrupt:

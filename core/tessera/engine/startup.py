@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tessera.config import EngineConfig
-from tessera.errors import ConfigError, PlatformError
+from tessera.config.defaults import fill_defaults
+from tessera.errors import ConfigError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
-from tessera.platform.platform import Default, Platform
+from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_path
 
@@ -83,25 +83,6 @@ def _close_after_failure(executor: Executor) -> None:
         executor.close()
     except Exception:
         log.exception("the executor of a failed start could not be closed")
-
-
-def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tuple[EngineConfig, list[str]]:
-    """The configuration with a platform's defaults ("scheduler.max_num_seqs") where the user said nothing, and a line
-    for each. Raises PlatformError."""
-    notes = []
-    for path, default in defaults.items():
-        if path not in config.given:
-            config = _replaced(config, path.split("."), default.value, path)
-            notes.append(f"{path} = {default.value}: {default.reason}")
-    return config, notes
-
-
-def _replaced(record: Any, names: list[str], value: Any, path: str) -> Any:
-    if not dataclasses.is_dataclass(record) or not hasattr(record, names[0]):
-        raise PlatformError(f"The platform has a default for '{path}', which no configuration has; update its package.")
-    if len(names) > 1:
-        value = _replaced(getattr(record, names[0]), names[1:], value, path)
-    return dataclasses.replace(record, **{names[0]: value})  # type: ignore[type-var]  # it is a dataclass, by the check above
 
 
 class Phases:

@@ -3,7 +3,7 @@ group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedMod
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
+
+USUAL_DEPTH = 2  # steps in flight, where nobody said how many
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan
     """The plan of a loaded model's cache for num_rows rows.
 
     States get a slot a row and one for null; the rest is dealt out so that all groups that grow have room for the same
-    number of tokens. Raises MemoryBudgetError where that is less than max_model_len, ConfigError for a block size that
-    a layer cannot have, PlatformError for a kind of cache that is not served.
+    number of tokens, but a group with a window beside one without never gets more than num_rows requests hold at once,
+    and fewer where max_model_len would not fit otherwise. Raises MemoryBudgetError where it does not fit at all,
+    ConfigError for a block size that a layer cannot have, PlatformError for a kind of cache that is not served.
     """
     layers: dict[_Key, list[CacheNeeds]] = {}
     wanted = _block_size(loaded.needs, config.cache.block_size)
@@ -41,18 +44,77 @@ def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan
     block_bytes = {key: _block_bytes(members, key.block_size) for key, members in layers.items()}
     states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
     growing = {key: nbytes for key, nbytes in block_bytes.items() if key.kind != "state"}
-    unit = lcm(*(key.block_size for key in growing))
     left = loaded.cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
-    units = left // sum(unit // key.block_size * nbytes for key, nbytes in growing.items()) if growing else 0
-    _check_room(config, loaded.cache_bytes, left, max(units, 0) * unit if growing else None)
+    sizing = _Sizing(growing, max(left, 0), _ahead(config), config.model.max_model_len)
+    counts = sizing.counts(num_rows)
+    _check_room(config, loaded.cache_bytes, left, sizing.longest(counts) if growing else None)
     groups = []
     for key, members in layers.items():
-        count = num_rows + 1 if key.kind == "state" else units * (unit // key.block_size) + 1
+        count = num_rows + 1 if key.kind == "state" else counts[key] + 1
         if key.kind != "state":
             count = min(count, _most_blocks(members, key.block_size))
         numbers = tuple(needs.layer for needs in members)
         groups.append(CacheGroup(numbers, key.kind, key.block_size, block_bytes[key], count, key.window))
     return CachePlan(tuple(groups), num_rows, config.model.max_model_len)
+
+
+def _ahead(config: EngineConfig) -> int:
+    """Tokens of one request that steps in flight compute at most."""
+    return (config.scheduler.depth or USUAL_DEPTH) * config.scheduler.max_num_batched_tokens
+
+
+class _Sizing:
+    """How the bytes that are left become blocks of the groups that grow. nbytes: of a block of each."""
+
+    def __init__(self, nbytes: Mapping[_Key, int], left: int, ahead: int, max_model_len: int) -> None:
+        self._nbytes = nbytes
+        self._left = left
+        self._max_model_len = max_model_len
+        self._unit = lcm(*(key.block_size for key in nbytes))
+        self._most = {
+            key: CacheGroup((), key.kind, key.block_size, 0, 0, key.window).most_held(max_model_len, ahead)
+            for key in nbytes
+        }
+        self._bounded = [key for key in nbytes if key.window is not None and any(k.window is None for k in nbytes)]
+
+    def counts(self, num_rows: int) -> dict[_Key, int]:
+        """Blocks of each group, null not counted."""
+        for rows in _halved(num_rows):
+            counts = self._dealt(rows)
+            if self.longest(counts) >= self._max_model_len:
+                break
+        return counts
+
+    def _dealt(self, rows: int) -> dict[_Key, int]:
+        """For so many rows at once in the groups with a window, and as many tokens as there is room for in the
+        others."""
+        full: dict[_Key, int] = {}
+        while True:
+            rest = [key for key in self._nbytes if key not in full]
+            left = self._left - sum(count * self._nbytes[key] for key, count in full.items())
+            units = left // sum(self._unit // key.block_size * self._nbytes[key] for key in rest) if rest else 0
+            counts = {key: max(units, 0) * (self._unit // key.block_size) for key in rest}
+            over = {key: rows * self._most[key] for key in rest if key in self._bounded}
+            over = {key: most for key, most in over.items() if counts[key] > most}
+            if not over:
+                return counts | full
+            full |= over
+
+    def longest(self, counts: Mapping[_Key, int]) -> int:
+        """Tokens of the longest request that fits alone, max_model_len where a window is all that it holds."""
+        return min(
+            (
+                self._max_model_len if key.window is not None and count >= self._most[key] else count * key.block_size
+                for key, count in counts.items()
+            ),
+            default=0,
+        )
+
+
+def _halved(count: int) -> Iterator[int]:
+    while count:
+        yield count
+        count //= 2
 
 
 def _key(needs: CacheNeeds, block_size: int | None) -> _Key:

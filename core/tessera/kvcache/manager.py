@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import lcm
 
 import numpy as np
 
@@ -42,18 +43,24 @@ class Demand:
 class KVCacheManager:
     """The blocks of every row, in every group of a plan.
 
-    A row is open()ed or fork()ed, grows by allocate_slots(), and goes by leave() and, once no step in flight uses it,
-    free(). covered [num_rows] int32: tokens that its blocks have room for. Groups that keep a State give one slot to
-    each open row and never grow.
+    A row is open()ed or fork()ed, grows by allocate_slots(), gives up what is behind its windows by free_behind(), and
+    goes by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
+    room for. Groups that keep a State give one slot to each open row and never grow. ahead: tokens of a row that steps
+    in flight compute at most, so that a group with a window never holds more than they and the window take.
     """
 
-    def __init__(self, plan: CachePlan, *, prefix_caching: bool, salt: bytes | None = None) -> None:
+    def __init__(
+        self, plan: CachePlan, *, prefix_caching: bool, ahead: int = NO_LIMIT, salt: bytes | None = None
+    ) -> None:
         self._groups = plan.groups
+        self._ahead = ahead
+        self._max_model_len = plan.max_model_len
+        self._windows = tuple(index for index, group in enumerate(plan.groups) if group.window is not None)
         self._growing = tuple(index for index, group in enumerate(plan.groups) if group.kind != "state")
         self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
         self.prefix_cache: PrefixCache | None = None
         if prefix_caching and self._growing and not self._states:
-            self.prefix_cache = PrefixCache([group.block_size for group in plan.groups], salt)
+            self.prefix_cache = PrefixCache(plan.groups, salt)
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
         self.covered = np.zeros(plan.num_rows, dtype=np.int32)
@@ -70,6 +77,12 @@ class KVCacheManager:
         that it is full."""
         free = np.array([pool.num_free for pool in self.pools])
         return bool(((blocks == 0) | (blocks + beside <= free)).all())
+
+    def share_of_blocks(self, share: float) -> Array:
+        """[groups] int64: so much of the blocks of each growing group."""
+        return np.array(
+            [int(share * (pool.num_blocks - 1)) if i in self._growing else 0 for i, pool in enumerate(self.pools)]
+        )
 
     @property
     def num_returning(self) -> Array:
@@ -90,8 +103,13 @@ class KVCacheManager:
     @property
     def max_tokens(self) -> int:
         """Tokens of the longest request that fits alone."""
-        tokens = [(self._groups[group].num_blocks - 1) * self._groups[group].block_size for group in self._growing]
-        return min(tokens, default=NO_LIMIT)
+        return min((self._fit_alone(group) for group in self._growing), default=NO_LIMIT)
+
+    def _fit_alone(self, group: int) -> int:
+        spec = self._groups[group]
+        blocks = spec.num_blocks - 1
+        whole = blocks >= spec.most_held(self._max_model_len, self._ahead)
+        return NO_LIMIT if whole and spec.window is not None else blocks * spec.block_size
 
     @property
     def can_fork(self) -> bool:
@@ -104,24 +122,19 @@ class KVCacheManager:
         """The longest cached prefix of tokens that leaves at least one to compute and is a multiple of `multiple`."""
         if self.prefix_cache is None or chain is None:
             return PrefixHit(0, tuple(int32() for _ in self._groups))
-        hit = self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit)
-        length = hit.num_tokens
-        while length % multiple:
-            length -= chain.unit
-        if length == hit.num_tokens:
-            return hit
-        sizes = [group.block_size for group in self._groups]
-        return PrefixHit(
-            length, tuple(blocks[: length // size] for blocks, size in zip(hit.blocks, sizes, strict=True))
-        )
+        step = lcm(chain.unit, multiple) // chain.unit
+        return self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit, step)
 
     def blocks_to_start(self, hit: PrefixHit, num_tokens: int) -> Array:
         """[groups] int64: free blocks that a new row takes of each growing group until it has num_tokens tokens, where
         those of hit are known."""
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         for group in self._growing:
-            known = hit.blocks[group]
-            blocks[group] = self._groups[group].blocks_of(num_tokens) - len(known) + self.pools[group].count_free(known)
+            spec, known = self._groups[group], hit.blocks[group]
+            passed = spec.first_seen(hit.num_tokens)
+            most = min(spec.blocks_of(num_tokens) - passed, spec.most_held(num_tokens, self._ahead))
+            known = known[passed:]
+            blocks[group] = most - len(known) + self.pools[group].count_free(known)
         return blocks
 
     def blocks_to_fork(self) -> Array:
@@ -133,28 +146,34 @@ class KVCacheManager:
     def open(self, row: int, hit: PrefixHit) -> None:
         """Gives an empty row the blocks of its prefix."""
         for group in self._growing:
-            if len(hit.blocks[group]):
-                self.pools[group].touch(hit.blocks[group])
-                self._append(group, row, hit.blocks[group])
+            self._begin(group, row, hit.blocks[group])
         self._open(row)
+
+    def sees(self, row: int, position: int) -> bool:
+        """Whether a row still has every block that a token at this position sees."""
+        return all(
+            self.tables.starts[group][row] <= self._groups[group].first_seen(position) for group in self._windows
+        )
 
     def fork(self, source: int, row: int, num_tokens: int) -> None:
         """Gives an empty row the blocks of another's first num_tokens tokens, the last of them perhaps only in part;
-        whoever writes into it first copies it."""
+        whoever writes into it first copies it. The source must still see what the next token will."""
         for group in self._growing:
-            shared = self.tables.of(group, source)[: self._groups[group].blocks_of(num_tokens)].copy()
-            if len(shared):
-                self.pools[group].touch(shared)
-                self._append(group, row, shared)
+            spec = self._groups[group]
+            shared = self.tables.of(group, source)[: spec.blocks_of(num_tokens)].copy()
+            shared[: spec.first_seen(num_tokens)] = 0
+            self._begin(group, row, shared)
         self._open(row)
         self._forked[[source, row]] = True
 
-    def _append(self, group: int, row: int, blocks: Array) -> None:
-        self.tables.append(group, int32([row]), int32([len(blocks)]), blocks)
+    def _begin(self, group: int, row: int, blocks: Array) -> None:
+        if len(blocks):
+            self.pools[group].touch(blocks[blocks > 0])
+            self.tables.begin(group, row, blocks)
 
     def _open(self, row: int) -> None:
         for group in self._states:
-            self._append(group, row, self.pools[group].allocate(1))
+            self.tables.begin(group, row, self.pools[group].allocate(1))
         self._cover(int32([row]))
 
     def _cover(self, rows: Array) -> None:
@@ -222,11 +241,13 @@ class KVCacheManager:
 
     def _copy(self, copy: SharedWrite) -> None:
         """The row's own copy in the place of a shared block, whose content is needed until the step that copies it has
-        retired."""
-        source = int(self.tables.of(copy.group, copy.row)[copy.index])
-        target = self.pools[copy.group].exchange(source)
+        retired. Copies of a step are made all at once, so a copy of a copy is made of what that one is made of."""
+        shared = int(self.tables.of(copy.group, copy.row)[copy.index])
+        copies = self._copies[copy.group]
+        source = next((source for source, target in copies if target == shared), shared)
+        target = self.pools[copy.group].exchange(shared, source)
         self.tables.replace(copy.group, copy.row, copy.index, target)
-        self._copies[copy.group].append((source, target))
+        copies.append((source, target))
 
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was
@@ -257,15 +278,26 @@ class KVCacheManager:
 
     # ---- a row goes --------------------------------------------------------------------------------------------------
 
+    def free_behind(self, rows: Array, positions: Array) -> None:
+        """Gives back, of groups with a window, the blocks that no token of a row from positions[row] on sees. No step
+        in flight may start before."""
+        for group in self._windows:
+            window, size = self._groups[group].window, self._groups[group].block_size
+            assert window is not None
+            ends = np.maximum(positions[rows] - (window - 1), 0) // size
+            passed = ends > self.tables.starts[group][rows]
+            for row, end in zip(rows[passed].tolist(), ends[passed].tolist(), strict=True):
+                self.pools[group].release(self.tables.give_up(group, row, end))
+
     def leave(self, row: int) -> None:
         """The row's blocks will be freed once the steps in flight have retired."""
         for group, pool in enumerate(self.pools):
-            pool.leave(self.tables.of(group, row))
+            pool.leave(self.tables.held(group, row))
 
     def free(self, row: int) -> None:
         """Gives back the blocks of a row that left, the last first, so that beginnings live longer."""
         for group, pool in enumerate(self.pools):
-            pool.free(self.tables.of(group, row)[::-1].copy())
+            pool.free(self.tables.held(group, row)[::-1].copy())
         self.tables.clear(row)
         self.covered[row] = 0
         self._forked[row] = False
@@ -292,13 +324,15 @@ class KVCacheManager:
         assert not self.covered[unused].any(), "a row that is not in use has room"
         assert not self._forked[unused].any(), "a row that is not in use shares blocks"
         for group, pool in enumerate(self.pools):
-            blocks, counts = self.tables.blocks[group], self.tables.counts[group]
+            blocks, starts, counts = self.tables.blocks[group], self.tables.starts[group], self.tables.counts[group]
+            assert not starts[unused].any(), "a row that is not in use has a window"
             assert not counts[unused].any(), "a row that is not in use holds blocks"
-            held = np.arange(blocks.shape[1]) < counts[:, None]
-            assert not blocks[~held].any(), "a table goes on after its end"
+            places = np.arange(blocks.shape[1])
+            held = (places >= starts[:, None]) & (places < counts[:, None])
+            assert not blocks[~held].any(), "a table goes on beyond what its row holds"
             assert blocks[held].all(), "a table holds the null block"
             holders = _counted([blocks[held]], pool.num_blocks)
-            leavers = _counted([self.tables.of(group, row) for row in leaving_rows], pool.num_blocks)
+            leavers = _counted([self.tables.held(group, row) for row in leaving_rows], pool.num_blocks)
             copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)
             pool.check(holders, leavers, copies)
         if self.prefix_cache is not None:

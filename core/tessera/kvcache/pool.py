@@ -72,11 +72,17 @@ class BlockPool:
         self.ref_count[blocks] -= 1
         self._free_unused(blocks)
 
-    def exchange(self, block: int) -> int:
-        """A holder takes a new block in the place of this one, and a step in flight copies from it until copied()."""
+    def release(self, blocks: Array) -> None:
+        """A holder of these distinct blocks goes on without them; no step in flight reads them for it."""
+        self.ref_count[blocks] -= 1
+        self._free_unused(blocks)
+
+    def exchange(self, block: int, source: int) -> int:
+        """A holder takes a new block in the place of this one, and a step in flight copies from source until
+        copied()."""
         new = int(self.allocate(1)[0])
         self.ref_count[block] -= 1
-        self.copying[block] += 1
+        self.copying[source] += 1
         return new
 
     def copied(self, block: int) -> None:

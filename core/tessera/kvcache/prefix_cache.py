@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from tessera.arrays import Array, int32
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.platform.runner import CacheGroup
 
 SALT_BYTES = 32
 
@@ -44,7 +47,8 @@ class HashChain:
 
 @dataclass(frozen=True)
 class PrefixHit:
-    """The first num_tokens tokens of a request are in blocks[group], in order."""
+    """The first num_tokens tokens of a request are in blocks[group], in order. Null stands for blocks behind a window:
+    nobody needs them to go on."""
 
     num_tokens: int
     blocks: tuple[Array, ...]
@@ -58,12 +62,15 @@ class PrefixCache:
     for each cache, so that nobody outside can foresee a hash), the tenant's salt and the adapter.
     """
 
-    def __init__(self, block_sizes: Sequence[int], salt: bytes | None = None) -> None:
-        self.unit = lcm(*block_sizes)
+    def __init__(self, groups: Sequence[CacheGroup], salt: bytes | None = None) -> None:
+        self.unit = lcm(*(group.block_size for group in groups))
+        self._groups = groups
         self._salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
-        self._per_unit = [self.unit // size for size in block_sizes]
+        self._per_unit = [self.unit // group.block_size for group in groups]
+        self._whole = [index for index, group in enumerate(groups) if group.window is None]
+        self._windows = [index for index, group in enumerate(groups) if group.window is not None]
         self._blocks: list[list[dict[bytes, int]]] = [[{} for _ in range(count)] for count in self._per_unit]
-        self._known: list[dict[int, tuple[bytes, int]]] = [{} for _ in block_sizes]
+        self._known: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
     def chain(self, salt: str, adapter: str) -> HashChain:
         """The start of a request's chain: equal only for an equal tenant and an equal adapter."""
@@ -73,26 +80,53 @@ class PrefixCache:
             root.update(len(data).to_bytes(8, "little") + data)
         return HashChain(root.digest(), self.unit)
 
-    def find(self, chain: HashChain, tokens: Array, num_units: int) -> PrefixHit:
-        """The longest known prefix of at most num_units units."""
-        found: list[list[int]] = [[] for _ in self._per_unit]
-        length = 0
-        while length < num_units:
-            link = chain.link(length, tokens)
-            unit = [[blocks.get(link, 0) for blocks in group] for group in self._blocks]
-            if not all(all(blocks) for blocks in unit):
-                break
-            for blocks, more in zip(found, unit, strict=True):
-                blocks.extend(more)
-            length += 1
-        return PrefixHit(length * self.unit, tuple(int32(blocks) for blocks in found))
+    def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
+        """The longest known prefix of at most num_units units, a multiple of step of them. Where a group has a window,
+        the blocks that the next token sees are enough."""
+        length = self._first_gap(chain, tokens, num_units) if self._whole else num_units
+        length -= length % step
+        while length and (gap := self._gap_in_sight(chain, tokens, length)) is not None:
+            length = gap - gap % step
+        return PrefixHit(
+            length * self.unit, tuple(self._found(chain, group, length) for group in range(len(self._groups)))
+        )
+
+    def _first_gap(self, chain: HashChain, tokens: Array, num_units: int) -> int:
+        """The first unit of which a group that keeps every token lacks a block."""
+        places = [blocks for group in self._whole for blocks in self._blocks[group]]
+        for unit in range(num_units):
+            link = chain.link(unit, tokens)
+            if not all(link in blocks for blocks in places):
+                return unit
+        return num_units
+
+    def _gap_in_sight(self, chain: HashChain, tokens: Array, length: int) -> int | None:
+        """A unit with a block that is not there, though a token after so many units would see it; the first of them,
+        so that no prefix between the two will do."""
+        gaps = []
+        for group in self._windows:
+            per_unit, blocks = self._per_unit[group], self._blocks[group]
+            for index in range(self._groups[group].first_seen(length * self.unit), length * per_unit):
+                unit, place = divmod(index, per_unit)
+                if chain.link(unit, tokens) not in blocks[place]:
+                    gaps.append(unit)
+                    break
+        return min(gaps, default=None)
+
+    def _found(self, chain: HashChain, group: int, length: int) -> Array:
+        per_unit, places = self._per_unit[group], self._blocks[group]
+        found: Array = np.zeros(length * per_unit, dtype=np.int32)
+        for index in range(self._groups[group].first_seen(length * self.unit), len(found)):
+            unit, place = divmod(index, per_unit)
+            found[index] = places[place][chain.hashes[unit]]
+        return found
 
     def register(self, link: bytes, unit: Sequence[Sequence[int]]) -> None:
-        """The blocks by group that hold a link's unit. Where the link has a block already, that one stays and this one
-        remains unknown."""
+        """The blocks by group that hold a link's unit, null for those that were given back. Where the link has a block
+        already, that one stays and this one remains unknown."""
         for blocks, known, held in zip(self._blocks, self._known, unit, strict=True):
             for place, block in enumerate(held):
-                if block not in known and blocks[place].setdefault(link, block) == block:
+                if block and block not in known and blocks[place].setdefault(link, block) == block:
                     known[block] = (link, place)
 
     def forget(self, group: int, block: int) -> None:

@@ -44,13 +44,16 @@ class RequestView(Protocol):
     def arrival(self) -> float: ...
     @property
     def adapter(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
 
 
 class Resource(ABC):
     """Something a step has only so much of. schedule() composes them.
 
     held "request": asked when a request starts, released when it leaves its row (finished, preempted, aborted). held
-    "step": asked for every grant, given back by begin_step().
+    "step": asked for every grant, given back by begin_step(). Who gets nothing while nothing is under way ends with an
+    error, since nothing would ever change that.
     """
 
     name: str
@@ -149,8 +152,10 @@ class Launch:
     (positions [3, T] for some models). q_start, q_len, kv_len [R]: first token of a row, its tokens, its tokens in the
     cache after this launch; on the device, always right. kv_len_host [R] int32 on the host: exact or an upper bound, as
     host_lengths says. q_len_host likewise, always exact. slots: by group [T], block * block size + offset.
-    block_tables: by group [R, blocks]. A State group has [R, 1] tables and no slots. sample_at [S]: tokens whose hidden
-    state is sampled; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer, made by its backend.
+    block_tables: by group [R, blocks]; null where all of a block lies behind the window of the row's first query, so
+    what is read from there must not count, NaN included. A State group has [R, 1] tables and no slots. sample_at [S]:
+    tokens whose hidden state is sampled; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer,
+    made by its backend. windows: by group, tokens that a query sees, itself included; None: all before it.
     """
 
     key: LaunchKey
@@ -173,6 +178,7 @@ class Launch:
     columns: dict[str, Tensor] = field(default_factory=dict)
     spans: Tensor | None = None
     tree: Tensor | None = None
+    windows: Sequence[int | None] = ()
 
 
 class Buffers(Protocol):

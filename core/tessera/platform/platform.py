@@ -248,7 +248,8 @@ class Platform(ABC):
         return ()
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
-        """Values filled only where the user said nothing, and shown. Default: none."""
+        """Values filled only where the user said nothing, and shown: of scheduler, cache.block_size and
+        cache.prefix_caching, since the rest is used before there is a model. Default: none."""
         return {}
 
     def runner(self, services: RunnerServices) -> ModelRunner | None:

@@ -150,8 +150,19 @@ class CacheGroup:
     window: int | None = None
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks that a request of so many tokens holds."""
+        """Blocks that so many tokens fill."""
         return 1 if self.kind == "state" else -(-tokens // self.block_size)
+
+    def first_seen(self, position: int) -> int:
+        """The first block that a token at this position sees; no later one sees what is before it."""
+        return 0 if self.window is None else max(position - self.window + 1, 0) // self.block_size
+
+    def most_held(self, tokens: int, ahead: int) -> int:
+        """Blocks that a request of so many tokens holds at most at once, where up to `ahead` of them are computed
+        before the blocks behind a window are given back."""
+        if self.window is None:
+            return self.blocks_of(tokens)
+        return min(self.blocks_of(tokens), (self.window + ahead - 3) // self.block_size + 2)
 
 
 @dataclass(frozen=True)
@@ -165,8 +176,11 @@ class CachePlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that fit beside each other, as the tightest group that grows with tokens has room."""
-        return min(((g.num_blocks - 1) * g.block_size for g in self.groups if g.kind != "state"), default=0)
+        """Tokens that fit beside each other, as the tightest group that keeps all of them has room; groups with a
+        window count where there is no other."""
+        growing = [group for group in self.groups if group.kind != "state"]
+        counted = [group for group in growing if group.window is None] or growing
+        return min(((group.num_blocks - 1) * group.block_size for group in counted), default=0)
 
     @property
     def nbytes(self) -> int:

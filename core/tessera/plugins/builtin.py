@@ -28,9 +28,12 @@ NATIVE_MODELS: Mapping[str, str] = {
 }
 """Architectures that core has model files for, by their name in config.json."""
 
+_POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
+
 
 @hookimpl
 def extensions(registry: Registry) -> None:
     for architecture, path in NATIVE_MODELS.items():
         registry.models.add(architecture, path, level=registry.models.level)
-    registry.policies.add("fcfs", "tessera.scheduler.policy:FirstComeFirstServed", level=registry.policies.level)
+    for name, policy in _POLICIES.items():
+        registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)

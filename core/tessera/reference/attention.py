@@ -1,8 +1,8 @@
 """Attention over blocks, in plain torch: the definition of what a backend computes.
 
 Static shapes and no loop over rows: queries are laid out [rows, widest], keys and values gathered [rows, blocks x block
-size]. Whatever lies outside a row's own tokens is masked out of the arithmetic, so that unused memory may hold
-anything, NaN included.
+size]. Whatever lies outside a row's own tokens, or behind the window of its first query, is masked out of the
+arithmetic, so that unused memory may hold anything, NaN included.
 """
 
 from __future__ import annotations
@@ -109,10 +109,11 @@ class ReferenceAttentionLayer(HeadsLayer):
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         spec = self.spec
         keys, values = (cache[plan.tables].flatten(1, 2) for cache in caches[spec.layer])  # [R, K, Hk, D]
-        seen = plan.filled & (plan.key <= plan.query)  # [R, W, K]
+        seen, there = plan.filled & (plan.key <= plan.query), plan.filled[:, 0]  # [R, W, K], [R, K]
         if spec.window is not None:
             seen = seen & (plan.key > plan.query - spec.window)
-        there = plan.filled[:, 0, :, None, None]
+            there = there & (plan.key[:, 0] > plan.query[:, 0] - spec.window)
+        there = there[:, :, None, None]
         keys, values = (torch.where(there, x.float(), 0.0) for x in (keys, values))
         grouped = q[plan.grid.token].float().unflatten(2, (spec.num_kv_heads, -1))  # [R, W, Hk, G, D]
         scores = torch.einsum("rwhgd,rkhd->rhgwk", grouped, keys) * spec.scale

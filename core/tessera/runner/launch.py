@@ -45,6 +45,7 @@ class LaunchBuilder:
         growing = [group for group in plan.groups if group.kind != "state"]
         self.smallest_block = min((group.block_size for group in growing), default=1)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
+        self.windows = tuple(group.window for group in plan.groups)
 
     def build(self, step: SchedulerOutput) -> Iterator[Prepared]:
         """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
@@ -113,6 +114,7 @@ class LaunchBuilder:
             sample_at=put("sample_at", given_out, "int32"),
             block_sizes=self.block_sizes,
             columns=self._columns(padded_rows),
+            windows=self.windows,
         )
 
     def _columns(self, rows: Array) -> dict[str, Tensor]:

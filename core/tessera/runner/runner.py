@@ -63,6 +63,7 @@ class CoreRunner(ModelRunner):
         self.model = services.build_model(platform.ops(services.reference()), backends)
         assert services.build is not None
         self.build = services.build
+        services.fill_defaults(platform, self.model.facts)
         with self.device.arena("weights") as arena:
             fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
         self.graphs: GraphRunner = platform.graph_runner(self.device) or Eager()

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.config import EngineConfig
+from tessera.config.defaults import fill_defaults
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, Source
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
-from tessera.platform.platform import Capabilities, Device
-from tessera.platform.runner import CachePlan, Feature, Model
+from tessera.platform.platform import Capabilities, Device, Platform
+from tessera.platform.runner import CachePlan, Feature, Model, ModelFacts
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.reference import REFERENCE
@@ -63,6 +64,10 @@ class Services:
                 raise PlatformError("a feature with caches of its own is not served yet.")
             model = feature.wrap(model)
         return model
+
+    def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
+        """From here on the configuration has the platform's defaults, as the engine's has."""
+        self.config, _ = fill_defaults(self.config, platform.defaults(facts))
 
     @property
     def architecture(self) -> str:

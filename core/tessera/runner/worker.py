@@ -36,7 +36,9 @@ class Worker:
         self.groups = {TENSOR_GROUP: self._group(device.target)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = platform.runner(services) or CoreRunner(services, platform, report)
-        return self.runner.load(granted)
+        loaded = self.runner.load(granted)
+        services.fill_defaults(platform, loaded.facts)
+        return loaded
 
     def _group(self, target: Any) -> Communicator:
         if self.spec.world_size == 1:

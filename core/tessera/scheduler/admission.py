@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tessera.arrays import int32
+import numpy as np
+
+from tessera.arrays import Array, int32
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit
 from tessera.scheduler.draft import StepDraft
+from tessera.scheduler.in_flight import InFlight
 from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.progress import SchedulerCounters, Started
+from tessera.scheduler.requests import Requests
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status, Work
 from tessera.scheduler.shares import TokenShares
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
-from tessera.scheduler.waiting import WaitingQueue
 
 
 @dataclass(frozen=True)
@@ -30,26 +32,29 @@ class _Origin:
 
 
 class Admission:
-    """The waiting requests, and the followers: those that have a row and wait until a sibling has computed the prompt
-    they share.
+    """Gives places to waiting requests, and to followers: those that have a row and wait until a sibling has computed
+    the prompt they share.
 
     A follower has its row from when it is its turn, so nobody overtakes it; it holds no blocks until it runs, and then
-    it is a running request like any other.
+    it is a running request like any other. watermark: share of the blocks that stays free when somebody starts beside
+    others.
     """
 
     def __init__(
         self,
-        requests: Mapping[int, TrackedRequest],
+        requests: Requests,
         rows: Rows,
         cache: KVCacheManager,
         occupancy: Occupancy,
         resources: ResourceList,
         shares: TokenShares,
         policy: SchedulingPolicy,
+        in_flight: InFlight,
         counters: SchedulerCounters,
+        *,
         max_placed: int,
+        watermark: float,
     ) -> None:
-        self.waiting = WaitingQueue()
         self._requests = requests
         self._rows = rows
         self._cache = cache
@@ -57,8 +62,10 @@ class Admission:
         self._resources = resources
         self._shares = shares
         self._policy = policy
+        self._in_flight = in_flight
         self._counters = counters
         self._max_placed = max_placed
+        self._kept_free = cache.share_of_blocks(watermark)
         self._followers: list[TrackedRequest] = []
         self._started: list[Started] = []
 
@@ -67,15 +74,14 @@ class Admission:
         started, self._started = self._started, []
         return started
 
-    def forget_follower(self, request: TrackedRequest) -> None:
-        self._followers.remove(request)
-
     # ---- followers ---------------------------------------------------------------------------------------------------
 
     def wake_followers(self) -> None:
         """Followers whose prompt is there, or whose sibling is gone, run from now on."""
         still = []
         for request in self._followers:
+            if request.key not in self._requests:
+                continue
             origin = self._origin(request)
             if origin is None:
                 still.append(request)
@@ -88,7 +94,9 @@ class Admission:
         leader = self._requests.get(request.request.leader)
         if leader is None or leader.row == NO_ROW or request.started or not self._cache.can_fork:
             return None
-        return leader if self._rows.status[leader.row] == Status.RUNNING else None
+        if self._rows.status[leader.row] != Status.RUNNING:
+            return None
+        return leader if self._cache.sees(leader.row, request.num_prompt - 1) else None
 
     def _origin(self, request: TrackedRequest) -> _Origin | None:
         """None where a sibling is still computing the prompt: all of it but the last token must be in the cache for
@@ -101,14 +109,60 @@ class Admission:
         shared = request.num_prompt - 1
         return _Origin(shared, leader=leader) if self._rows.num_retired[leader.row] >= shared else None
 
+    # ---- whoever has to give way -------------------------------------------------------------------------------------
+
+    def make_way(self) -> None:
+        """Where the next request has no room and its policy lets it take that of others, those are preempted."""
+        if not self._policy.preemptive or not len(self._requests.waiting):
+            return
+        newcomer = self._next()
+        if newcomer.row != NO_ROW or not self._policy.may_start(newcomer, self._occupancy.num_placed):
+            return
+        while len(running := self._rows.running) and not self._has_place(newcomer):
+            if self._in_flight.closing and not self._resources.has_room(newcomer):
+                return  # whether what others leave is enough is seen when they have left
+            victim = self._policy.victim([self._rows.request(row) for row in running.tolist()])
+            if not self._policy.preempts(newcomer, victim):
+                return
+            self._requests.preempt(self._requests[victim.key])
+
+    def _has_place(self, request: TrackedRequest) -> bool:
+        """Whether there is a row, room for what it holds, and blocks, those on their way back included."""
+        if self._occupancy.num_placed >= self._max_placed or not self._resources.has_room(request):
+            return False
+        origin = self._origin(request)
+        return origin is None or self._has_blocks(request, origin, self._cache.num_returning)
+
+    def overtaken(self, work: Work) -> Array | None:
+        """Which of these prompts in the middle wait until the next request has started, as a mask; None where it has no
+        such claim."""
+        if not self._policy.preemptive or not len(self._requests.waiting):
+            return None
+        newcomer = self._next()
+        prompts = np.flatnonzero(work.left > 1).tolist()
+        late: Array = np.zeros(len(work.rows), dtype=bool)
+        for place in prompts:
+            late[place] = self._policy.preempts(newcomer, self._rows.request(int(work.rows[place])))
+        return late if late.any() else None
+
     # ---- waiting requests --------------------------------------------------------------------------------------------
+
+    def _next(self) -> TrackedRequest:
+        return self._requests[self._policy.next(self._requests.waiting.heads).key]
 
     def start_waiting(self, draft: StepDraft) -> None:
         """As many as there is room for, in the policy's order."""
-        while len(self.waiting) and draft.room:
-            request = self._requests[self._policy.next(self.waiting.requests).key]
+        while len(self._requests.waiting) and draft.room:
+            request = self._next()
             if not self._may_ask(request) or not self._start(draft, request):
                 return
+
+    def why_not(self) -> tuple[TrackedRequest, str]:
+        """The next request, which does not start though nothing is under way, and what keeps it from that."""
+        request = self._next()
+        self._resources.begin_step()
+        said = self._resources.reason(request, self._shares.chunk(0, request.num_tokens, self._shares.per_grant))
+        return request, said or "the scheduling policy lets nobody start"
 
     def _may_ask(self, request: TrackedRequest) -> bool:
         """What can be said without looking for its prefix."""
@@ -149,14 +203,15 @@ class Admission:
             self._give(draft, request, origin.num_tokens, count, left)
         return True
 
-    def _has_blocks(self, request: TrackedRequest, origin: _Origin) -> bool:
-        """Room for all its tokens, and for a block more of each request that runs, so that it is not preempted at
-        once."""
+    def _has_blocks(self, request: TrackedRequest, origin: _Origin, returning: Array | int = 0) -> bool:
+        """Room for all its tokens and, beside others, for a block more of each of them and the share that is kept free,
+        so that nobody is preempted at once."""
         if origin.hit is None:
             needed = self._cache.blocks_to_fork()
         else:
             needed = self._cache.blocks_to_start(origin.hit, request.num_tokens)
-        return self._cache.has(needed, beside=len(self._rows.running))
+        others = len(self._rows.running)
+        return self._cache.has(needed, beside=(self._kept_free + others if others else 0) - returning)
 
     def _grant(self, draft: StepDraft, start: int, left: int) -> int:
         """Tokens that the step has for it."""
@@ -165,8 +220,9 @@ class Admission:
         return self._shares.chunk(start, left, draft.room)
 
     def _place(self, request: TrackedRequest, count: int) -> None:
-        self.waiting.remove(request)
+        self._requests.waiting.remove(request)
         self._occupancy.place(request, count)
+        self._policy.placed(request)
 
     def _run(self, request: TrackedRequest, origin: _Origin) -> None:
         if origin.hit is not None:

@@ -87,11 +87,11 @@ class Occupancy:
         self._resources.release(self._rows.request(row))
         self._cache.free(row)
         self._rows.close(row)
+        self._cache.tables.withdraw(row)
+        self._opened.pop(row, None)
         if self._told[row]:
             self._freed.append(row)
             self._told[row] = False
-        elif self._opened.pop(row, None) is not None:
-            self._cache.tables.withdraw(row)
 
     def take_changes(self) -> tuple[list[RowOpened], list[int]]:
         """Rows opened and rows closed since the last call."""

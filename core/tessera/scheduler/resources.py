@@ -27,6 +27,18 @@ class ResourceList:
         """How much of its first grant a request may have; 0 where it cannot start now."""
         return _room([*self._of_request, *self._of_step], request, grant)
 
+    def has_room(self, request: RequestView) -> bool:
+        """Whether there is room for what a request holds for its whole time."""
+        return _room(self._of_request, request, 1) > 0
+
+    def reason(self, request: RequestView, grant: int) -> str | None:
+        """Who refuses a grant, and why, in words."""
+        for resource in (*self._of_request, *self._of_step):
+            answer = resource.fits(request, grant)
+            if isinstance(answer, str) or answer < grant:
+                return f"{resource.name}: {answer if isinstance(answer, str) else f'room for {answer} tokens'}"
+        return None
+
     def room(self, request: RequestView, grant: int) -> int:
         """How much of a further grant a request may have, 0 included."""
         return _room(self._of_step, request, grant)

@@ -27,8 +27,8 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """rows that have something to compute, in order of arrival; starts, where each goes on; left, how many tokens each
-    has to compute. All int32."""
+    """rows that have something to compute, in the policy's order; starts, where each goes on; left, how many tokens
+    each has to compute. All int32."""
 
     rows: Array
     starts: Array
@@ -51,7 +51,8 @@ class Rows:
     int32: num_prompt; num_tokens, known here, prompt and answer; num_computed, in the cache once the steps in flight
     are done; num_retired, in the cache already; pending, sampled in steps in flight; min_total and max_total, tokens
     before which no stop token counts and after which it ends; num_cached, known to the prefix cache.
-    int64: key, order (of arrival); last_step that it took part in, sampled_step that drew its newest token.
+    int64: key, order (of arrival); last_step that it took part in, sampled_step that drew its newest token. rank
+    float64: the policy's.
     tokens [rows, max_model_len] int32: what is known; memory is touched only as far as rows get.
     """
 
@@ -63,6 +64,7 @@ class Rows:
         self.pending, self.min_total, self.max_total, self.num_cached = np.zeros((4, num_rows), dtype=np.int32)
         self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
         self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
+        self.rank = np.zeros(num_rows, dtype=np.float64)
         self.last_step, self.sampled_step = np.full((2, num_rows), NO_STEP, dtype=np.int64)
         self.requests: list[TrackedRequest | None] = [None] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
@@ -87,7 +89,7 @@ class Rows:
         request.row = row
         self.requests[row] = request
         self.set_status(row, Status.RESERVED)
-        self.key[row], self.order[row] = request.key, request.order
+        self.key[row], self.order[row], self.rank[row] = request.key, request.order, request.rank
         self.num_prompt[row], self.num_tokens[row] = request.num_prompt, len(request.tokens)
         return row
 
@@ -129,10 +131,10 @@ class Rows:
 
     @property
     def running(self) -> Array:
-        """Rows that run, the first to arrive first."""
+        """Rows that run, in order of rank and arrival."""
         if self._running is None:
             rows = np.flatnonzero(self.status == Status.RUNNING).astype(np.int32)
-            self._running = rows[np.argsort(self.order[rows])]
+            self._running = rows[np.lexsort((self.order[rows], self.rank[rows]))]
         return self._running
 
     def work(self) -> Work:

@@ -10,7 +10,6 @@ import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.config.engine import SchedulerConfig
-from tessera.errors import OverloadedError, RequestError
 from tessera.kvcache.manager import KVCacheManager
 from tessera.platform.launch import Resource, StepRules
 from tessera.platform.runner import CachePlan
@@ -18,21 +17,15 @@ from tessera.request import Request
 from tessera.scheduler.admission import Admission
 from tessera.scheduler.answers import StopRules
 from tessera.scheduler.draft import Kind, StepDraft
+from tessera.scheduler.grants import Grants
 from tessera.scheduler.in_flight import InFlight, StepInFlight
 from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import (
-    Finished,
-    FinishReason,
-    KeyLogprobs,
-    KeyScored,
-    Progressed,
-    SchedulerCounters,
-)
+from tessera.scheduler.progress import Finished, KeyLogprobs, KeyScored, Progressed, SchedulerCounters
+from tessera.scheduler.requests import Requests
 from tessera.scheduler.resources import ResourceList
-from tessera.scheduler.rows import Rows, Status, Work
+from tessera.scheduler.rows import Rows, Status
 from tessera.scheduler.shares import TokenShares
-from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 from tessera.step import SchedulerOutput, StepOutput
 
 
@@ -59,36 +52,34 @@ class Scheduler:
         chunkable: bool = True,
     ) -> None:
         self.counters = SchedulerCounters()
-        self._max_waiting = config.max_waiting
-        self._max_model_len = max_model_len
         self._depth = depth
         self._mixes = rules.mix_prefill_decode
         self._num_groups = len(plan.groups)
         whole = not (config.chunked_prefill and chunkable)
-        self._shares = TokenShares(config, rules, whole=whole, max_model_len=max_model_len)
+        shares = self._shares = TokenShares(config, rules, whole=whole, max_model_len=max_model_len)
         self._policy = policy
         self._resources = ResourceList(resources)
         self._stop_rules = StopRules(eos_token_ids)
-        self._cache = KVCacheManager(plan, prefix_caching=prefix_caching)
-        self._rows = Rows(plan.num_rows, max_model_len)
-        self._in_flight = InFlight()
-        self._occupancy = Occupancy(self._rows, self._cache, self._resources, self._in_flight, max_model_len)
-        self._requests: dict[int, TrackedRequest] = {}
+        cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * shares.per_grant)
+        rows = self._rows = Rows(plan.num_rows, max_model_len)
+        flying = self._in_flight = InFlight()
+        occupancy = self._occupancy = Occupancy(rows, cache, self._resources, flying, max_model_len)
+        self._requests = Requests(config, rows, cache, occupancy, policy, self.counters, max_model_len)
+        self._grants = Grants(self._requests, rows, cache, self._resources, shares, policy, flying)
         self._admission = Admission(
             self._requests,
-            self._rows,
-            self._cache,
-            self._occupancy,
+            rows,
+            cache,
+            occupancy,
             self._resources,
-            self._shares,
+            shares,
             policy,
+            flying,
             self.counters,
             max_placed=min(config.max_num_seqs, rules.max_rows or config.max_num_seqs),
+            watermark=config.watermark,
         )
-        self._waiting = self._admission.waiting
-        self._arrivals = 0
         self._last_kind: Kind = "decode"
-        self._finished: list[Finished] = []
 
     # ---- what it is doing --------------------------------------------------------------------------------------------
 
@@ -98,7 +89,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._requests.waiting)
 
     @property
     def in_flight(self) -> int:
@@ -108,7 +99,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether anything waits, runs or is in flight. After an abort take_finished() may still have something."""
-        return bool(self._requests or len(self._in_flight))
+        return bool(len(self._requests) or len(self._in_flight))
 
     @property
     def kv_usage(self) -> float:
@@ -118,143 +109,71 @@ class Scheduler:
     # ---- requests come and go ----------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Raises OverloadedError where too many wait already, RequestError for a request that could never run."""
-        if len(self._waiting) >= self._max_waiting:
-            raise OverloadedError(f"{self._max_waiting} requests are waiting already; try again later.")
-        self._check_fits(request)
-        cache = self._cache.prefix_cache
-        chain = None if cache is None else cache.chain(request.salt, request.adapter)
-        tracked = TrackedRequest(request, self._arrivals, chain, self._rows)
-        self._arrivals += 1
-        self._requests[request.key] = tracked
-        self._waiting.add(tracked)
-
-    def _check_fits(self, request: Request) -> None:
-        num_prompt, most = len(request.prompt), self._max_model_len
-        if not 0 < num_prompt < most:
-            raise RequestError(f"The prompt must have 1 to {most - 1} tokens, got {num_prompt}.", param="prompt")
-        total = min(num_prompt + request.max_tokens, most)
-        fits = self._cache.max_tokens + 1  # the last token is never fed back
-        if total > fits:
-            raise RequestError(
-                f"The prompt's {num_prompt} tokens and an answer of up to {total - num_prompt} are {total} tokens, "
-                f"but the KV cache has room for requests of {fits}; shorten the prompt or lower max_tokens.",
-                param="max_tokens" if num_prompt < fits else "prompt",
-            )
+        """Raises OverloadedError where too much waits already, RequestError for a request that could never run."""
+        self._requests.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:
         """Ends requests at any moment; keys that are not known (any more) are ignored."""
-        for key in keys:
-            if key in self._requests:
-                self._end(self._requests[key], "abort")
+        self._requests.abort(keys)
 
     def take_finished(self) -> list[Finished]:
         """Requests that ended and were not told of yet; update() tells of them too."""
-        finished, self._finished = self._finished, []
-        return finished
+        return self._requests.take_finished()
 
-    def _end(
-        self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, message: str | None = None
-    ) -> None:
-        del self._requests[request.key]
-        self._finished.append(Finished(request.key, reason, stop_token, message))
-        status = None if request.row == NO_ROW else self._rows.status[request.row]
-        if status is None:
-            self._waiting.remove(request)
-        elif status == Status.PREEMPTED:
-            self._waiting.remove(request)
-            self._rows.set_status(request.row, Status.ENDED)
-        else:
-            if status == Status.RESERVED:
-                self._admission.forget_follower(request)
-            self._occupancy.leave(request, Status.ENDED)
+    def reset_prefix_cache(self) -> None:
+        """Forgets what blocks are known for; requests that run keep theirs."""
+        if self._cache.prefix_cache is not None:
+            self._cache.prefix_cache.clear()
 
     # ---- a step is decided -------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:
-        """The next step; None where nothing can run now, perhaps because of steps in flight."""
+        """The next step; None where nothing can run now, perhaps because of steps in flight. Where nothing ever will, a
+        request ends with an error."""
         if len(self._in_flight) >= self._depth:
             return None
+        preemptions = self.counters.preemptions
         self._admission.wake_followers()
+        self._cache.free_behind(self._rows.running, self._rows.num_retired)
+        self._admission.make_way()
         for kind in self._kinds():
             draft = StepDraft(kind, self._shares.budget, self._num_groups)
             self._resources.begin_step()
-            self._grant_running(draft)
-            if not draft.short:
-                self._admission.start_waiting(draft)
+            self._fill(draft)
             if not draft.empty:
                 return self._emit(draft)
+        if len(self._requests) and not len(self._in_flight) and self.counters.preemptions == preemptions:
+            self._end_one_that_is_stuck()
         return None
+
+    def _fill(self, draft: StepDraft) -> None:
+        """Those that run, then those that wait; in between, prompts that the next to start goes before."""
+        work = self._rows.work()
+        work = work.where(draft.holds(work.left))
+        late = self._admission.overtaken(work)
+        self._grants.give(draft, work if late is None else work.where(~late))
+        if not draft.short:
+            self._admission.start_waiting(draft)
+        if late is not None:
+            running = self._rows.status[work.rows] == Status.RUNNING
+            self._grants.give(draft, work.where(late & running))
+
+    def _end_one_that_is_stuck(self) -> None:
+        """Nothing is in flight and nobody got anything, so nothing will ever change: a resource has no room for the
+        first in order, not even alone."""
+        running = self._rows.running
+        if len(running):
+            request = self._rows.request(int(running[0]))
+            said = self._resources.reason(request, 1) or "the scheduler found nothing to do for it"
+        else:
+            request, said = self._admission.why_not()
+        self._requests.end(request, "error", message=f"This request cannot go on: {said}.")
 
     def _kinds(self) -> tuple[Kind, ...]:
         """What the step may hold, the first choice first: where prompts and answers do not mix, they take turns."""
         if self._mixes:
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
-
-    def _grant_running(self, draft: StepDraft) -> None:
-        """Tokens for the rows that run. Where there are blocks for all, which is nearly always, that is a few
-        operations on arrays."""
-        work = self._rows.work()
-        work = work.where(draft.holds(work.left))
-        tokens = self._shares.share(work)
-        work, tokens = work.where(tokens > 0), tokens[tokens > 0]
-        if self._resources.every_grant:
-            self._grant_one_by_one(draft, work, tokens)
-            return
-        demand = self._cache.demand(work.rows, work.starts, work.starts + tokens)
-        if demand is None or self._cache.has(demand.blocks):
-            if demand is not None:
-                self._cache.allocate_slots(demand)
-            draft.grant(work, tokens)
-            return
-        needy = self._cache.wanting(work.rows, work.starts + tokens)
-        self._grant_one_by_one(draft, work.where(needy), tokens[needy])
-        kept = ~needy & (self._rows.status[work.rows] == Status.RUNNING)
-        draft.grant(work.where(kept), tokens[kept])
-
-    def _grant_one_by_one(self, draft: StepDraft, work: Work, tokens: Array) -> None:
-        """In order of arrival: each asks the resources, and takes blocks from others where it must."""
-        for place, wanted in enumerate(tokens.tolist()):
-            row, start, left = work.at(place)
-            if self._rows.status[row] != Status.RUNNING:
-                continue  # an older one took its blocks
-            request = self._rows.request(row)
-            count = self._resources.room(request, wanted)
-            if count < wanted:
-                count = self._shares.chunk(start, left, count)
-            if count and self._secure(draft, request, start, start + count):
-                self._resources.take(request, count)
-                draft.grant(work.one(place), int32([count]))
-
-    def _secure(self, draft: StepDraft, request: TrackedRequest, start: int, end: int) -> bool:
-        """Blocks for a running request, preempting others until there are enough. False where it sits out this step:
-        what it needs comes back with steps in flight (blocks, or a shared one for itself), or it was the victim."""
-        row, cache = int32([request.row]), self._cache
-        while (demand := cache.demand(row, int32([start]), int32([end]))) is not None:
-            if cache.has(demand.blocks, beside=draft.promised):
-                cache.allocate_slots(demand)
-                return True
-            draft.short = True
-            if cache.has(demand.blocks, beside=draft.promised - cache.num_returning):
-                draft.promised += demand.blocks
-                return False
-            running = self._rows.running
-            open_to = running[~np.isin(running, draft.rows)].tolist()
-            victim = self._policy.victim([self._rows.request(other) for other in open_to])
-            if victim.key == request.key and self._in_flight.closing:
-                return False
-            self._preempt(self._requests[victim.key])
-            if victim.key == request.key:
-                return False
-        return True
-
-    def _preempt(self, request: TrackedRequest) -> None:
-        """Its tokens, the ones in flight included, are kept and computed again later."""
-        self.counters.preemptions += 1
-        self.counters.recomputed_tokens += request.num_computed_tokens
-        self._occupancy.leave(request, Status.PREEMPTED)
-        self._waiting.add(request)
 
     def _emit(self, draft: StepDraft) -> SchedulerOutput:
         """The step as plain data, rows that decode first; from here on it is in flight."""
@@ -295,14 +214,14 @@ class Scheduler:
         rows.pending[step.sampling] -= 1
         for error in output.errors:
             if rows.going_on(int32([error.row]))[0]:
-                self._end(rows.request(error.row), "error", message=error.message)
+                self._requests.end(rows.request(error.row), "error", message=error.message)
         scored = self._take_scored(output)
         drawn, tokens = self._take_tokens(output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn)
         self._cache_filled(step)
         for ending in self._stop_rules.endings(rows, drawn, tokens):
-            self._end(ending.request, ending.reason, ending.stop_token)
+            self._requests.end(ending.request, ending.reason, ending.stop_token)
         self._occupancy.retire(step)
         return Progressed(
             keys=keys,

@@ -17,16 +17,18 @@ NO_ROW = -1
 class TrackedRequest:
     """A request from add() to its end; the RequestView that policies and resources see.
 
-    order: its place in the order of arrival. row: NO_ROW while it waits. tokens: all it has, prompt and answer, as of
-    when it last had no row; what came since is in the row. started: it had a place already. refused_at: how things
-    stood when there last were too few blocks for it.
+    order: its place in the order of arrival. rank, queue: what the policy said of it. row: NO_ROW while it waits.
+    tokens: all it has, prompt and answer, as of when it last had no row; what came since is in the row. started: it had
+    a place already. refused_at: how things stood when there last were too few blocks for it.
     """
 
-    __slots__ = ("_rows", "chain", "order", "refused_at", "request", "row", "started", "tokens")
+    __slots__ = ("_rows", "chain", "order", "queue", "rank", "refused_at", "request", "row", "started", "tokens")
 
     def __init__(self, request: Request, order: int, chain: HashChain | None, rows: Rows) -> None:
         self.request = request
         self.order = order
+        self.rank = 0.0
+        self.queue = ""
         self.chain = chain
         self.row = NO_ROW
         self.tokens: Array = request.prompt
@@ -41,6 +43,11 @@ class TrackedRequest:
     @property
     def num_prompt(self) -> int:
         return len(self.request.prompt)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of its prompt that wait to be computed, before the cache was asked: of a shared one the last."""
+        return self.num_prompt if self.request.leader < 0 else 1
 
     @property
     def num_tokens(self) -> int:
@@ -66,3 +73,7 @@ class TrackedRequest:
     @property
     def adapter(self) -> str:
         return self.request.adapter
+
+    @property
+    def tenant(self) -> str:
+        return self.request.tenant

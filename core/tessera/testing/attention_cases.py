@@ -150,6 +150,8 @@ class AttentionTrial:
         positions = np.zeros(tokens, np.int32)
         for i, (count, length, row) in enumerate(grants):
             table[i, : len(self.tables[row])] = self.tables[row]
+            if case.window is not None:  # what is behind it was given back
+                table[i, : max(length - count - case.window + 1, 0) // case.block_size] = 0
             at = np.arange(length - count, length)
             positions[starts[i] : starts[i] + count] = at
             slots[starts[i] : starts[i] + count] = (
@@ -176,6 +178,7 @@ class AttentionTrial:
             block_tables=[tensor(table)],
             sample_at=tensor(np.where(q_len > 0, q_start + q_len - 1, 0)),
             block_sizes=(case.block_size,),
+            windows=(case.window,),
         )
         launch.plans = [self.backend.plan(launch, 0, None)]
         return launch, starts

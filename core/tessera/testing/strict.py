@@ -1,14 +1,15 @@
 """The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on
 what the host forgives.
 
-Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory likewise,
-prefill and decode in separate launches, two steps in flight, results that reach the host late, captured launches whose
-tensors must keep their addresses; a product that writes where it is told, a norm that emits scaled activations.
+Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory and null
+blocks likewise, prefill and decode in separate launches, two steps in flight, results that reach the host late,
+captured launches whose tensors must keep their addresses; a product that writes where it is told, a norm that emits
+scaled activations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform.attention import AttentionBackend, CacheConstraints, LayerSpec
+from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import HostDevice
 from tessera.platform.graph import GraphRunner
 from tessera.platform.launch import (
@@ -45,7 +46,7 @@ from tessera.platform.ops import (
 from tessera.platform.platform import Arena, Capabilities, Device, Future, MemoryFigures, Platform, Tag
 from tessera.platform.quantization import ActSpec
 from tessera.platform.runner import ModelFacts
-from tessera.reference.attention import PagedPlan, ReferenceAttention
+from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -329,6 +330,15 @@ def _gelu(activation: str) -> str:
     return "tanh" if activation == "gelu_tanh" else "none"
 
 
+class PoisonedNull(ReferenceAttentionLayer):
+    """The null blocks hold NaN whatever was written there: who reads what a window has left behind gets it."""
+
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+        for cache in caches[self.spec.layer]:
+            cache[0].fill_(torch.nan)
+        return super().attend(q, caches, plan, out, lse)
+
+
 class StrictAttention(ReferenceAttention):
     """The reference in blocks of 24, over int32 indices alone."""
 
@@ -336,6 +346,9 @@ class StrictAttention(ReferenceAttention):
 
     def __init__(self, current: Current) -> None:
         self.current = current
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> PoisonedNull:
+        return PoisonedNull(spec, weights, ops)
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(BLOCK_SIZE,), block_multiple=False, host_lengths="none", capture="any")

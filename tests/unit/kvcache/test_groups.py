@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.config import CacheConfig, EngineConfig, ModelConfig
+from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
 from tessera.kvcache import solve
 from tessera.platform import CacheNeeds, Cross, KVLayout, Latent, LoadedModel, ModelFacts, Paged, Plane, State, Window
@@ -27,10 +27,10 @@ def state(layer, nbytes):
     return paged(layer, (), spec=State((("s", (nbytes,)),), "int8"), per_token=nbytes)
 
 
-def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4):
+def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048):
     facts = ModelFacts("a", 10, 4, len(needs), 64, "float32", ())
     model = ModelConfig("", "", {}, 10, max_model_len)
-    config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size))
+    config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size), scheduler=SchedulerConfig(4, budget))
     return solve(LoadedModel(facts, tuple(needs), 0, nbytes), config, num_rows)
 
 
@@ -43,7 +43,8 @@ def test_equal_layers_are_one_group():
 
 
 def test_groups_that_grow_have_room_for_the_same_tokens():
-    plan = solved([paged(0, (16,), multiple=False), window(1, 8, (24,)), window(2, 9, (24,))], 20_000)
+    layers = [paged(0, (16,), multiple=False), window(1, 8, (24,)), window(2, 9, (24,))]
+    plan = solved(layers, 20_000, num_rows=64)
     assert [(group.kind, group.block_size, group.window) for group in plan.groups] == [
         ("paged", 16, None), ("window", 24, 8), ("window", 24, 9),
     ]  # fmt: skip
@@ -51,6 +52,31 @@ def test_groups_that_grow_have_room_for_the_same_tokens():
     assert len(tokens) == 1
     used = sum(group.num_blocks * group.block_bytes for group in plan.groups)
     assert used <= 20_000 < used + 48 * 8 * 3, "nothing that would hold one more unit is left"
+
+
+def test_windows_beside_full_layers_get_what_their_rows_can_hold():
+    layers = [paged(0), window(1, 8)]
+    few, many = solved(layers, 100_000, num_rows=4), solved(layers, 100_000, num_rows=1000)
+    assert [group.num_blocks - 1 for group in few.groups] == [763, 4 * 4], "64 tokens each, the window and a step"
+    assert [group.num_blocks - 1 for group in many.groups] == [389, 389]
+    assert few.num_tokens == 763 * 16
+
+
+def test_windows_make_room_for_a_long_request():
+    layers = [paged(0), window(1, 8)]
+    tokens = 16 * 300
+    plan = solved(layers, 500 * 128, max_model_len=tokens, num_rows=64, budget=32)
+    full, narrow = plan.groups
+    assert full.num_blocks - 1 >= 300, "an even share would be 249"
+    assert narrow.num_blocks - 1 >= narrow.most_held(tokens, 64)
+    assert full.num_blocks + narrow.num_blocks <= 500
+    with pytest.raises(MemoryBudgetError, match="--max-model-len"):
+        solved(layers, 300 * 128, max_model_len=tokens, num_rows=64, budget=32)
+
+
+def test_windows_alone_have_all_the_memory_and_room_for_any_length():
+    (group,) = solved([window(0, 8)], 100 * 128, max_model_len=10_000, budget=32).groups
+    assert group.num_blocks == 100
 
 
 def test_states_get_a_slot_a_row_first():

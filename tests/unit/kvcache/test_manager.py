@@ -18,11 +18,12 @@ from tessera.platform import CacheGroup, CachePlan
 ROWS, MAX_LEN = 6, 40
 PAGED = CacheGroup((0,), "paged", 4, 1, 24)
 WINDOW = CacheGroup((1,), "window", 6, 1, 18, 8)
+NARROW = CacheGroup((3,), "window", 4, 1, 20, 3)
 STATE = CacheGroup((2,), "state", 0, 1, ROWS + 1)
 
 
-def manager(*groups, caching=True):
-    return KVCacheManager(CachePlan(groups or (PAGED,), ROWS, MAX_LEN), prefix_caching=caching)
+def manager(*groups, caching=True, **options):
+    return KVCacheManager(CachePlan(groups or (PAGED,), ROWS, MAX_LEN), prefix_caching=caching, **options)
 
 
 class ManagerMachine(RuleBasedStateMachine):
@@ -37,7 +38,12 @@ class ManagerMachine(RuleBasedStateMachine):
         self.left: deque[int] = deque()
         self.copied: deque = deque()
 
-    @initialize(groups=st.sampled_from([(PAGED,), (PAGED, WINDOW), (PAGED, STATE)]), caching=st.booleans())
+    @initialize(
+        groups=st.sampled_from(
+            [(PAGED,), (PAGED, WINDOW), (PAGED, STATE), (WINDOW,), (NARROW,), (PAGED, WINDOW, NARROW)]
+        ),
+        caching=st.booleans(),
+    )
     def begin(self, groups, caching):
         self.groups = groups
         self.cache = manager(*groups, caching=caching)
@@ -75,6 +81,8 @@ class ManagerMachine(RuleBasedStateMachine):
         if self.written[source] == 0:
             return
         common = data.draw(st.integers(1, min(self.written[source], MAX_LEN - 1)))
+        if not self.cache.sees(source, common):
+            return
         self.cache.fork(source, row, common)
         more = data.draw(st.integers(1, MAX_LEN - common))
         self.tokens[row] = np.concatenate([self.tokens[source][:common], np.full(more, other, np.int32)])
@@ -129,6 +137,19 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
+    def free_behind(self, data):
+        rows = data.draw(st.lists(st.sampled_from(sorted(self.tokens)), unique=True))
+        positions = int32([self.written.get(row, 0) for row in range(ROWS)])
+        self.cache.free_behind(int32(rows), positions)
+        for row in rows:
+            for group, spec in enumerate(self.groups):
+                if spec.window is not None:
+                    held = len(self.cache.tables.held(group, row))
+                    ahead = spec.blocks_of(len(self.tokens[row])) * spec.block_size - self.written[row]
+                    assert held <= spec.most_held(MAX_LEN, max(ahead, 1))
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
     def leave(self, data):
         row = data.draw(st.sampled_from(sorted(self.tokens)))
         self.cache.leave(row)
@@ -153,7 +174,9 @@ class ManagerMachine(RuleBasedStateMachine):
                     assert len(table) == 1
                     continue
                 held = self.contents[group][table].reshape(-1)[: self.written[row]]
-                assert held.tolist() == tokens[: self.written[row]].tolist(), "a row lost what it wrote"
+                seen = slice(0 if spec.window is None else max(self.written[row] - spec.window + 1, 0), None)
+                wrote = tokens[: self.written[row]]
+                assert held[seen].tolist() == wrote[seen].tolist(), "a row lost what it wrote and still sees"
 
     def teardown(self):
         for row in list(self.tokens):
@@ -257,9 +280,55 @@ def test_a_hit_ends_at_a_multiple():
     assert (hit.num_tokens, len(hit.blocks[0])) == (24, 6)
 
 
-@pytest.mark.parametrize(("groups", "tokens"), [((PAGED,), 92), ((PAGED, WINDOW), 92), ((WINDOW, STATE), 102)])
-def test_what_fits_alone_is_known(groups, tokens):
-    assert manager(*groups).max_tokens == tokens
+ENDLESS = np.iinfo(np.int32).max
+
+
+@pytest.mark.parametrize(
+    ("groups", "ahead", "tokens"),
+    [
+        ((PAGED,), ENDLESS, 92),
+        ((PAGED, WINDOW), 16, 92),
+        ((WINDOW, STATE), 16, ENDLESS),
+        ((CacheGroup((1,), "window", 6, 1, 6, 8), STATE), 16, ENDLESS),
+        ((CacheGroup((1,), "window", 6, 1, 5, 8), STATE), 16, 24),
+    ],
+)
+def test_what_fits_alone_is_known(groups, ahead, tokens):
+    """A window with room for itself and the steps in flight takes a request of any length."""
+    assert manager(*groups, ahead=ahead).max_tokens == tokens
+
+
+def test_a_long_request_with_a_window_holds_few_blocks():
+    group = CacheGroup((0,), "window", 16, 1, 100, 512)
+    cache = KVCacheManager(CachePlan((group,), 1, 10_016), prefix_caching=True, ahead=256)
+    row, most = int32([0]), 0
+    tokens = int32(range(10_000))
+    chain = cache.prefix_cache.chain("", "")
+    needed = cache.blocks_to_start(cache.get_computed_blocks(chain, tokens), len(tokens))
+    for start in range(0, 10_000, 128):
+        end = min(start + 128, 10_000)
+        demand = cache.demand(row, int32([start]), int32([end]))
+        cache.allocate_slots(demand)
+        most = max(most, len(cache.tables.held(0, 0)))
+        cache.cache_blocks(0, chain, tokens, start // 16, end // 16)
+        cache.free_behind(row, int32([end]))
+        cache.check([0], [], [])
+    assert most == (512 + 128) // 16, "the window and what is being computed; in all it would be 625"
+    assert most <= needed[0] == group.most_held(10_000, 256) == 49
+    hit = cache.get_computed_blocks(chain, tokens)
+    assert hit.num_tokens == 9984
+    assert np.count_nonzero(hit.blocks[0]) == 32, "the window is enough to go on"
+
+
+def test_who_has_passed_a_prompt_cannot_share_it_any_more():
+    cache = manager(NARROW)
+    start(cache, 0, range(12))
+    assert cache.sees(0, 5)
+    cache.free_behind(int32([0]), int32([12]))
+    assert not cache.sees(0, 5)
+    assert cache.sees(0, 10)
+    cache.fork(0, 1, 10)
+    assert cache.tables.of(0, 1).tolist() == [0, 0, cache.tables.of(0, 0)[2]]
 
 
 def test_a_state_turns_prefixes_and_forks_off():

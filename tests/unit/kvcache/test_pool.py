@@ -75,7 +75,7 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = data.draw(st.sampled_from(self.holders))
         place = data.draw(st.integers(0, len(blocks) - 1))
         old = int(blocks[place])
-        new = self.pool.exchange(old)
+        new = self.pool.exchange(old, old)
         assert new == self.free.pop(0)
         blocks[place] = new
         self.copying.append(old)

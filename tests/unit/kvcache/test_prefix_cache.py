@@ -9,16 +9,26 @@ import pytest
 
 from tessera.arrays import int32
 from tessera.kvcache import PrefixCache
+from tessera.platform import CacheGroup
 
 TOKENS = int32(range(100, 148))
 
 
-def register(cache, chain, unit, *groups):
-    cache.register(chain.link(unit, TOKENS), groups)
+def groups(*sizes, window=None):
+    """Groups of these block sizes; window: of the last of them."""
+    last = len(sizes) - 1
+    return [
+        CacheGroup((at,), "window" if window and at == last else "paged", size, 1, 64, window if at == last else None)
+        for at, size in enumerate(sizes)
+    ]
+
+
+def register(cache, chain, unit, *blocks):
+    cache.register(chain.link(unit, TOKENS), blocks)
 
 
 def test_a_chain_is_sha256_over_raw_token_bytes():
-    cache = PrefixCache([16], salt=b"s" * 32)
+    cache = PrefixCache(groups(16), salt=b"s" * 32)
     chain = cache.chain("tenant", "adapter")
     root = hashlib.sha256(b"s" * 32)
     for text in (b"tenant", b"adapter"):
@@ -31,18 +41,18 @@ def test_a_chain_is_sha256_over_raw_token_bytes():
 
 
 def test_the_salt_is_random_at_every_start():
-    chains = [PrefixCache([16]).chain("", "").link(0, TOKENS) for _ in range(2)]
+    chains = [PrefixCache(groups(16)).chain("", "").link(0, TOKENS) for _ in range(2)]
     assert chains[0] != chains[1]
 
 
 @pytest.mark.parametrize("other", [("b", ""), ("", "a"), ("", ""), ("aa", "")])
 def test_tenants_and_adapters_have_chains_of_their_own(other):
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     assert cache.chain("a", "").link(0, TOKENS) != cache.chain(*other).link(0, TOKENS)
 
 
 def test_the_longest_known_prefix_is_found():
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     chain = cache.chain("", "")
     register(cache, chain, 0, [5])
     register(cache, chain, 2, [7])
@@ -57,7 +67,7 @@ def test_the_longest_known_prefix_is_found():
 
 
 def test_a_look_up_hashes_one_unit_more_than_it_finds():
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     register(cache, cache.chain("", ""), 0, [5])
     chain = cache.chain("", "")
     cache.find(chain, TOKENS, 3)
@@ -65,7 +75,7 @@ def test_a_look_up_hashes_one_unit_more_than_it_finds():
 
 
 def test_units_span_the_groups_block_sizes():
-    cache = PrefixCache([4, 6])
+    cache = PrefixCache(groups(4, 6))
     assert cache.unit == 12
     chain = cache.chain("", "")
     register(cache, chain, 0, [1, 2, 3], [1, 2])
@@ -80,8 +90,31 @@ def test_units_span_the_groups_block_sizes():
     cache.check()
 
 
+@pytest.mark.parametrize("window", [1, 4, 5, 8, 9, 10, 30])
+def test_of_a_window_the_blocks_in_sight_are_enough(window):
+    """Against every prefix tried one by one."""
+    for there in range(2**6):
+        cache = PrefixCache(groups(8, 4, window=window))
+        chain = cache.chain("", "")
+        for unit in range(3):
+            pair = [10 + place if there >> (2 * unit + place) & 1 else 0 for place in (0, 1)]
+            register(cache, chain, unit, [unit + 1], [block and block + 2 * unit for block in pair])
+        right = [
+            units
+            for units in range(4)
+            if all(there >> block & 1 for block in range(2 * units) if 4 * (block + 1) - 1 > 8 * units - window)
+        ]
+        hit = cache.find(chain, TOKENS, 3)
+        assert hit.num_tokens == 8 * right[-1]
+        assert hit.blocks[0].tolist() == list(range(1, right[-1] + 1))
+        seen = max(hit.num_tokens - window + 1, 0) // 4
+        assert hit.blocks[1].tolist() == [0] * seen + [10 + block for block in range(seen, 2 * right[-1])]
+        even = [units for units in right if units % 2 == 0][-1]
+        assert cache.find(chain, TOKENS, 3, step=2).num_tokens == 8 * even
+
+
 def test_forgetting_takes_only_what_a_block_is_known_for():
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     chain = cache.chain("", "")
     register(cache, chain, 0, [5])
     register(cache, chain, 0, [6])
@@ -97,7 +130,7 @@ def test_forgetting_takes_only_what_a_block_is_known_for():
 
 
 def test_a_forked_chain_knows_the_common_units_only():
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     chain = cache.chain("", "")
     chain.link(2, TOKENS)
     fork = chain.fork(40)
@@ -108,7 +141,7 @@ def test_a_forked_chain_knows_the_common_units_only():
 
 
 def test_the_check_sees_two_contents_of_a_block():
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     register(cache, cache.chain("", ""), 0, [5])
     cache._blocks[0][0][b"other"] = 5
     with pytest.raises(AssertionError):
@@ -119,7 +152,7 @@ def test_hashing_needs_little_time():
     """Of a whole prompt: a generous limit that one hash call a token would break."""
     import time
 
-    cache = PrefixCache([16])
+    cache = PrefixCache(groups(16))
     tokens = int32(np.arange(65_536))
     began = time.perf_counter()
     cache.chain("", "").link(4095, tokens)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tessera.arrays import int32
-from tessera.platform import CachePlan
+from tessera.platform import CacheGroup, CachePlan
 from tessera.step import RowError, SchedulerOutput, StepOutput
 
 VOCAB = 50
@@ -40,6 +40,11 @@ def expected_answer(prompt, seed: int, length: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def first_seen(group: CacheGroup, position: int) -> int:
+    """The first position that a token at this one sees."""
+    return 0 if group.window is None else max(position - group.window + 1, 0)
+
+
 @dataclass
 class DeviceRow:
     request_id: str
@@ -60,6 +65,7 @@ class FakeDevice:
 
     def __init__(self, plan: CachePlan) -> None:
         self.plan = plan
+        self.most_held = [0] * len(plan.groups)
         self.slots = [np.zeros((group.num_blocks, max(group.block_size, 1)), dtype=np.int64) for group in plan.groups]
         self.written = [np.full(slots.shape, -1) for slots in self.slots]
         self.rows: dict[int, DeviceRow] = {}
@@ -107,7 +113,9 @@ class FakeDevice:
                 table = self.rows[row].tables[group]
                 assert start <= len(table), "a hole in a table"
                 table[start : start + count] = delta.blocks[at : at + count].tolist()
-                assert 0 not in table, "the null block was given out"
+                first = next((place for place, block in enumerate(table) if block), len(table))
+                assert 0 not in table[first:], "the null block was given out"
+                assert first == 0 or self.plan.groups[group].window is not None, "a block was taken away"
                 at += count
         for copy in step.copies:
             assert not set(copy.sources.tolist()) & set(copy.targets.tolist()), (
@@ -154,23 +162,26 @@ class FakeDevice:
         for group, spec in enumerate(self.plan.groups):
             if spec.kind != "state":
                 table = self.rows[row].tables[group]
-                for position in range(start):
+                for position in range(first_seen(spec, start), start):
                     at = (table[position // spec.block_size], position % spec.block_size)
                     assert self.written[group][at] < step, "a token is read that another row of this step writes"
 
     def _check_all(self) -> None:
-        """Every open row has its whole history in its blocks, whether it took part or not; no block that is written to
-        is in two tables."""
+        """Every open row has the history that it sees in its blocks, whether it took part or not; no block that is
+        written to is in two tables."""
         for group, spec in enumerate(self.plan.groups):
             states = [state.tables[group] for state in self.rows.values()]
             if spec.kind == "state":
                 slots = [slot for table in states for slot in table]
                 assert len(slots) == len(set(slots)), "two requests share a state"
                 continue
+            held = max((np.count_nonzero(table) for table in states), default=0)
+            self.most_held[group] = max(self.most_held[group], held)
             for state in self.rows.values():
                 blocks = state.tables[group][: -(-state.num_computed // spec.block_size)]
-                held = self.slots[group][blocks].reshape(-1)[: state.num_computed]
-                assert np.array_equal(held, state.hashes[: state.num_computed]), "a row's history is not in its blocks"
+                seen = slice(first_seen(spec, state.num_computed), state.num_computed)
+                held = self.slots[group][blocks].reshape(-1)[seen]
+                assert np.array_equal(held, state.hashes[seen]), "a row's history is not in its blocks"
 
     def _sample(self, step: SchedulerOutput) -> StepOutput:
         errors, rows, tokens = [], [], []

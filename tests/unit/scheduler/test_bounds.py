@@ -11,7 +11,7 @@ from tessera.arrays import int32
 from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request, SamplingParams
-from tessera.scheduler import FirstComeFirstServed, Scheduler
+from tessera.scheduler import FirstComeFirstServed, Priority, Scheduler
 from tessera.step import StepOutput
 from tests.unit.scheduler.world import World, paged, plan, prompt_of
 
@@ -62,6 +62,46 @@ def test_under_fcfs_a_request_ends_within_a_bound_of_the_work_before_it(depth, o
         assert world.scheduler.counters.preemptions > 0
         for key, bound in bounds.items():
             took = world.finished_at[key] - begun[key]
+            assert took <= bound
+            used.append(took / bound)
+    assert max(used) > 0.25, "a bound that is never near says nothing"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{}, {"caching": False}, {"watermark": 0.2}], ids=["plain", "no cache", "watermark"]
+)
+def test_under_priority_nobody_waits_once_nothing_more_urgent_arrives(depth, options):
+    """However many less urgent ones go on arriving: each ends within a bound of the work that goes before it, from
+    when the last of that arrived."""
+    used = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        world = World(
+            plan(paged(4, 13), num_rows=ROWS * depth, max_model_len=48), depth=depth, policy=Priority(), **options
+        )
+        last, priority, unfinished = {}, {}, set()
+        while len(priority) < 60 or world.scheduler.has_work:
+            while len(priority) < 60 and world.scheduler.num_waiting < 4:
+                rank = int(rng.integers(0, 4)) if len(priority) < 30 else 5  # less urgent ones keep the queue full
+                key = world.add(prompt_of(rng, int(rng.integers(1, 28))), int(rng.integers(1, 21)), priority=rank)
+                priority[key] = rank
+                unfinished = {other for other in priority if other not in world.finished}
+                before = [world.requests[other] for other in unfinished if priority[other] <= rank]
+                last[key] = len(world.steps), sum(steps_alone(world, request) for request in before)
+                for other in unfinished:
+                    if priority[other] > rank:
+                        ahead = [
+                            world.requests[one]
+                            for one in unfinished
+                            if (priority[one], one) <= (priority[other], other)
+                        ]
+                        last[other] = len(world.steps), sum(steps_alone(world, request) for request in ahead)
+            if world.schedule() is None or len(world.outputs) == depth:
+                world.update()
+        assert world.scheduler.counters.preemptions > 0
+        for key, (begun, bound) in last.items():
+            took = world.finished_at[key] - begun
             assert took <= bound
             used.append(took / bound)
     assert max(used) > 0.25, "a bound that is never near says nothing"

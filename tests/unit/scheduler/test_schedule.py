@@ -7,11 +7,11 @@ import pytest
 
 from tessera.arrays import int32
 from tessera.errors import ConfigError, OverloadedError, RequestError
-from tessera.platform import StepRules
-from tessera.scheduler import FirstComeFirstServed, policy_named
+from tessera.platform import Resource, StepRules
+from tessera.scheduler import FirstComeFirstServed, Priority, policy_named
 from tessera.step import RowLogprobs
 from tests.unit.scheduler.fake_device import expected_answer
-from tests.unit.scheduler.world import World, paged, plan, prompt_of, state
+from tests.unit.scheduler.world import World, paged, plan, prompt_of, state, window
 
 RNG = np.random.default_rng(0)
 
@@ -276,7 +276,7 @@ def test_tenants_do_not_share(options):
 
 
 def test_a_hit_is_as_long_in_every_group():
-    world = World(plan(paged(4, 40), paged(6, 40, "window")))
+    world = World(plan(paged(4, 40), window(32, 6, 40)))
     world.add(list(range(30)), 1)
     world.run()
     before = computed(world)
@@ -426,12 +426,11 @@ class LastComeFirstServed(FirstComeFirstServed):
 
     def __init__(self):
         self.heard = []
+        self.come = 0
 
-    def next(self, waiting):
-        return waiting[-1]
-
-    def victim(self, running):
-        return running[0]
+    def rank(self, request):
+        self.come -= 1
+        return self.come
 
     def may_start(self, request, num_running):
         return num_running < 2
@@ -456,5 +455,221 @@ def test_a_policy_chooses_who_starts_and_who_gives_way():
 
 def test_policies_have_names():
     assert isinstance(policy_named("fcfs"), FirstComeFirstServed)
-    with pytest.raises(ConfigError, match="there is fcfs"):
+    with pytest.raises(ConfigError, match="there is fcfs, priority, fair"):
         policy_named("magic")
+
+
+# ---- priorities ------------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_priority_number_goes_first_and_ties_go_by_arrival():
+    world = World(plan(), policy=Priority(), max_num_seqs=1)
+    keys = [world.add([1, 2], 1, priority=priority) for priority in (5, 0, 5, -3, 0)]
+    world.run()
+    assert sorted(keys, key=world.finished_at.get) == [keys[place] for place in (3, 1, 4, 0, 2)]
+    assert world.scheduler.counters.preemptions == 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_urgent_newcomer_takes_the_place_of_the_least_urgent_that_came_last(depth):
+    world = World(plan(num_rows=3 * depth), policy=Priority(), max_num_seqs=3, depth=depth)
+    first, second, urgent = (world.add([1, 2, 3], 20, priority=priority) for priority in (7, 7, 2))
+    for _ in range(3):
+        world.schedule()
+        world.update()
+    newcomer = world.add([4, 5, 6], 3, priority=2)
+    world.run()
+    assert world.scheduler.counters.preemptions == 1
+    order = sorted((first, second, urgent, newcomer), key=world.finished_at.get)
+    assert order[0] == newcomer
+    assert order[-1] == second, "it came last of the two that are least urgent"
+
+
+def test_equals_do_not_take_each_others_place():
+    world = World(plan(), policy=Priority(), max_num_seqs=1)
+    keys = [world.add([1, 2, 3], 9, priority=4) for _ in range(2)]
+    world.run()
+    assert world.scheduler.counters.preemptions == 0
+    assert world.finished_at[keys[0]] < world.finished_at[keys[1]]
+
+
+def test_an_urgent_newcomer_takes_blocks_of_as_many_as_it_needs_and_no_more():
+    world = World(plan(paged(4, 17), num_rows=8, max_model_len=64), policy=Priority(), max_num_seqs=8, budget=64)
+    keys = [world.add([key] * 13, 10, priority=1) for key in range(4)]
+    world.schedule()
+    world.update()
+    newcomer = world.add([9] * 38, 2, priority=0)
+    step = world.schedule()
+    assert f"request-{newcomer}" in [opened.request_id for opened in step.opened]
+    assert world.scheduler.counters.preemptions == 2, "one block more for each that goes on is kept free"
+    world.update()
+    world.run()
+    assert all(len(world.answers[key]) == 10 for key in keys)
+
+
+def test_an_urgent_prompt_goes_before_one_in_the_middle():
+    world = World(plan(paged(4, 64)), policy=Priority(), budget=8)
+    long = world.add(prompt_of(RNG, 40), 2, priority=1)
+    world.schedule()
+    world.update()
+    urgent = world.add(prompt_of(RNG, 6), 2, priority=0)
+    step = world.schedule()
+    assert sorted(step.num_tokens.tolist()) == [2, 6], "the long one has what is left"
+    world.update()
+    world.run()
+    assert world.finished_at[urgent] < world.finished_at[long]
+    assert world.scheduler.counters.preemptions == 0
+
+
+# ---- room that is kept -----------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_blocks_stays_free_when_somebody_starts_beside_others():
+    def started(watermark):
+        world = World(plan(paged(4, 41), max_model_len=60), watermark=watermark, budget=160)
+        for key in range(4):
+            world.add([key] * 36, 2)
+        world.schedule()
+        running = world.scheduler.num_running
+        world.update()
+        world.run()
+        return running
+
+    assert [started(watermark) for watermark in (0.0, 0.2, 0.5, 0.9)] == [4, 3, 2, 1]
+
+
+def test_a_lone_request_starts_whatever_is_kept_free():
+    world = World(plan(paged(4, 11), max_model_len=40), watermark=0.99, budget=64)
+    keys = [world.add([key] * 38, 2) for key in range(2)]
+    world.run()
+    assert [len(world.answers[key]) for key in keys] == [2, 2]
+    assert world.scheduler.counters.preemptions == 0
+
+
+def test_a_watermark_saves_preemptions():
+    def preemptions(watermark):
+        world = World(plan(paged(4, 33), num_rows=8, max_model_len=64), max_num_seqs=8, watermark=watermark)
+        for key in range(12):
+            world.add([key] * 8, 24)
+        world.run()
+        return world.scheduler.counters.preemptions
+
+    without, some = preemptions(0.0), preemptions(0.3)
+    assert some < without
+
+
+def test_too_many_tokens_in_the_queue_are_refused():
+    world = World(plan(), max_num_queued_tokens=20, max_num_seqs=1)
+    first = world.add([1] * 40, 1)
+    with pytest.raises(OverloadedError, match="Prompts of 40 tokens are waiting already"):
+        world.add([1], 1)
+    world.schedule()
+    world.add([1] * 19, 1, leader=-1)
+    with pytest.raises(OverloadedError, match="Prompts of 19 tokens"):
+        world.add([1, 2], 1)
+    world.add([1] * 30, 1, leader=first)  # an answer that shares a prompt adds one token
+    world.update()
+    world.run()
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_long_request_with_a_window_runs_in_a_small_cache(depth):
+    world = World(
+        plan(window(8, 4, 16), num_rows=depth, max_model_len=400), depth=depth, budget=16, max_num_seqs=1, caching=False
+    )
+    key = world.add(prompt_of(RNG, 150), 240)
+    world.run()
+    assert len(world.answers[key]) == 240
+    assert world.scheduler.counters.preemptions == 0
+    assert world.device.most_held[0] <= (8 + 16 * depth) // 4 + 1, "of 98 blocks in all"
+
+
+def test_a_prefix_is_found_though_its_beginning_was_given_back():
+    world = World(plan(window(8, 4, 64)), budget=16)
+    prompt = prompt_of(RNG, 60)
+    world.add(prompt, 1)
+    world.run()
+    again = world.add([*prompt, 1, 2], 3)
+    world.run()
+    assert world.started[again].num_cached_tokens == 60
+    shorter = world.add(prompt[:30], 3)
+    world.run()
+    assert world.started[shorter].num_cached_tokens == 28, "given back, and still known until it is used again"
+
+
+def test_siblings_share_a_prompt_behind_whose_window_blocks_go():
+    world = World(plan(paged(4, 80), window(8, 4, 80), num_rows=8), max_num_seqs=3, caching=False)
+    prompt = prompt_of(RNG, 41)
+    leader = world.add(prompt, 30)
+    early = [world.add(prompt, 30, leader=leader) for _ in range(2)]
+    late = world.add(prompt, 30, leader=leader)
+    world.run()
+    assert world.scheduler.counters.forked_tokens == 2 * 40, "the last one came when the leader had gone on"
+    assert len({tuple(world.answers[key]) for key in (leader, *early, late)}) == 4
+
+
+# ---- nobody waits for what never comes -------------------------------------------------------------------------------
+
+
+class Never(Resource):
+    """No room for prompts of `longest` tokens and more; held by a request or a step."""
+
+    name = "rooms"
+
+    def __init__(self, longest, held):
+        self.longest, self.held = longest, held
+
+    def fits(self, request, grant):
+        return grant if request.num_prompt < self.longest else "the door is shut"
+
+    def take(self, request, grant):
+        pass
+
+    def release(self, request):
+        pass
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("held", ["request", "step"])
+def test_who_could_never_start_ends_with_an_error_and_the_others_go_on(held, depth):
+    world = World(plan(num_rows=8), depth=depth, resources=[Never(9, held)])
+    short, long, after = world.add([1] * 4, 3), world.add([1] * 9, 3), world.add([2] * 4, 3)
+    steps = 0
+    while world.scheduler.has_work and steps < 40:
+        if (world.schedule() is None and world.outputs) or len(world.outputs) == depth:
+            world.update()
+        steps += 1
+    for finished in world.scheduler.take_finished():
+        world.end(finished)
+    assert not world.scheduler.has_work, "it goes round and round"
+    assert world.finished[long].reason == "error"
+    assert world.finished[long].message == "This request cannot go on: rooms: the door is shut."
+    assert [world.finished[key].reason for key in (short, after)] == ["length", "length"]
+
+
+def test_a_policy_that_starts_nobody_ends_them():
+    class Closed(FirstComeFirstServed):
+        def may_start(self, request, num_running):
+            return False
+
+    world = World(plan(), policy=Closed())
+    world.add([1], 1)
+    assert world.schedule() is None
+    (finished,) = world.scheduler.take_finished()
+    assert finished.message == "This request cannot go on: the scheduling policy lets nobody start."
+    assert not world.scheduler.has_work
+
+
+def test_a_copy_of_a_copy_is_made_of_the_first():
+    """A sibling that starts in the step in which its leader copies the block they share."""
+    world = World(plan(num_rows=8), max_num_seqs=3, caching=False)
+    prompt = prompt_of(RNG, 6)
+    short = world.add([7, 7], 2)
+    leader = world.add(prompt, 20)
+    keys = [leader] + [world.add(prompt, 20, leader=leader) for _ in range(3)]
+    world.run()
+    assert short in world.finished
+    assert len({tuple(world.answers[key]) for key in keys}) == 4

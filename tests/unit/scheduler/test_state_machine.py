@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tessera.platform import Resource, StepRules
-from tests.unit.scheduler.world import World, paged, plan, state
+from tessera.scheduler import FairShare, Priority
+from tests.unit.scheduler.world import World, paged, plan, state, window
 
 ROWS = 4
 
@@ -63,8 +64,32 @@ KINDS = {
     "no prefix cache": lambda depth: World(
         plan(paged(4, 15), num_rows=ROWS * depth, max_model_len=48), depth=depth, caching=False
     ),
+    "a window": lambda depth: World(
+        plan(window(5, 4, 24), num_rows=ROWS * depth, max_model_len=48), depth=depth, budget=9, watermark=0.1
+    ),
+    "priority": lambda depth: World(
+        plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48), depth=depth, policy=Priority(), watermark=0.2
+    ),
+    "fair": lambda depth: World(
+        plan(paged(4, 20), num_rows=ROWS * depth, max_model_len=48), depth=depth, policy=FairShare(), budget=12
+    ),
+    "priority, windows": lambda depth: World(
+        plan(paged(4, 18), window(7, 6, 12), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        policy=Priority(),
+        budget=12,
+        rules=StepRules(max_prefill_rows=2),
+    ),
+    "priority, not mixed": lambda depth: World(
+        plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        policy=Priority(),
+        budget=12,
+        rules=StepRules(mix_prefill_decode=False, max_prefill_rows=2),
+        resources=(Tickets(2),),
+    ),
     "two groups": lambda depth: World(
-        plan(paged(4, 18), paged(6, 14, "window"), num_rows=ROWS * depth, max_model_len=48), depth=depth
+        plan(paged(4, 18), window(9, 6, 14), num_rows=ROWS * depth, max_model_len=48), depth=depth
     ),
     "a state": lambda depth: World(
         plan(paged(4, 16), state(ROWS * depth), num_rows=ROWS * depth, max_model_len=48), depth=depth
@@ -107,10 +132,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "tenant"]),
         min_tokens=st.sampled_from([0, 0, 5]),
         stops=st.sampled_from([(), (7, 8, 9)]),
+        priority=st.integers(-1, 1),
+        tenant=st.sampled_from(["", "", "other"]),
     )
-    def add(self, length, shared, max_tokens, siblings, salt, min_tokens, stops):
+    def add(self, length, shared, max_tokens, siblings, salt, min_tokens, stops, priority, tenant):
         prompt = [token % 5 if token < shared else (token * length) % 50 for token in range(length)]
         options = {"salt": salt, "min_tokens": min(min_tokens, max_tokens), "stop_token_ids": stops}
+        options |= {"priority": priority, "tenant": tenant}
         leader = self.world.add(prompt, max_tokens, **options)
         for _ in range(siblings):
             self.world.add(prompt, max_tokens, leader=leader, **options)
@@ -156,6 +184,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         for resource in world.resources:
             if isinstance(resource, Tickets):
                 assert not resource.holders
+        if isinstance(world.policy, FairShare):
+            assert not world.policy._held, "a place is counted that nobody has"
+            assert not world.policy._tokens
+        for group, held in zip(world.plan.groups, world.device.most_held, strict=True):
+            ahead = world.depth * world.config.max_num_batched_tokens
+            assert held <= group.most_held(world.plan.max_model_len, ahead)
 
 
 CASES = [(kind, depth) for kind in KINDS for depth in (1, 2)] + [("plain", 3), ("no prefix cache", 3)]
@@ -169,7 +203,7 @@ def test_any_order_of_events(kind, depth):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=20,
+            max_examples=15,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -18,8 +18,12 @@ def plan(*groups: CacheGroup, num_rows: int = 8, max_model_len: int = 128) -> Ca
     return CachePlan(groups or (paged(),), num_rows, max_model_len)
 
 
-def paged(block_size: int = 4, num_blocks: int = 64, kind: str = "paged") -> CacheGroup:
-    return CacheGroup((0,), kind, block_size, 64, num_blocks, 32 if kind == "window" else None)
+def paged(block_size: int = 4, num_blocks: int = 64) -> CacheGroup:
+    return CacheGroup((0,), "paged", block_size, 64, num_blocks)
+
+
+def window(size: int, block_size: int = 4, num_blocks: int = 64) -> CacheGroup:
+    return CacheGroup((1,), "window", block_size, 64, num_blocks, size)
 
 
 def state(num_rows: int = 8) -> CacheGroup:
@@ -33,14 +37,17 @@ class World:
         self, plan_, *, depth=1, max_num_seqs=4, budget=32, caching=True, rules=None, resources=(), eos=(), **options
     ) -> None:
         chunked = options.pop("chunked", True)
-        max_waiting = options.pop("max_waiting", 4096)
+        limits = {
+            name: options.pop(name) for name in ("max_waiting", "max_num_queued_tokens", "watermark") if name in options
+        }
         self.plan, self.depth = plan_, depth
         self.rules = rules or StepRules()
-        self.config = SchedulerConfig(max_num_seqs, budget, chunked, max_waiting=max_waiting)
+        self.config = SchedulerConfig(max_num_seqs, budget, chunked, **limits)
+        self.policy = options.pop("policy", None) or FirstComeFirstServed()
         self.scheduler = Scheduler(
             self.config,
             plan_,
-            policy=options.pop("policy", None) or FirstComeFirstServed(),
+            policy=self.policy,
             rules=self.rules,
             resources=resources,
             eos_token_ids=eos,
@@ -60,7 +67,7 @@ class World:
         self.finished_at: dict[int, int] = {}
         self.next_key = 0
 
-    def add(self, prompt, max_tokens=8, *, leader=-1, seed=None, salt="", **params) -> int:
+    def add(self, prompt, max_tokens=8, *, leader=-1, seed=None, salt="", priority=0, tenant="", **params) -> int:
         key = self.next_key
         self.next_key += 1
         request = Request(
@@ -72,6 +79,8 @@ class World:
             seed=key if seed is None else seed,
             leader=leader,
             salt=salt,
+            priority=priority,
+            tenant=tenant,
         )
         self.scheduler.add(request)
         self.requests[key] = request
@@ -83,7 +92,7 @@ class World:
         step = self.scheduler.schedule()
         if step is not None:
             self._check_step(step)
-            if self.scheduler.counters.preemptions > preemptions:
+            if self.scheduler.counters.preemptions > preemptions and not self.policy.preemptive:
                 keys = [int(opened.request_id.split("-")[1]) for opened in step.opened]
                 assert all(self.requests[key].leader >= 0 for key in keys), "somebody starts where others are short"
             self.steps.append(step)
@@ -144,9 +153,9 @@ class World:
 
     def _used(self, step) -> list[set[int]]:
         used = [set() for _ in self.plan.groups]
-        for row in step.rows.tolist():
+        for row, start in zip(step.rows.tolist(), step.starts.tolist(), strict=True):
             for group, table in enumerate(self.device.rows[row].tables):
-                used[group] |= set(table)
+                used[group] |= set(table[self.plan.groups[group].first_seen(start) :])
         for copy in step.copies:
             used[copy.group] |= set(copy.sources.tolist()) | set(copy.targets.tolist())
         return used
@@ -164,7 +173,7 @@ class World:
         cache = self.scheduler._cache.prefix_cache
         if cache is None:
             return
-        for tracked in self.scheduler._requests.values():
+        for tracked in self.scheduler._requests._by_key.values():
             links = tracked.chain.hashes
             tokens = tracked.tokens if tracked.row < 0 else self.scheduler._rows.tokens[tracked.row]
             hashes = history(tokens[: len(links) * cache.unit])

@@ -16,7 +16,7 @@ from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
-from tessera.server.openai.sampling import cache_salt_of, priority_of
+from tessera.server.openai.sampling import cache_salt_of, priority_of, tenant_of
 
 # What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
 _REASONS = frozenset({None, "stop", "length"})
@@ -69,6 +69,7 @@ class Generation:
         self._engine = context.engine
         self._priority = priority_of(request)
         self._salt = cache_salt_of(request, limits)
+        self._tenant = tenant_of(request, limits)
         self._request_id = request_id
         self._cached = [0] * len(prompts)
         self._generated = 0
@@ -112,7 +113,9 @@ class Generation:
         name = f"{self._request_id}-{index}-{uuid.uuid4().hex[:8]}"
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
-        return self._engine.generate(ids, params, name, priority=self._priority, cache_salt=self._salt)
+        return self._engine.generate(
+            ids, params, name, priority=self._priority, cache_salt=self._salt, tenant=self._tenant
+        )
 
     def _bounded(self, num_prompt: int) -> SamplingParams:
         """The params with the server's limit, where the request has none of its own."""

@@ -40,6 +40,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
     prompt_cache_key: str | None = None
+    user: str | None = None
     priority: int | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None

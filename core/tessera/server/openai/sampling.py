@@ -114,6 +114,14 @@ def priority_of(request: GenerationFields) -> int:
     return priority
 
 
+def tenant_of(request: GenerationFields, limits: Limits) -> str:
+    """Whose share of the places it takes (--scheduling-policy fair); "" leaves that to its salt. Raises
+    RequestError."""
+    if request.user is not None and len(request.user) > limits.salt_chars:
+        raise RequestError(f"user has at most {limits.salt_chars} characters.", param="user")
+    return request.user or ""
+
+
 def cache_salt_of(request: GenerationFields, limits: Limits) -> str:
     """What keeps its cached prefixes apart from others'; prompt_cache_key is another name. Raises RequestError."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"

@@ -1,0 +1,195 @@
+"""Beam search over an engine's log probabilities: the beams of transformers' generate(num_beams, do_sample=False,
+early_stopping=False), token for token.
+
+Each round asks for one token of every beam with its most likely alternatives; prefix caching makes that a step of one
+token a beam. The search itself does no input or output: whoever drives it answers what it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tessera.errors import RequestError
+from tessera.request import Logprob, RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from tessera.engine.async_engine import AsyncEngine
+    from tessera.text import Tokenizer
+
+MAX_WIDTH = 63
+MAX_TOKENS = 2**31 - 1
+MAX_PENALTY = 10
+Alternatives = Mapping[int, Logprob]
+
+
+class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """beam_width: beams kept, 1 to 63; with the model's end-of-text tokens no more than max_logprobs. max_tokens: of each. ignore_eos: all beams
+    have max_tokens. temperature: taken for vLLM's sake; beams are ranked by the model's own log probabilities whatever
+    it is. length_penalty: scores are divided by the number of tokens to this power, so more than 0 favors long beams.
+    include_stop_str_in_output: the end-of-text token stays at the end of the tokens. Raises RequestError."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        _check("beam_width", self.beam_width, 1, MAX_WIDTH)
+        _check("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        if not -MAX_PENALTY <= self.length_penalty <= MAX_PENALTY:
+            raise RequestError(f"length_penalty must be from -{MAX_PENALTY} to {MAX_PENALTY}.", param="length_penalty")
+
+
+def _check(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}.", param=name)
+
+
+@dataclass
+class BeamSearchSequence:
+    """One beam. tokens: the prompt's and its own. logprobs: of its own, with the alternatives at each. cum_logprob:
+    their sum; score: that with the length penalty, which beams are sorted by. text: of all tokens, None without a
+    tokenizer. finish_reason: "stop" or "length"; stop_reason: the end-of-text token."""
+
+    tokens: list[int]
+    logprobs: list[Alternatives]
+    cum_logprob: float = 0.0
+    score: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+
+
+@dataclass
+class BeamSearchOutput:
+    """The beams of one prompt, the best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """tokens: after the prompt. cum_logprob: of them all."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[Alternatives, ...] = ()
+    cum_logprob: float = 0.0
+
+
+@dataclass
+class BeamSearch:
+    """The search for one prompt. While asks() is not empty, advance() takes the answers to it."""
+
+    prompt: Sequence[int]
+    params: BeamSearchParams
+    eos_token_ids: Sequence[int]
+    max_tokens: int
+    _running: list[_Beam] = field(default_factory=lambda: [_Beam()])
+    _finished: list[tuple[float, _Beam]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._eos = frozenset(() if self.params.ignore_eos else self.eos_token_ids)
+        self._alternatives = self.params.beam_width + len(self._eos)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """What a round asks of each beam: its next token, with as many alternatives as can matter. Of one beam no more
+        than beam_width go on, and none is taken for its end that is less likely than those."""
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            logprobs=self._alternatives,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the beams that ended."""
+        return sum(len(beam.tokens) for _, beam in self._finished)
+
+    def asks(self) -> list[list[int]]:
+        """The token ids of each beam that goes on, the prompt's among them."""
+        return [[*self.prompt, *beam.tokens] for beam in self._running]
+
+    def advance(self, answers: Sequence[Alternatives]) -> None:
+        """answers: for each of asks() the next token's alternatives."""
+        width, length = self.params.beam_width, len(self._running[0].tokens) + 1
+        best = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(answers), key=_by_cum_logprob)
+        ended = [length == self.max_tokens or beam.tokens[-1] in self._eos for beam in best]
+        penalty = float(length) ** self.params.length_penalty
+        for beam, ends in zip(best[:width], ended, strict=False):
+            if ends:
+                self._finished.append((beam.cum_logprob / penalty, beam))
+        self._finished = nlargest(width, self._finished, key=_by_score)
+        self._running = [beam for beam, ends in zip(best, ended, strict=True) if not ends][:width]
+        if self._running and len(self._finished) == width and not self._improvable(penalty):
+            self._running = []
+
+    def _candidates(self, answers: Sequence[Alternatives]) -> Iterator[_Beam]:
+        for beam, alternatives in zip(self._running, answers, strict=True):
+            for token, logprob in alternatives.items():
+                yield _Beam((*beam.tokens, token), (*beam.logprobs, alternatives), beam.cum_logprob + logprob.logprob)
+
+    def _improvable(self, penalty: float) -> bool:
+        """Whether the best that goes on, ending now, would be among the finished: what transformers does with
+        early_stopping=False."""
+        return self._running[0].cum_logprob / penalty > self._finished[-1][0]
+
+    def output(self, tokenizer: Tokenizer | None) -> BeamSearchOutput:
+        """Once nothing is asked any more."""
+        return BeamSearchOutput([self._sequence(score, beam, tokenizer) for score, beam in self._finished])
+
+    def _sequence(self, score: float, beam: _Beam, tokenizer: Tokenizer | None) -> BeamSearchSequence:
+        stopped = beam.tokens[-1] in self._eos
+        hidden = stopped and not self.params.include_stop_str_in_output
+        tokens = [*self.prompt, *(beam.tokens[:-1] if hidden else beam.tokens)]
+        return BeamSearchSequence(
+            tokens=tokens,
+            logprobs=list(beam.logprobs),
+            cum_logprob=beam.cum_logprob,
+            score=score,
+            text=None if tokenizer is None else tokenizer.decode(tokens),
+            finish_reason="stop" if stopped else "length",
+            stop_reason=beam.tokens[-1] if stopped else None,
+        )
+
+
+def _by_cum_logprob(beam: _Beam) -> float:
+    return beam.cum_logprob
+
+
+def _by_score(finished: tuple[float, _Beam]) -> float:
+    return finished[0]
+
+
+async def beam_search(
+    engine: AsyncEngine, prompt: Sequence[int], params: BeamSearchParams, *, cache_salt: str = ""
+) -> BeamSearchOutput:
+    """The beams of a prompt's token ids, each round's beams in one batch. Raises RequestError, OverloadedError,
+    EngineStepError, EngineDeadError."""
+    room = engine.config.model.max_model_len - len(prompt)
+    search = BeamSearch(prompt, params, engine.config.model.eos_token_ids, max(min(params.max_tokens, room), 1))
+
+    async def answer(ids: list[int]) -> Alternatives:
+        async with aclosing(engine.generate(ids, search.sampling, cache_salt=cache_salt)) as outputs:
+            return [first_alternatives(output.outputs[0].logprobs) async for output in outputs][-1]
+
+    while asked := search.asks():
+        search.advance(await asyncio.gather(*map(answer, asked)))
+    return search.output(engine.tokenizer)
+
+
+def first_alternatives(logprobs: Sequence[Alternatives] | None) -> Alternatives:
+    """Of an answer's first token."""
+    assert logprobs, "a beam asks for a token with log probabilities"
+    return logprobs[0]
