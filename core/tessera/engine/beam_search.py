@@ -30,10 +30,11 @@ Alternatives = Mapping[int, Logprob]
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """beam_width: beams kept, 1 to 63; with the model's end-of-text tokens no more than max_logprobs. max_tokens: of each. ignore_eos: all beams
-    have max_tokens. temperature: taken for vLLM's sake; beams are ranked by the model's own log probabilities whatever
-    it is. length_penalty: scores are divided by the number of tokens to this power, so more than 0 favors long beams.
-    include_stop_str_in_output: the end-of-text token stays at the end of the tokens. Raises RequestError."""
+    """beam_width: beams kept, 1 to 63; with the model's end-of-text tokens no more than max_logprobs. max_tokens: of
+    each. ignore_eos: all beams have max_tokens. temperature: taken for vLLM's sake; beams are ranked by the model's own
+    log probabilities whatever it is. length_penalty: scores are divided by the number of tokens to this power, so more
+    than 0 favors long beams. include_stop_str_in_output: the end-of-text token stays at the end of the tokens. Raises
+    RequestError."""
 
     beam_width: int
     max_tokens: int
