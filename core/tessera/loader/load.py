@@ -49,7 +49,7 @@ class _Loader:
     def _part(self, part: Part) -> Tensor:
         if part in self.kept:
             return self.kept[part]
-        tensor = self.source.read(part).to(dtype=self.dtype)
+        tensor = self.source.read(part).to(dtype=self.dtype if part.dtype is None else torch_dtype(part.dtype))
         missing = part.shape[0] - tensor.shape[0]
         if missing:
             tensor = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))

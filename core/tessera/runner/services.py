@@ -14,6 +14,7 @@ from tessera.config import EngineConfig
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors
+from tessera.models.refused import RefusedTypeError
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.ops import BoundOps, OpSet, SampleSpec, SamplingRows, with_extra
@@ -24,6 +25,8 @@ from tessera.plugins import load_path, load_registry
 from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
+
+THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
 
 class Services:
@@ -45,12 +48,23 @@ class Services:
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
         bound = BoundOps(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
-        factory = load_path(self.registry.models.resolve(self.architecture))
-        model: Model = factory(self.build, self.checkpoint(), self.config.model.max_model_len)
+        model = self._model(self.build)
         for feature in self._features:
             if feature.cache_specs():
                 raise PlatformError("a feature with caches of its own is not served yet.")
             model = feature.wrap(model)
+        return model
+
+    def _model(self, build: Build) -> Model:
+        """A native one, or one through transformers' code, which is imported for that alone."""
+        models, named = self.registry.models, self.architecture
+        factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
+        try:
+            model: Model | None = factory(build, self.checkpoint(), self.config.model.max_model_len)
+        except RefusedTypeError as refused:
+            raise models.unsupported(named, str(refused)) from refused
+        if model is None:
+            raise models.unsupported(named)
         return model
 
     @property

@@ -1,0 +1,77 @@
+"""Tiny random models of types that run through transformers' code, as different from each other as those are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tools.parity.families import MAX_POSITIONS, Family
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 72,
+    "intermediate_size": 84,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_POSITIONS,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 44}
+_ROUTED = {"n_routed_experts": 6, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+_WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+
+TYPES: dict[str, dict[str, Any]] = {
+    "apertus": {},
+    "arcee": {},
+    "biogpt": {},
+    "cohere": {},
+    "cohere2": {**_WINDOWS, "head_dim": 18},
+    "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
+    "ernie4_5": {"head_dim": 18},
+    "ernie4_5_moe": {**_EXPERTS, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1, "moe_num_shared_experts": 1},
+    "exaone4": {**_WINDOWS},
+    "glm": {"head_dim": 18},
+    "glm4": {"head_dim": 18},
+    "glm4_moe": {**_EXPERTS, **_ROUTED, "head_dim": 18, "use_qk_norm": True},
+    "gpt2": {"num_hidden_layers": 3},
+    "gpt_bigcode": {},
+    "gpt_neox": {},
+    "granitemoe": {"num_local_experts": 5, "num_experts_per_tok": 2, "logits_scaling": 3.0, "attention_multiplier": 0.2},
+    "helium": {"head_dim": 18},
+    "hunyuan_v1_dense": {"head_dim": 18},
+    "nanochat": {},
+    "nemotron": {"head_dim": 18},
+    "olmo": {"clip_qkv": 2.5},
+    "olmo3": {**_WINDOWS},
+    "olmoe": {"num_experts": 5, "num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 84, "word_embed_proj_dim": 72},
+    "persimmon": {"num_attention_heads": 4},
+    "phi": {},
+    "phimoe": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "qwen2_moe": {**_EXPERTS, "num_experts": 5, "shared_expert_intermediate_size": 52},
+    "seed_oss": {"head_dim": 18},
+    "stablelm": {"use_parallel_residual": True, "qk_layernorm": True},
+    "starcoder2": {"sliding_window": 9},
+    "vaultgemma": {**_WINDOWS, "head_dim": 18, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+}  # fmt: skip
+"""model_type -> where its configuration differs from _SIZES."""
+
+
+def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
+    def make() -> Any:
+        config = CONFIG_MAPPING[model_type](**{**_SIZES, **differs})
+        model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
+        config._attn_implementation, config._experts_implementation = "eager", "eager"  # noqa: SLF001 - as arguments
+        return model_class(config)
+
+    return make
+
+
+THROUGH_TRANSFORMERS = {name: Family(name, _maker(name, differs)) for name, differs in TYPES.items()}
