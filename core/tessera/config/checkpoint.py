@@ -14,7 +14,7 @@ import msgspec
 from tessera.errors import ModelError
 
 MAX_JSON_BYTES = 64 * 2**20
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length")
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Part:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the shard."""
+        if not self.whole:
+            return ()
         rows, *rest = self.whole
         if self.rows is not None:
             rows = self.rows[1] - self.rows[0]

@@ -51,7 +51,7 @@ class Safetensors:
         shape = tuple(stored.get_shape())
         if shape != part.whole:
             raise ModelError(f"'{part.name}' has shape {shape} where config.json implies {part.whole}; {_APART}.")
-        rows = _within(part.rows, shape[0])
+        rows = _within(part.rows, shape[0]) if shape else ...
         tensor: Tensor = stored[rows] if part.columns is None else stored[rows, slice(*part.columns)]
         return tensor
 

@@ -50,9 +50,8 @@ class _Loader:
         if part in self.kept:
             return self.kept[part]
         tensor = self.source.read(part).to(dtype=self.dtype if part.dtype is None else torch_dtype(part.dtype))
-        missing = part.shape[0] - tensor.shape[0]
-        if missing:
-            tensor = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
+        if tensor.shape != part.shape:
+            tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
         tensor = tensor.to(self.device.target).contiguous()
         if part in self.shared:
             self.kept[part] = tensor

@@ -39,12 +39,10 @@ class Anatomy:
             {name: module for name, module in named.items() if hasattr(module, "_is_expert_parallel")},
         )
 
-    def exchanged(self) -> set[int]:
-        """The ids of the parameters that transformers' code does not touch itself."""
-        modules = [*self.linears.values(), *self.experts.values(), self.head]
-        if type(self.embedding) is nn.Embedding:
-            modules.append(self.embedding)
-        return {id(parameter) for module in modules for parameter in module.parameters()}
+    def exchanged(self) -> set[nn.Module]:
+        """The modules that transformers' code calls and whose weights it does not touch."""
+        modules = {*self.linears.values(), self.head}
+        return modules | ({self.embedding} if type(self.embedding) is nn.Embedding else set())
 
 
 def is_product(module: nn.Module) -> bool:

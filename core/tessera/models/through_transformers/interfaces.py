@@ -15,6 +15,8 @@ SERVED = "tessera"
 REHEARSED = "tessera_rehearsal"
 """That of a model under examination: masks say what they are (mask_kind)."""
 
+NO_INTERFACE = "it does not take attention from transformers' attention interface"
+
 CAUSAL, FOREIGN = 0, -1
 """Kinds of masks beside windows, which are given by their size."""
 

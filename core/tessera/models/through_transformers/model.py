@@ -27,10 +27,12 @@ from tessera.reference.sampling import finish_logits
 
 
 def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:
-    """None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for one that cannot
-    be served through its code."""
+    """None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for one that
+    cannot be served through its code."""
     kind = find_type(checkpoint)
     if kind is None:
+        if checkpoint.get("auto_map"):
+            raise RefusedTypeError("its code lies in its own folder, from where none is run")
         return None
     if build.group.size > 1:
         raise RefusedTypeError("a model through transformers' code runs on one device (--tensor-parallel-size 1)")

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from tessera.arrays import Array
 from tessera.layers.weights import Part
 from tessera.models.refused import RefusedTypeError
 
@@ -50,11 +52,11 @@ class CheckpointNames:
                 self._first[id(weight)] = total
                 total += _rows(weight)
             numbered[name] = _numbered(weight, self._first[id(weight)])
-        starts = frozenset(self._first.values())
+        starts = np.array(sorted(self._first.values()))
         self._runs: dict[int, list[_Run]] = defaultdict(list)
         for name, numbers in revert_weight_conversion(model, numbered).items():
             if numbers.dim() < 2 or numbers.shape[-1] == 1:  # else its rows are another's columns
-                for run in _runs(name, numbers.flatten().tolist(), starts):
+                for run in _runs(name, numbers.flatten().numpy(), starts):
                     self._runs[run.first].append(run)
 
     def keeps_float32(self, name: str) -> bool:
@@ -63,8 +65,8 @@ class CheckpointNames:
 
     def joins(self, weight: Tensor, dtype: str | None = None) -> list[list[Part]]:
         """The parts of a checkpoint that make a weight, joined along the rows; of stacked experts a list for each.
-        dtype: to be loaded in, where it is not the model's. Raises RefusedTypeError for a weight that is not made of whole
-        rows."""
+        dtype: to be loaded in, where it is not the model's. Raises RefusedTypeError for a weight that is not made of
+        whole rows."""
         tail = tuple(weight.shape[-1:]) if weight.dim() > 1 else ()
         number, end = self._first[id(weight)], self._first[id(weight)] + _rows(weight)
         parts: list[tuple[int, Part]] = []
@@ -97,11 +99,11 @@ def _numbered(weight: Tensor, first: int) -> Tensor:
     return torch.arange(first, first + _rows(weight)).view(shape)
 
 
-def _runs(name: str, numbers: Sequence[int], weights: frozenset[int]) -> Iterator[_Run]:
+def _runs(name: str, numbers: Array, weights: Array) -> Iterator[_Run]:
     """weights: where they start; none reaches into the next."""
-    cuts = [i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b != a + 1 or b in weights]
-    for start, end in pairwise([0, *cuts, len(numbers)]):
-        yield _Run(numbers[start], end - start, name, start, len(numbers))
+    cuts = np.flatnonzero((np.diff(numbers) != 1) | np.isin(numbers[1:], weights)) + 1
+    for start, end in pairwise([0, *cuts.tolist(), len(numbers)]):
+        yield _Run(int(numbers[start]), end - start, name, start, len(numbers))
 
 
 def _grouped(parts: Sequence[tuple[int, Part]], weight: Tensor) -> list[list[Part]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -13,11 +14,12 @@ from tessera.platform.ops import EmbeddingSpec, LinearSpec, Packed
 
 
 class Product(nn.Module):
-    """[.., k] -> [.., n]: a bound linear op."""
+    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device."""
 
     def __init__(self, build: Build, names: CheckpointNames, module: nn.Module) -> None:
         super().__init__()
         self.n, k = sizes(module)
+        self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
         self.spec = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
         parts = {"weight": names.joins(module.weight)[0]}
         if module.bias is not None:

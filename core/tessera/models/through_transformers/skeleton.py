@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tessera.models.refused import RefusedTypeError
-from tessera.models.through_transformers.interfaces import REHEARSED, SERVED, register
+from tessera.models.through_transformers.interfaces import NO_INTERFACE, REHEARSED, SERVED, register
 from tessera.models.through_transformers.types import CausalType, first_line
 
 
@@ -23,12 +23,26 @@ def make_skeleton(kind: CausalType, dtype: torch.dtype) -> PreTrainedModel:
             model = kind.model_class._from_config(
                 kind.config, dtype=dtype, attn_implementation=REHEARSED, experts_implementation=SERVED
             )
+        _check_rotary(model)
         _compute_buffers(model)
     except RefusedTypeError:
         raise
+    except KeyError as error:
+        if error.args == (REHEARSED,):  # it looks among attention classes of its own
+            raise RefusedTypeError(NO_INTERFACE) from error
+        raise RefusedTypeError(f"its module cannot be made from config.json ({error})") from error
     except Exception as error:  # transformers' code may raise anything for what it does not do
         raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
     return model.eval().requires_grad_(False)
+
+
+def _check_rotary(model: PreTrainedModel) -> None:
+    """transformers chooses these frequencies anew for the longest text of each batch."""
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+            if kind == "longrope" or "dynamic" in str(kind):
+                raise RefusedTypeError(f"its rotary scaling '{kind}' would depend on the batch")
 
 
 def _compute_buffers(model: PreTrainedModel) -> None:

@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tessera.models.refused import RefusedTypeError
 
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")
 
 
@@ -51,17 +52,29 @@ def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Map
         config = CONFIG_MAPPING[model_type].from_dict(given)
     except Exception as error:  # whatever its validation raises is about config.json
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
-    text = config.get_text_config()
+    try:
+        text = config.get_text_config()
+    except ValueError as error:
+        raise RefusedTypeError("it is made of several language models") from error
     takes = model_class.config_class
-    return text if takes is not None and not isinstance(config, takes) and isinstance(text, takes) else config
+    return text if takes is not None and isinstance(text, takes) else config
 
 
 def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     """What a class or a configuration says of itself."""
     if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
         raise RefusedTypeError("it takes images or sound beside text")
+    if config.is_encoder_decoder:
+        raise RefusedTypeError("it is the decoder of a model that has an encoder")
     if model_class._is_stateful:
         raise RefusedTypeError("it keeps a state beside keys and values")
+    foreign = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - _LAYER_TYPES)
+    if foreign:
+        raise RefusedTypeError(f"it has layers of {foreign[0]}")
+    if getattr(config, "kv_lora_rank", None) is not None:
+        raise RefusedTypeError("it has latent attention")
+    if getattr(config, "hidden_size_per_layer_input", None):
+        raise RefusedTypeError("it takes more of its tokens than one embedding")
 
 
 def first_line(error: BaseException) -> str:
