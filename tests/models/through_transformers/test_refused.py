@@ -28,7 +28,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 32,
-    "rms_norm_eps": None,
+    "rms_norm_eps": 1e-6,
     "head_dim": 6,
 }
 

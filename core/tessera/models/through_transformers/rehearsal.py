@@ -4,7 +4,8 @@ path meets other tokens anywhere but in attention.
 Products, experts and the embedding are stood in for by cheap functions of one token; what is left (norms, routers,
 tables) gets random weights. Attention is stood in for by a function of the token's own query, key and value. Then
 reordering the tokens, or putting another among them, must change nothing for the rest: a model in which it does keeps
-more than keys and values, or takes positions from the order of the batch.
+more than keys and values, or takes positions from the order of the batch. All of it in float32, in whatever the model
+is served.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class _Rehearsal:
         if tensor.numel() > _WHOLE:
             shape = (*(1 for _ in shape[:-1]), shape[-1])
         value = 0.75 + 0.25 * self._random(*shape) if tensor.dim() < 2 else self._random(*shape) / math.sqrt(shape[-1])
-        return value.to(tensor.dtype).expand(tensor.shape)
+        return value.to(torch.float32 if tensor.is_floating_point() else tensor.dtype).expand(tensor.shape)
 
     def _random(self, *shape: int) -> Tensor:
         return torch.empty(shape).uniform_(-1.0, 1.0, generator=self.draw)
