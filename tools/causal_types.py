@@ -36,13 +36,19 @@ LAYERS = 8
 POSITIONS = 16
 
 _TYPICAL: Mapping[str, dict[str, Any]] = {
-    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"] * 4},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 4,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("sliding_attention", "full_attention")
+        },
+    },
     "dbrx": {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8.0, "rope_theta": 5e5}},
     "dots1": {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 4},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"] * 4},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }
@@ -76,8 +82,8 @@ def typical_config(model_type: str, architecture: str) -> dict[str, Any]:
     said = _TYPICAL.get(model_type, {})
     try:
         config = made(**{"num_hidden_layers": LAYERS, **said}).to_dict()
-    except Exception:  # noqa: BLE001 - its layers are counted otherwise, or its defaults do not hold together
-        config = {"num_hidden_layers": LAYERS, **said}
+    except Exception:  # noqa: BLE001 - its layers are counted otherwise
+        config = made(**said).to_dict()
     return {**config, "architectures": [architecture], "model_type": model_type}
 
 

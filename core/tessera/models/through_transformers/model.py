@@ -37,7 +37,7 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
     if build.group.size > 1:
         raise RefusedTypeError("a model through transformers' code runs on one device (--tensor-parallel-size 1)")
     most = getattr(kind.config, "max_position_embeddings", None)
-    if isinstance(most, int) and max_model_len > most:
+    if isinstance(most, int) and 0 < most < max_model_len:
         raise ModelError(f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that.")
     anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
     return ThroughTransformers(build, kind.architecture, anatomy, max_model_len)

@@ -57,7 +57,9 @@ def rehearse(anatomy: Anatomy) -> Rehearsed:
     except RefusedTypeError:
         raise
     except Exception as error:  # transformers' code may raise anything for what it cannot do
-        raise RefusedTypeError(f"its code does not run on flat batches ({first_line(error)})") from error
+        raise RefusedTypeError(
+            f"its code does not run on embeddings and positions alone ({first_line(error)})"
+        ) from error
     return rehearsal.found
 
 

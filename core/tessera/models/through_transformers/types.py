@@ -68,12 +68,13 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
         raise RefusedTypeError("it is the decoder of a model that has an encoder")
     if model_class._is_stateful:
         raise RefusedTypeError("it keeps a state beside keys and values")
-    foreign = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - _LAYER_TYPES)
+    text = config.get_text_config()
+    foreign = sorted({str(kind) for kind in getattr(text, "layer_types", None) or ()} - _LAYER_TYPES)
     if foreign:
         raise RefusedTypeError(f"it has layers of {foreign[0]}")
-    if getattr(config, "kv_lora_rank", None) is not None:
+    if getattr(text, "kv_lora_rank", None) is not None:
         raise RefusedTypeError("it has latent attention")
-    if getattr(config, "hidden_size_per_layer_input", None):
+    if getattr(text, "hidden_size_per_layer_input", None):
         raise RefusedTypeError("it takes more of its tokens than one embedding")
 
 
