@@ -78,13 +78,18 @@ def decide(model_type: str, architecture: str, native: frozenset[str]) -> Row:
 
 def typical_config(model_type: str, architecture: str) -> dict[str, Any]:
     """As a config.json would have it, with LAYERS layers where the class lets itself be cut."""
-    made = CONFIG_MAPPING[model_type]
     said = _TYPICAL.get(model_type, {})
-    try:
-        config = made(**{"num_hidden_layers": LAYERS, **said}).to_dict()
-    except Exception:  # noqa: BLE001 - its layers are counted otherwise
-        config = made(**said).to_dict()
+    config = _default(model_type, {"num_hidden_layers": LAYERS, **said}) or _default(model_type, said) or said
     return {**config, "architectures": [architecture], "model_type": model_type}
+
+
+def _default(model_type: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty where the class does not accept it."""
+    try:
+        made: dict[str, Any] = CONFIG_MAPPING[model_type](**said).to_dict()
+    except Exception:  # noqa: BLE001 - a class may raise anything for what it does not accept
+        return {}
+    return made
 
 
 def native_architectures() -> frozenset[str]:

@@ -57,13 +57,18 @@ def test_names_without_the_prefix(through, tmp_path):
     assert all(one.ok for one in compared)
 
 
-def test_a_tied_head_is_read_once(through):
-    folder, _ = through("starcoder2")
-    build, model = built("starcoder2")
-    device = ReferencePlatform().open(0)
-    fill_slots(build.slots, Safetensors(str(folder)), "float32", device, Arena("weights"), lambda _: None)
-    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
-    assert model.head.weight["weight"].data_ptr() == model._embed.slot.tensor.data_ptr()
+@pytest.mark.parametrize("name", ["starcoder2", "vaultgemma"])
+def test_a_tied_head_is_read_once(through, name):
+    folder, _ = through(name)
+    build, model = built(name)
+    device, arena = ReferencePlatform().open(0), Arena("weights")
+    stored = load_file(folder / "model.safetensors")
+    fill_slots(build.slots, Safetensors(str(folder)), "float32", device, arena, lambda _: None)
+    assert "lm_head.weight" not in stored
+    embedding = getattr(model._embed, "weight", None)
+    embedding = model._embed.slot.tensor if embedding is None else embedding
+    assert model.head.weight["weight"].data_ptr() == embedding.data_ptr()
+    assert arena.nbytes == sum(tensor.nbytes for tensor in stored.values())
 
 
 def test_what_stays_in_float32(through):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -50,7 +51,7 @@ def is_product(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Conv1D)
 
 
-def sizes(module: nn.Module) -> tuple[int, int]:
+def sizes(module: Any) -> tuple[int, int]:
     """Outputs and inputs of a product."""
     n, k = module.weight.shape
     return (k, n) if isinstance(module, Conv1D) else (n, k)

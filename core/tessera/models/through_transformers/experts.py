@@ -3,6 +3,8 @@ grouped products do."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import grouped_mm_experts_forward
@@ -16,7 +18,7 @@ from tessera.reference.core import gate
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
 
-def exchange_experts(build: Build, names: CheckpointNames, module: nn.Module, top_k: int) -> None:
+def exchange_experts(build: Build, names: CheckpointNames, module: Any, top_k: int) -> None:
     activation = _activation(module)
     if activation is None:
         module.tessera_experts = grouped_mm_experts_forward
@@ -28,7 +30,7 @@ def exchange_experts(build: Build, names: CheckpointNames, module: nn.Module, to
 class BoundExperts:
     """hidden [T, k], ids and weights [T, top_k] -> [T, k]."""
 
-    def __init__(self, build: Build, names: CheckpointNames, module: nn.Module, top_k: int, activation: str) -> None:
+    def __init__(self, build: Build, names: CheckpointNames, module: Any, top_k: int, activation: str) -> None:
         experts, wide, k = module.gate_up_proj.shape
         gate_up = LinearSpec(wide, k, build.dtype, experts=experts)
         down = LinearSpec(k, wide // 2, build.dtype, experts=experts)
@@ -50,7 +52,7 @@ def _slot(build: Build, names: CheckpointNames, weight: Tensor, spec: LinearSpec
     return build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", spec, raw, into), stacked=stacked))
 
 
-def _activation(module: nn.Module) -> str | None:
+def _activation(module: Any) -> str | None:
     """That of the gated experts which the op computes; None for others. Compared rather than read: the gate may be
     clamped or scaled."""
     if not module.has_gate or module.has_bias or module.is_transposed or not module.is_concatenated:

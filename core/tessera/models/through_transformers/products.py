@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -16,7 +18,7 @@ from tessera.platform.ops import EmbeddingSpec, LinearSpec, Packed
 class Product(nn.Module):
     """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device."""
 
-    def __init__(self, build: Build, names: CheckpointNames, module: nn.Module) -> None:
+    def __init__(self, build: Build, names: CheckpointNames, module: Any) -> None:
         super().__init__()
         self.n, k = sizes(module)
         self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
@@ -43,7 +45,7 @@ class TokenEmbedding:
     """[T] -> [T, n]."""
 
     def __init__(self, build: Build, names: CheckpointNames, module: nn.Embedding) -> None:
-        spec = EmbeddingSpec(*module.weight.shape, build.dtype)
+        spec = EmbeddingSpec(module.num_embeddings, module.embedding_dim, build.dtype)
         parts = {"weight": names.joins(module.weight)[0]}
         self.slot = build.slot(Slot(parts, lambda raw, into: build.ops.prepare("embedding", spec, raw, into)))
         self.call = build.ops.bind("embedding", spec)

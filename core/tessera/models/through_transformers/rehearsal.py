@@ -195,7 +195,7 @@ class _Rehearsal:
         return found
 
     def _weight(self, tensor: Tensor) -> Tensor:
-        shape = tensor.shape
+        shape = tuple(tensor.shape)
         if tensor.numel() > _WHOLE:
             shape = (*(1 for _ in shape[:-1]), shape[-1])
         value = 0.75 + 0.25 * self._random(*shape) if tensor.dim() < 2 else self._random(*shape) / math.sqrt(shape[-1])

@@ -3,6 +3,7 @@ for every weight that its own code goes on using."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from tessera.layers.build import Build
 from tessera.layers.weights import Slot
 from tessera.models.through_transformers.anatomy import Anatomy
-from tessera.models.through_transformers.attention import BoundAttention, Step
+from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
 from tessera.models.through_transformers.experts import exchange_experts
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.products import Product, TokenEmbedding
@@ -22,7 +23,8 @@ from tessera.reference.dtypes import torch_dtype
 def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tuple[Product, Any]:
     """The head, and what maps token ids [T] to [T, hidden]. The model is served by its own code from here on."""
     names = CheckpointNames(anatomy.model, build.dtype)
-    for module, call in found.attention.items():
+    attention: Mapping[Any, AttentionCall] = found.attention
+    for module, call in attention.items():
         module.tessera_attention = BoundAttention(build, call, step)
     for module, top_k in found.experts.items():
         exchange_experts(build, names, module, top_k)
@@ -31,7 +33,7 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
             owner, _, key = name.rpartition(".")
             setattr(anatomy.model.get_submodule(owner), key, Product(build, names, module))
     head = Product(build, names, anatomy.head)
-    exchanged = {anatomy.head}
+    exchanged: set[nn.Module] = {anatomy.head}
     embed: Any = anatomy.embedding
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
@@ -50,7 +52,7 @@ def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) ->
     saved = [(key, value) for key, value in module.named_buffers(recurse=False) if value.is_meta]
     for key, weight in [*module.named_parameters(recurse=False), *saved]:
         dtype = "float32" if names.keeps_float32(f"{name}.{key}") else str(weight.dtype).removeprefix("torch.")
-        joins = names.joins(weight, dtype)
+        joins = names.joins(weight, None if dtype == build.dtype else dtype)
         stacked = len(joins) > 1
         parts = {"weight": joins if stacked else joins[0]}
         build.slot(Slot(parts, _Place(module, key, tuple(weight.shape)), stacked=stacked))
