@@ -1,5 +1,5 @@
-"""Experts of a module of transformers. Its code routes; the op runs the experts where it can, else transformers'
-grouped products do."""
+"""Experts of a module of transformers. Its code routes; the op runs the experts where it can, else transformers' own
+functions do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 def exchange_experts(build: Build, names: CheckpointNames, module: Any, top_k: int) -> None:
     activation = _activation(module)
     if activation is None:
-        module.tessera_experts = grouped_mm_experts_forward
+        module.tessera_experts = grouped_mm_experts_forward if _aligned(module) else type(module).forward.__wrapped__
     else:
         module.tessera_experts = BoundExperts(build, names, module, top_k, activation)
         module._parameters.clear()
@@ -50,6 +50,12 @@ def _slot(build: Build, names: CheckpointNames, weight: Tensor, spec: LinearSpec
     stacked = len(joins) > 1
     parts = {"weight": joins if stacked else joins[0]}
     return build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", spec, raw, into), stacked=stacked))
+
+
+def _aligned(module: Any) -> bool:
+    """Whether grouped products take its weights; else its own code runs, an expert at a time."""
+    sizes = [size * weight.element_size() for weight in module.parameters() for size in weight.shape[-2:]]
+    return all(size % 16 == 0 for size in sizes)
 
 
 def _activation(module: Any) -> str | None:
