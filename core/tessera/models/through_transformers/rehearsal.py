@@ -148,12 +148,14 @@ class _Rehearsal:
             module._parameters = {"weight": nothing}  # it may be called and asked for its dtype
         for module in modules:
             module.tessera_attention, module.tessera_experts = self._attention, self._experts
-        yield
-        for module, parameters in own.items():
-            del module.forward
-            module._parameters = parameters
-        for module in modules:
-            del module.tessera_attention, module.tessera_experts
+        try:
+            yield
+        finally:
+            for module, parameters in own.items():
+                del module.forward
+                module._parameters = parameters
+            for module in modules:
+                del module.tessera_attention, module.tessera_experts
 
     def _attention(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
