@@ -17,6 +17,7 @@ from tools.parity.families import FAMILIES
 from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
+from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 COLUMNS = (
     "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int) -> list[Cell]:
     """The family's cells; its model is saved in folder."""
     _progress(f"{family}: asking transformers")
-    asked = FAMILIES[family]
+    asked = {**FAMILIES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
     answers = ask(model, make_prompts(model.config.vocab_size, num_prompts))
     cells = []
@@ -103,14 +104,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"tokens are equal. A prompt's comparison may stop where the oracle's two best logits are within {TOLERANCE}: "
         f"at most {MAX_EXCUSED:.0%} of prompts.",
     )
-    parser.add_argument("--family", action="append", choices=[*FAMILIES], help="may be repeated; default: all")
+    known = [*FAMILIES, *THROUGH_TRANSFORMERS]
+    parser.add_argument("--family", action="append", choices=known, help="may be repeated; default: all native ones")
+    parser.add_argument(
+        "--through-transformers", action="store_true", help="all types that run through transformers' code instead"
+    )
     parser.add_argument(
         "--platform", action="append", help=f"{', '.join(PLATFORMS)} or package.module:Class; default: cpu and strict"
     )
     parser.add_argument("--mode", action="append", choices=[*MODES], help="may be repeated; default: all")
     parser.add_argument("--prompts", type=int, default=50, help="of uneven lengths (default: %(default)s)")
     options = parser.parse_args(arguments)
-    options.family = options.family or [*FAMILIES]
+    options.family = options.family or [*(THROUGH_TRANSFORMERS if options.through_transformers else FAMILIES)]
     options.platform = options.platform or ["cpu", "strict"]
     options.mode = options.mode or [*MODES]
     return options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length")
+_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 # What transformers takes where published configurations leave it out.
 _LEFT_OUT: Mapping[str, int] = {"falcon": 2048}
 

@@ -14,17 +14,22 @@ from tessera.platform.ops import Packed
 @dataclass(frozen=True)
 class Part:
     """A shard of a checkpoint tensor: rows and columns from start to stop; None is all, and rows beyond the tensor's
-    are zeros. whole: the tensor's shape that config.json implies. fill: what a dummy load puts there (None: random)."""
+    are zeros. whole: the tensor's shape that config.json implies. fill: what a dummy load puts there (None: random).
+    also: other names that checkpoints have for it. dtype: to be kept in, where that is not the model's."""
 
     name: str
     whole: tuple[int, ...]
     rows: tuple[int, int] | None = None
     columns: tuple[int, int] | None = None
     fill: float | None = None
+    also: tuple[str, ...] = ()
+    dtype: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the shard."""
+        if not self.whole:
+            return ()
         rows, *rest = self.whole
         if self.rows is not None:
             rows = self.rows[1] - self.rows[0]

@@ -47,11 +47,11 @@ class Safetensors:
         return tensor
 
     def read(self, part: Part) -> Tensor:
-        stored = self._stored(part.name)
+        stored = self._stored(next((name for name in (part.name, *part.also) if name in self._where), part.name))
         shape = tuple(stored.get_shape())
         if shape != part.whole:
             raise ModelError(f"'{part.name}' has shape {shape} where config.json implies {part.whole}; {_APART}.")
-        rows = _within(part.rows, shape[0])
+        rows = _within(part.rows, shape[0]) if shape else ...
         tensor: Tensor = stored[rows] if part.columns is None else stored[rows, slice(*part.columns)]
         return tensor
 

@@ -49,10 +49,9 @@ class _Loader:
     def _part(self, part: Part) -> Tensor:
         if part in self.kept:
             return self.kept[part]
-        tensor = self.source.read(part).to(dtype=self.dtype)
-        missing = part.shape[0] - tensor.shape[0]
-        if missing:
-            tensor = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
+        tensor = self.source.read(part).to(dtype=self.dtype if part.dtype is None else torch_dtype(part.dtype))
+        if tensor.shape != part.shape:
+            tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
         tensor = tensor.to(self.device.target).contiguous()
         if part in self.shared:
             self.kept[part] = tensor

@@ -39,6 +39,9 @@ class Table:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
     def add(self, name: str, path: str, *, level: int) -> None:
         """level: the API level of the kind that it was written for. Raises PlatformError for a wrong level or path, or
         a taken name."""
@@ -62,11 +65,16 @@ class Table:
         """The dotted path of a name. Raises the kind's error with the nearest names."""
         entry = self._entries.get(name)
         if entry is None:
-            near = get_close_matches(name, self._entries, n=3) or sorted(self._entries)[:SHOWN_NAMES]
-            known = f"there is {', '.join(near)}" if near else "there is none"
-            lost = f" Plugins that could not be loaded: {'; '.join(self.absent)}." if self.absent else ""
-            raise self.unknown(f"{self.kind} '{name}' is not supported; {known}, and a plugin can add more.{lost}")
+            raise self.unsupported(name)
         return entry.path
+
+    def unsupported(self, name: str, reason: str = "") -> TesseraError:
+        """The kind's error for a name, with the nearest names. reason: in words, where there is one."""
+        near = get_close_matches(name, self._entries, n=3) or sorted(self._entries)[:SHOWN_NAMES]
+        known = f"there is {', '.join(near)}" if near else "there is none"
+        lost = f" Plugins that could not be loaded: {'; '.join(self.absent)}." if self.absent else ""
+        why = f" ({reason})" if reason else ""
+        return self.unknown(f"{self.kind} '{name}' is not supported{why}; {known}, and a plugin can add more.{lost}")
 
 
 class Registry:

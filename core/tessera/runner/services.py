@@ -16,6 +16,7 @@ from tessera.config.defaults import fill_defaults
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, Source
+from tessera.models.refused import RefusedTypeError
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
@@ -27,6 +28,8 @@ from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
 from tessera.runner.logits import LogitsEditor
+
+THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
 
 class Services:
@@ -57,8 +60,7 @@ class Services:
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
         bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
-        factory = load_path(self.registry.models.resolve(self.architecture))
-        model: Model = factory(self.build, self.checkpoint(), self.config.model.max_model_len)
+        model = self._model(self.build)
         for feature in self._features:
             if feature.cache_specs():
                 raise PlatformError("a feature with caches of its own is not served yet.")
@@ -68,6 +70,18 @@ class Services:
     def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
         """From here on the configuration has the platform's defaults, as the engine's has."""
         self.config, _ = fill_defaults(self.config, platform.defaults(facts))
+
+    def _model(self, build: Build) -> Model:
+        """A native one, or one through transformers' code, which is imported for that alone."""
+        models, named = self.registry.models, self.architecture
+        factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
+        try:
+            model: Model | None = factory(build, self.checkpoint(), self.config.model.max_model_len)
+        except RefusedTypeError as refused:
+            raise models.unsupported(named, str(refused)) from refused
+        if model is None:
+            raise models.unsupported(named)
+        return model
 
     @property
     def architecture(self) -> str:

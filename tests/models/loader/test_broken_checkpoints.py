@@ -21,7 +21,7 @@ def refusal(call):
         call()
     message = str(raised.value)
     assert "\n" not in message
-    assert len(message) < 300
+    assert len(message) < 400
     return message
 
 

@@ -45,10 +45,7 @@ REFUSED = [
     ({"quantization_config": {"quant_method": "gptq"}}, "is quantized (gptq), which is not served yet"),
     ({"quantization_config": {"quant_method": "fp8"}}, "is quantized (fp8), which is not served yet"),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
-    (
-        {"architectures": ["Qwen2MoeForCausalLM"]},
-        "'Qwen2MoeForCausalLM' is not supported; there is Qwen3MoeForCausalLM",
-    ),
+    ({"architectures": ["Qwen2MoForCausalLM"]}, "'Qwen2MoForCausalLM' is not supported; there is Qwen2ForCausalLM"),
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is FalconForCausalLM, Gemma2ForCausalLM, "),
     ({"hidden_size": None}, "hidden_size is missing in config.json."),
     ({"hidden_size": "20"}, "hidden_size is not a number that it can have in config.json."),

@@ -1,0 +1,126 @@
+"""Attention of a module of transformers: what its call asks for, and the bound layer that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from tessera.layers.build import Build
+from tessera.models.refused import RefusedTypeError
+from tessera.models.through_transformers.interfaces import CAUSAL
+from tessera.platform.attention import AttentionLayer, Caches, LayerSpec, Paged, Window
+from tessera.platform.launch import Launch
+
+_ANSWERED = frozenset({"scaling", "softcap", "dropout", "is_causal", "sliding_window"})
+_WITHOUT_EFFECT = frozenset(
+    {"position_ids", "position_embeddings", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
+)
+_NAMED = {
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "position_bias": "a bias of positions in attention",
+    "indices": "attention to chosen tokens only",
+    "block_indices": "attention to chosen blocks only",
+}
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One attention layer, as its module calls for it. window: tokens a query sees; None: all before it."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Mapping[str, Any]
+    ) -> AttentionCall:
+        """query [1, H, T, D], key and value [1, Hk, T, D]. Raises RefusedTypeError for what the bound layer does not
+        compute."""
+        for name, said in asked.items():
+            if name not in _ANSWERED | _WITHOUT_EFFECT and said is not None and said is not False:
+                raise RefusedTypeError(f"it needs {_NAMED.get(name, f'the argument {name} of attention')}")
+        if asked.get("dropout"):
+            raise RefusedTypeError("it needs dropout in attention")
+        if key.shape != value.shape or query.shape[-1] != key.shape[-1]:
+            sizes = f"{query.shape[-1]}, {key.shape[-1]} and {value.shape[-1]}"
+            raise RefusedTypeError(
+                f"its queries, keys and values have different sizes ({sizes}), as latent attention has"
+            )
+        if not (query.shape[2] == key.shape[2] and query.shape[1] % key.shape[1] == 0):
+            raise RefusedTypeError("its attention is not grouped queries over a token's own keys")
+        scaling, softcap = asked.get("scaling"), asked.get("softcap")
+        if isinstance(scaling, Tensor):
+            raise RefusedTypeError("the scale of its attention is computed")
+        return cls(
+            heads=query.shape[1],
+            kv_heads=key.shape[1],
+            head_dim=key.shape[-1],
+            scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            window=_window(module, mask, asked),
+            softcap=None if softcap is None else float(softcap),
+        )
+
+
+def _window(module: nn.Module, mask: Tensor | None, asked: Mapping[str, Any]) -> int | None:
+    """From the mask, which is what transformers' own eager attention goes by."""
+    causal = asked.get("is_causal")
+    if (getattr(module, "is_causal", True) if causal is None else causal) is False:
+        raise RefusedTypeError("its attention looks ahead")
+    if mask is None:
+        raise RefusedTypeError("its attention is given no mask, so that it would look ahead")
+    if mask.is_floating_point() or mask.dtype.itemsize == 1 or int(mask.min()) != int(mask.max()):
+        raise RefusedTypeError("it makes a mask or bias of attention by itself")
+    kind = int(mask.min())
+    if kind < CAUSAL:
+        raise RefusedTypeError("its mask is neither causal nor a sliding window")
+    return kind or None
+
+
+@dataclass
+class Step:
+    """The launch under way, for all layers of one model."""
+
+    launch: Launch | None = None
+    caches: Caches | None = None
+
+
+class BoundAttention:
+    """What an attention module of transformers calls while it is served."""
+
+    def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
+        shape = (call.kv_heads, call.head_dim, build.dtype)
+        spec = LayerSpec(
+            layer=len(build.mixers),
+            kind="attention",
+            num_heads=call.heads,
+            num_kv_heads=call.kv_heads,
+            head_dim=call.head_dim,
+            scale=call.scale,
+            dtype=build.dtype,
+            cache=Paged(*shape) if call.window is None else Window(*shape, window=call.window),
+            window=call.window,
+            softcap=call.softcap,
+        )
+        mixer = build.mixer(spec, {})
+        assert isinstance(mixer, AttentionLayer), "a layer of attention"
+        self.layer, self.mixer, self.step = spec.layer, mixer, step
+
+    def __call__(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
+    ) -> Tensor:
+        launch, caches = self.step.launch, self.step.caches
+        assert launch is not None
+        assert caches is not None
+        plan = launch.plans[self.layer]
+        q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
+        self.mixer.write(k, v, caches, plan)
+        result: Tensor = self.mixer.attend(q, caches, plan)
+        return result[None]

@@ -1,0 +1,97 @@
+"""A model through transformers' code, as the runner calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from tessera.errors import ModelError
+from tessera.layers.build import Build
+from tessera.models.refused import RefusedTypeError
+from tessera.models.through_transformers.anatomy import Anatomy
+from tessera.models.through_transformers.attention import Step
+from tessera.models.through_transformers.head import HeadShape
+from tessera.models.through_transformers.products import Product
+from tessera.models.through_transformers.rehearsal import rehearse
+from tessera.models.through_transformers.skeleton import make_skeleton
+from tessera.models.through_transformers.surgery import exchange
+from tessera.models.through_transformers.types import find_type
+from tessera.platform.attention import Caches
+from tessera.platform.launch import Launch
+from tessera.platform.ops import LogitsSampleSpec, Packed, SampleSpec
+from tessera.platform.runner import Hidden, LayerCache, ModelFacts
+from tessera.reference.dtypes import torch_dtype
+from tessera.reference.sampling import bind_finish
+
+
+def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:
+    """None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for one that
+    cannot be served through its code."""
+    kind = find_type(checkpoint)
+    if kind is None:
+        if checkpoint.get("auto_map"):
+            raise RefusedTypeError("its code lies in its own folder, from where none is run")
+        return None
+    if build.group.size > 1:
+        raise RefusedTypeError("a model through transformers' code runs on one device (--tensor-parallel-size 1)")
+    most = getattr(kind.config, "max_position_embeddings", None)
+    if isinstance(most, int) and 0 < most < max_model_len:
+        raise ModelError(f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that.")
+    anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
+    return ThroughTransformers(build, kind.architecture, anatomy, max_model_len)
+
+
+class ThroughTransformers:
+    """Exempt from the rule that a model calls ops alone: norms, routers and what else is small are torch's."""
+
+    def __init__(self, build: Build, architecture: str, anatomy: Anatomy, max_model_len: int) -> None:
+        found = rehearse(anatomy)
+        self.step = Step()
+        product, self._embed = exchange(build, anatomy, found, self.step)
+        self.head = SharedHead(build, product, found.head)
+        self.base = anatomy.model.get_submodule(found.base)
+        self.facts = ModelFacts(
+            architecture=architecture,
+            vocab_size=product.n,
+            hidden_size=product.spec.k,
+            num_layers=len(found.attention),
+            max_positions=max_model_len,
+            dtype=build.dtype,
+            caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
+        )
+
+    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+        result: Tensor = self._embed(tokens)
+        return result
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
+        self.step.launch, self.step.caches = launch, caches
+        positions = launch.positions.long()[None]
+        return Hidden(self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0])
+
+    def finish(self, hidden: Hidden) -> Tensor:
+        return hidden.last
+
+    def logits(self, rows: Tensor) -> Tensor:
+        return self.head(rows)
+
+
+class SharedHead:
+    """[S, k] -> logits [S, vocabulary], and the same as one composite with sampling."""
+
+    def __init__(self, build: Build, product: Product, shape: HeadShape) -> None:
+        self.product, self.shape = product, shape
+        self.finish = bind_finish(self.sampling_spec(SampleSpec(product.n)), build.ops)
+
+    @property
+    def weight(self) -> Packed:
+        return self.product.slot.packed
+
+    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
+        return LogitsSampleSpec(self.product.spec, sample, None, self.shape.cap, self.shape.scale)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.finish(self.product(rows))
+        return result

@@ -1,0 +1,127 @@
+"""Which tensors of a checkpoint a module's weights are made of.
+
+transformers 5 keeps some weights otherwise than checkpoints do (experts stacked, gate and up joined, names changed) and
+can turn its own form back into that of the checkpoint. That is asked once, of tensors that hold the number of each row
+instead of weights: where the numbers come out is where the rows lie.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from tessera.arrays import Array
+from tessera.layers.weights import Part
+from tessera.models.refused import RefusedTypeError
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rows of a checkpoint's tensor that follow each other in a weight too. first: their number; start: in the tensor
+    of so many rows."""
+
+    first: int
+    count: int
+    name: str
+    start: int
+    rows: int
+
+
+class CheckpointNames:
+    """Of one model, served in `dtype`."""
+
+    def __init__(self, model: PreTrainedModel, dtype: str) -> None:
+        self._float32 = {*(model._keep_in_fp32_modules_strict or ())}
+        if dtype == "float16":
+            self._float32 |= {*(model._keep_in_fp32_modules or ())}
+        self._prefix = f"{model.base_model_prefix}."
+        self._first: dict[int, int] = {}
+        numbered: dict[str, Tensor] = {}
+        total = 0
+        for name, weight in model.state_dict(keep_vars=True).items():
+            if id(weight) not in self._first:
+                self._first[id(weight)] = total
+                total += _rows(weight)
+            numbered[name] = _numbered(weight, self._first[id(weight)])
+        starts = np.array(sorted(self._first.values()))
+        self._runs: dict[int, list[_Run]] = defaultdict(list)
+        for name, numbers in revert_weight_conversion(model, numbered).items():
+            if numbers.dim() < 2 or numbers.shape[-1] == 1:  # else its rows are another's columns
+                for run in _runs(name, numbers.flatten().numpy(), starts):
+                    self._runs[run.first].append(run)
+
+    def keeps_float32(self, name: str) -> bool:
+        """Whether transformers keeps a weight or module of this name in float32."""
+        return any(pattern in name for pattern in self._float32)
+
+    def joins(self, weight: Tensor, dtype: str | None = None) -> list[list[Part]]:
+        """The parts of a checkpoint that make a weight, joined along the rows; of stacked experts a list for each.
+        dtype: to be loaded in, where it is not the model's. Raises RefusedTypeError for a weight that is not made of
+        whole rows."""
+        tail = tuple(weight.shape[-1:]) if weight.dim() > 1 else ()
+        number, end = self._first[id(weight)], self._first[id(weight)] + _rows(weight)
+        parts: list[tuple[int, Part]] = []
+        while number < end:
+            runs = self._runs.get(number)
+            if runs is None:
+                raise RefusedTypeError(
+                    f"transformers makes its weights of shape {tuple(weight.shape)} in a way unknown here"
+                )
+            parts.append((runs[0].count, self._part(runs, weight, tail, dtype)))
+            number += runs[0].count
+        return _grouped(parts, weight)
+
+    def _part(self, runs: Sequence[_Run], weight: Tensor, tail: tuple[int, ...], dtype: str | None) -> Part:
+        run = runs[0]
+        whole = tuple(weight.shape) if run.rows == _rows(weight) else (run.rows, *tail)
+        names = [run.name, *(other.name for other in runs[1:] if (other.start, other.rows) == (run.start, run.rows))]
+        names += [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+        rows = None if run.count == run.rows else (run.start, run.start + run.count)
+        return Part(names[0], whole, rows, fill=_fill(run.name, weight), also=tuple(names[1:]), dtype=dtype)
+
+
+def _rows(weight: Tensor) -> int:
+    return prod(weight.shape[:-1]) if weight.dim() > 1 else prod(weight.shape)
+
+
+def _numbered(weight: Tensor, first: int) -> Tensor:
+    """The numbers of its rows, in its shape but for the last dimension of what has several."""
+    shape = (*weight.shape[:-1], 1) if weight.dim() > 1 else tuple(weight.shape)
+    return torch.arange(first, first + _rows(weight)).view(shape)
+
+
+def _runs(name: str, numbers: Array, weights: Array) -> Iterator[_Run]:
+    """weights: where they start; none reaches into the next."""
+    cuts = np.flatnonzero((np.diff(numbers) != 1) | np.isin(numbers[1:], weights)) + 1
+    for start, end in pairwise([0, *cuts.tolist(), len(numbers)]):
+        yield _Run(int(numbers[start]), end - start, name, start, len(numbers))
+
+
+def _grouped(parts: Sequence[tuple[int, Part]], weight: Tensor) -> list[list[Part]]:
+    if weight.dim() < 3 or len(parts) == 1:
+        return [[part for _, part in parts]]
+    joins: list[list[Part]] = [[]]
+    filled = 0
+    for count, part in parts:
+        if filled == weight.shape[1]:
+            joins.append([])
+            filled = 0
+        joins[-1].append(part)
+        filled += count
+    return joins
+
+
+def _fill(name: str, weight: Tensor) -> float | None:
+    """What random weights have where randomness would not do: norms and biases."""
+    if weight.dim() > 1:
+        return None
+    return 1.0 if name.endswith("weight") else 0.0

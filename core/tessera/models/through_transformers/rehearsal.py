@@ -1,0 +1,226 @@
+"""A model's code run on a few tokens before there are weights: what its attention layers ask for, and whether a token's
+path meets other tokens anywhere but in attention.
+
+Products, experts and the embedding are stood in for by cheap functions of one token; what is left (norms, routers,
+tables) gets random weights. Attention is stood in for by a function of the token's own query, key and value. Then
+reordering the tokens, or putting another among them, must change nothing for the rest: a model in which it does keeps
+more than keys and values, or takes positions from the order of the batch. All of it in float32, in whatever the model
+is served.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tessera.models.refused import RefusedTypeError
+from tessera.models.through_transformers.anatomy import Anatomy, sizes
+from tessera.models.through_transformers.attention import AttentionCall
+from tessera.models.through_transformers.head import HeadShape
+from tessera.models.through_transformers.interfaces import NO_INTERFACE, SERVED
+from tessera.models.through_transformers.types import first_line
+
+TOKENS = 6
+TOLERANCE = 1e-3
+_WHOLE = 2**22  # elements of a parameter that is drawn in full
+_TABLE = 4096  # places of the longest table that is outrun
+
+
+@dataclass
+class Rehearsed:
+    """base: the name of the model below the head. attention: what each layer asks for, in the order of the calls.
+    experts: how many each expert module is given a token."""
+
+    base: str = ""
+    attention: dict[nn.Module, AttentionCall] = field(default_factory=dict)
+    experts: dict[nn.Module, int] = field(default_factory=dict)
+    head: HeadShape = field(default_factory=HeadShape)
+
+
+def rehearse(anatomy: Anatomy) -> Rehearsed:
+    """Leaves the model as it is served. Raises RefusedTypeError with the first reason not to."""
+    rehearsal = _Rehearsal(anatomy)
+    try:
+        with torch.inference_mode(), rehearsal.stood_in():
+            rehearsal.listen()
+            anatomy.model.set_attn_implementation(SERVED)
+            rehearsal.compare_embeddings()
+            rehearsal.compare_orders()
+    except RefusedTypeError:
+        raise
+    except Exception as error:  # transformers' code may raise anything for what it cannot do
+        raise RefusedTypeError(
+            f"its code does not run on embeddings and positions alone ({first_line(error)})"
+        ) from error
+    return rehearsal.found
+
+
+class _Rehearsal:
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.anatomy, self.found = anatomy, Rehearsed()
+        self.draw = torch.Generator().manual_seed(0)
+        self.hidden_size = anatomy.embedding.weight.shape[1]
+        self.reached: set[nn.Module] = set()
+        self.keys: list[Tensor] = []
+        self.heard: dict[str, Tensor] = {}
+        self.weights = self._weights()
+
+    # ---- what is found out
+
+    def listen(self) -> None:
+        """What attention is asked for, and what becomes of the hidden states."""
+        hidden_of: dict[str, Tensor] = {}
+        with ExitStack() as hooks:
+            for name, base in self.anatomy.bases.items():
+                hear = partial(_hear, hidden_of, name)
+                hooks.enter_context(base.register_forward_hook(hear))
+            hidden = self._random(1, TOKENS, self.hidden_size)
+            logits = self._run("", torch.arange(TOKENS), inputs_embeds=hidden).logits
+        if not self.found.attention:
+            raise RefusedTypeError(NO_INTERFACE)
+        if not hidden_of:
+            raise RefusedTypeError("it is not a model with a head on it")
+        idle = [name for name, module in self.anatomy.linears.items() if module not in self.reached]
+        if idle:
+            raise RefusedTypeError(f"text alone does not reach all of it ('{idle[0]}')")
+        self.found.base = next(name for name in self.anatomy.bases if name in hidden_of)
+        cap = getattr(self.anatomy.model.config.get_text_config(), "final_logit_softcapping", None)
+        taken, product = self.heard["taken"], self.heard["product"]
+        self.found.head = HeadShape.of(hidden_of[self.found.base], taken, product, logits, cap or 0)
+
+    def compare_embeddings(self) -> None:
+        """Token ids and their embeddings lead to the same."""
+        places = torch.arange(TOKENS)
+        tokens = places[None] % self.anatomy.embedding.num_embeddings
+        name = next(name for name, module in self.anatomy.model.named_modules() if module is self.anatomy.embedding)
+        embedded = functional_call(self.anatomy.embedding, self._weights_of(name), (tokens,))
+        by_tokens = self._run(self.found.base, places, input_ids=tokens)[0]
+        if not _same(by_tokens, self._run(self.found.base, places, inputs_embeds=embedded)[0]):
+            raise RefusedTypeError("it takes more of its tokens than one embedding")
+
+    def compare_orders(self) -> None:
+        """Tokens are reordered with their positions, and one of them is another. There are more of them than any table
+        by place in the batch has room for."""
+        tables = [buffer.shape[1] for buffer in self.anatomy.model.buffers() if buffer.dim() == 2 and len(buffer) == 1]
+        count = max([TOKENS, *(size + 1 for size in tables if size < _TABLE)])
+        places = torch.arange(count) % TOKENS
+        others, back = torch.arange(count) != 1, torch.arange(count).flip(0)
+        hidden = self._random(1, count, self.hidden_size)
+        changed = torch.where(others[:, None], hidden, self._random(*hidden.shape))
+        plain = self._run(self.found.base, places, inputs_embeds=hidden)[0]
+        moved = self._run(self.found.base, places[back], inputs_embeds=changed[:, back])[0][:, back]
+        if not _same(plain[:, others], moved[:, others]):
+            raise RefusedTypeError("tokens meet outside of attention, or positions are those of the batch")
+
+    def _run(self, name: str, places: Tensor, **inputs: Any) -> Any:
+        inputs |= {"position_ids": places[None], "use_cache": False}
+        return functional_call(self.anatomy.model.get_submodule(name), self._weights_of(name), kwargs=inputs)
+
+    def _weights_of(self, name: str) -> dict[str, Tensor]:
+        prefix = f"{name}." if name else ""
+        return {key.removeprefix(prefix): value for key, value in self.weights.items() if key.startswith(prefix)}
+
+    # ---- who stands in
+
+    @contextmanager
+    def stood_in(self) -> Iterator[None]:
+        anatomy = self.anatomy
+        replaced: dict[nn.Module, Callable[..., Tensor]] = {
+            module: partial(self._linear, module, *sizes(module)) for module in anatomy.linears.values()
+        }
+        replaced[anatomy.head] = self._head
+        if type(anatomy.embedding) is nn.Embedding:
+            replaced[anatomy.embedding] = partial(_embedded, self.hidden_size)
+        modules = list(anatomy.model.modules())
+        for module, forward in replaced.items():
+            module.forward = forward
+        own = {module: module._parameters for module in replaced}
+        nothing = nn.Parameter(torch.empty(0), requires_grad=False)
+        for module in replaced:
+            module._parameters = {"weight": nothing}  # it may be called and asked for its dtype
+        for module in modules:
+            module.tessera_attention, module.tessera_experts = self._attention, self._experts
+        try:
+            yield
+        finally:
+            for module, parameters in own.items():
+                del module.forward
+                module._parameters = parameters
+            for module in modules:
+                del module.tessera_attention, module.tessera_experts
+
+    def _attention(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
+    ) -> Tensor:
+        if self.anatomy.model.config._attn_implementation != SERVED:
+            if module in self.found.attention:
+                raise RefusedTypeError("a layer attends more than once")
+            if any(key is other for other in self.keys):
+                raise RefusedTypeError("layers share their keys and values")
+            self.keys.append(key)
+            self.found.attention[module] = AttentionCall.of(module, query, key, value, mask, asked)
+        group = query.shape[1] // key.shape[1]
+        own = value.repeat_interleave(group, 1) + 0.3 * key.repeat_interleave(group, 1) + 0.3 * query
+        return own.transpose(1, 2).contiguous()
+
+    def _experts(self, module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        self.found.experts[module] = ids.shape[-1]
+        return hidden * (weights * torch.cos(ids.to(weights.dtype))).sum(-1, keepdim=True).to(hidden.dtype)
+
+    def _linear(self, module: nn.Module, n: int, k: int, x: Tensor) -> Tensor:
+        self.reached.add(module)
+        return _product(n, k, x)
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        product = _product(64, hidden.shape[-1], hidden)
+        self.heard |= {"taken": hidden, "product": product}
+        return product
+
+    # ---- weights
+
+    def _weights(self) -> dict[str, Tensor]:
+        anatomy, found = self.anatomy, {}
+        idle = anatomy.exchanged() | {*anatomy.experts.values()}
+        for name, module in anatomy.model.named_modules():
+            own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            for key, tensor in own if module not in idle else ():
+                if tensor.is_meta:
+                    found[f"{name}.{key}" if name else key] = self._weight(tensor)
+        return found
+
+    def _weight(self, tensor: Tensor) -> Tensor:
+        shape = tuple(tensor.shape)
+        if tensor.numel() > _WHOLE:
+            shape = (*(1 for _ in shape[:-1]), shape[-1])
+        value = 0.75 + 0.25 * self._random(*shape) if tensor.dim() < 2 else self._random(*shape) / math.sqrt(shape[-1])
+        return value.to(torch.float32 if tensor.is_floating_point() else tensor.dtype).expand(tensor.shape)
+
+    def _random(self, *shape: int) -> Tensor:
+        return torch.empty(shape).uniform_(-1.0, 1.0, generator=self.draw)
+
+
+def _hear(into: dict[str, Tensor], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    into[name] = output[0]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def _embedded(n: int, tokens: Tensor) -> Tensor:
+    """[..] -> [.., n]: every token another vector."""
+    return torch.cos((tokens[..., None] + 1.0) * torch.arange(1.0, n + 1.0))
+
+
+def _product(n: int, k: int, x: Tensor) -> Tensor:
+    """[.., k] -> [.., n]: every output another element, with another factor."""
+    at = torch.arange(n)
+    return x[..., (at * 7 + at // k) % k] * torch.cos(at.to(x.dtype))

@@ -1,0 +1,134 @@
+"""What transformers' code does not lead to is refused in one line that names the type and the reason."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from transformers.models.arcee.modeling_arcee import ArceeMLP
+
+from tessera.engine.engine import Engine
+from tessera.errors import ModelError
+from tessera.layers.build import Build
+from tessera.models.refused import RefusedTypeError
+from tessera.models.through_transformers.model import through_transformers
+from tessera.platform.collectives import Alone
+from tessera.platform.ops import BoundOps
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing import ReferencePlatform
+from tests.models.loader.folders import config_only, dummy_config
+
+SIZES = {
+    "vocab_size": 29,
+    "hidden_size": 24,
+    "intermediate_size": 28,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-6,
+    "head_dim": 6,
+}
+
+
+def arcee(**differs):
+    return {**SIZES, "architectures": ["ArceeForCausalLM"], "model_type": "arcee", **differs}
+
+
+def typed(architecture, model_type, **differs):
+    return {**SIZES, "architectures": [architecture], "model_type": model_type, **differs}
+
+
+REFUSED = [
+    (typed("BloomForCausalLM", "bloom", n_layer=2, n_head=4), "it does not take attention from transformers'"),
+    (typed("MambaForCausalLM", "mamba", state_size=4), "it keeps a state beside keys and values"),
+    (typed("Lfm2ForCausalLM", "lfm2", layer_types=["conv", "full_attention"]), "it has layers of conv"),
+    (typed("DeepseekV3ForCausalLM", "deepseek_v3"), "it has latent attention"),
+    (typed("GptOssForCausalLM", "gpt_oss", num_local_experts=2), "it needs attention sinks"),
+    (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead"),
+    (typed("BartForCausalLM", "bart"), "it is the decoder of a model that has an encoder"),
+    (typed("Gemma3nForCausalLM", "gemma3n_text", hidden_size_per_layer_input=4), "it takes more of its tokens than"),
+    (typed("DiffLlamaForCausalLM", "diffllama"), "a layer attends more than once"),
+    (typed("DogeForCausalLM", "doge"), "it makes a mask or bias of attention by itself"),
+    (typed("CTRLLMHeadModel", "ctrl", n_positions="many"), "transformers does not accept its config.json"),
+    (arcee(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "'dynamic' would depend on"),
+    (arcee(architectures=["ArceeModel"]), "'ArceeModel' is not supported; there is"),
+    (arcee(architectures=["OurOwnModel"], model_type="ours", auto_map={"AutoModel": "x.Y"}), "from where none is run"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), REFUSED)
+def test_refused_by_name(tmp_path, config, message):
+    folder = config_only(tmp_path, **config)
+    with pytest.raises(ModelError) as raised:
+        Engine(dummy_config(folder))
+    assert message in str(raised.value)
+    assert f"'{config['architectures'][0]}' is not supported" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_same_without_the_fault_is_served(tmp_path):
+    engine = Engine(dummy_config(config_only(tmp_path, **arcee())))
+    engine.close()
+    assert engine.info.weight_bytes > 0
+
+
+def test_code_in_the_folder_is_not_imported(tmp_path):
+    (tmp_path / "modeling_arcee.py").write_text("raise SystemExit('imported')")
+    names = {"AutoConfig": "modeling_arcee.Config", "AutoModelForCausalLM": "modeling_arcee.Model"}
+    Engine(dummy_config(config_only(tmp_path, **arcee(auto_map=names)))).close()
+    assert not [name for name in sys.modules if name.endswith("modeling_arcee") and "transformers.models" not in name]
+
+
+# ---- what a rehearsal finds ------------------------------------------------------------------------------------------
+
+
+def build(group=None):
+    device = ReferencePlatform().open(0)
+    return Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()], group)
+
+
+def test_one_device_only():
+    group = Alone()
+    group.size = 2
+    with pytest.raises(RefusedTypeError, match="runs on one device"):
+        through_transformers(build(group), arcee(), 16)
+
+
+def test_no_more_positions_than_there_are():
+    with pytest.raises(ModelError, match="max_model_len is 64, but the model has 32 positions"):
+        through_transformers(build(), arcee(), 64)
+
+
+@pytest.mark.parametrize(
+    "mixes",
+    [
+        lambda x: x + torch.roll(x, 1, 1),
+        lambda x: x + x.mean(1, keepdim=True),
+        lambda x: x.cumsum(1),
+        lambda x: x + torch.arange(x.shape[1])[:, None],
+    ],
+    ids=["the token before", "the mean of all", "a sum", "the place in the batch"],
+)
+def test_tokens_that_meet_outside_of_attention(monkeypatch, mixes):
+    forward = ArceeMLP.forward
+    monkeypatch.setattr(ArceeMLP, "forward", lambda self, x: mixes(forward(self, x)))
+    with pytest.raises(RefusedTypeError, match="tokens meet outside of attention"):
+        through_transformers(build(), arcee(), 16)
+
+
+def test_a_head_that_does_more(monkeypatch):
+    from transformers import ArceeForCausalLM
+
+    forward = ArceeForCausalLM.forward
+
+    def changed(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        output.logits = output.logits.square()
+        return output
+
+    monkeypatch.setattr(ArceeForCausalLM, "forward", changed)
+    with pytest.raises(RefusedTypeError, match="changes its logits"):
+        through_transformers(build(), arcee(), 16)

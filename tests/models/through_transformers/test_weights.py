@@ -1,0 +1,83 @@
+"""Checkpoints as they are published: stacked experts apart, names with and without a prefix, tied and transposed
+weights, tensors that stay in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tessera.layers.build import Build
+from tessera.loader.checkpoint import Safetensors
+from tessera.loader.load import fill_slots
+from tessera.models.through_transformers.model import through_transformers
+from tessera.platform.ops import BoundOps
+from tessera.platform.platform import Arena
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing import ReferencePlatform
+from tools.parity.modes import MODES, PLATFORMS, Subject
+from tools.parity.through_transformers import THROUGH_TRANSFORMERS
+
+
+def built(name, dtype="float32"):
+    device = ReferencePlatform().open(0)
+    build = Build(BoundOps(REFERENCE, device), device, dtype, [ReferenceAttention()])
+    config = THROUGH_TRANSFORMERS[name].make().config.to_dict()
+    architecture = type(THROUGH_TRANSFORMERS[name].make()).__name__
+    model = through_transformers(build, {**config, "architectures": [architecture]}, 32)
+    return build, model
+
+
+def parts(build):
+    for slot in build.slots:
+        for name in slot.parts:
+            for join in slot.joins(name):
+                yield from join
+
+
+@pytest.mark.parametrize("name", ["gpt2", "olmoe", "glm4_moe", "phimoe", "vaultgemma", "starcoder2"])
+def test_slots_take_the_whole_checkpoint_and_nothing_else(through, name):
+    folder, _ = through(name)
+    stored = load_file(folder / "model.safetensors")
+    build, _ = built(name)
+    taken = {part.name: part.whole for part in parts(build)}
+    assert taken == {name: tuple(tensor.shape) for name, tensor in stored.items()}
+
+
+def test_names_without_the_prefix(through, tmp_path):
+    folder, answers = through("gpt2")
+    stored = load_file(folder / "model.safetensors")
+    assert any(name.startswith("transformer.") for name in stored)
+    save_file(
+        {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}, tmp_path / "a.safetensors"
+    )
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    compared, _ = MODES["mixed batch"](Subject(tmp_path, PLATFORMS["cpu"], answers[:2]))
+    assert all(one.ok for one in compared)
+
+
+@pytest.mark.parametrize("name", ["starcoder2", "vaultgemma"])
+def test_a_tied_head_is_read_once(through, name):
+    folder, _ = through(name)
+    build, model = built(name)
+    device, arena = ReferencePlatform().open(0), Arena("weights")
+    stored = load_file(folder / "model.safetensors")
+    fill_slots(build.slots, Safetensors(str(folder)), "float32", device, arena, lambda _: None)
+    assert "lm_head.weight" not in stored
+    embedding = getattr(model._embed, "weight", None)
+    embedding = model._embed.slot.tensor if embedding is None else embedding
+    assert model.head.weight["weight"].data_ptr() == embedding.data_ptr()
+    assert arena.nbytes == sum(tensor.nbytes for tensor in stored.values())
+
+
+def test_what_stays_in_float32(through):
+    folder, _ = through("glm4_moe")
+    build, _ = built("glm4_moe", "bfloat16")
+    device = ReferencePlatform().open(0)
+    fill_slots(build.slots, Safetensors(str(folder)), "bfloat16", device, Arena("weights"), lambda _: None)
+    dtypes = {
+        part.name: slot.packed["weight"].dtype for slot in build.slots for join in slot.joins("weight") for part in join
+    }
+    wide = {name for name, dtype in dtypes.items() if dtype == torch.float32}
+    assert wide == {"model.layers.1.mlp.gate.e_score_correction_bias"}

@@ -1,0 +1,176 @@
+"""The table of all causal types that the installed transformers has: native, through its code, or refused and why.
+
+Each type that is not native is built as at load, from the configuration that its class has by default, with few layers:
+the code that decides here is the code that decides there. `--write` puts the table into docs/models.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING
+from transformers.utils import logging
+
+from tessera.errors import TesseraError
+from tessera.layers.build import Build
+from tessera.models.refused import RefusedTypeError
+from tessera.models.through_transformers.model import through_transformers
+from tessera.models.through_transformers.types import causal_types
+from tessera.platform.ops import BoundOps
+from tessera.plugins import load_registry
+from tessera.reference import REFERENCE
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing import ReferencePlatform
+
+PAGE = Path(__file__).parents[1] / "docs/models.md"
+BEGIN, END = "<!-- causal types: python -m tools.causal_types --write -->", "<!-- end of causal types -->"
+NATIVE, THROUGH, REFUSED = "native", "through transformers", "refused"
+LAYERS = 8
+POSITIONS = 16
+
+_TYPICAL: Mapping[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 4,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("sliding_attention", "full_attention")
+        },
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8.0, "rope_theta": 5e5}},
+    "dots1": {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 4},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"] * 4},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+}
+"""What a class leaves out and published models say."""
+
+
+@dataclass(frozen=True)
+class Row:
+    model_type: str
+    architecture: str
+    how: str
+    reason: str = ""
+
+
+def decide(model_type: str, architecture: str, native: frozenset[str]) -> Row:
+    """native: architectures."""
+    if architecture in native:
+        return Row(model_type, architecture, NATIVE)
+    try:
+        built = through_transformers(_build(), typical_config(model_type, architecture), POSITIONS)
+    except RefusedTypeError as refused:
+        return Row(model_type, architecture, REFUSED, str(refused))
+    except TesseraError as error:
+        return Row(model_type, architecture, REFUSED, str(error).rstrip("."))
+    return Row(model_type, architecture, REFUSED if built is None else THROUGH)
+
+
+def typical_config(model_type: str, architecture: str) -> dict[str, Any]:
+    """As a config.json would have it, with LAYERS layers where the class lets itself be cut."""
+    said = _TYPICAL.get(model_type, {})
+    config = _default(model_type, {"num_hidden_layers": LAYERS, **said}) or _default(model_type, said) or said
+    return {**config, "architectures": [architecture], "model_type": model_type}
+
+
+def _default(model_type: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty where the class does not accept it."""
+    try:
+        made: dict[str, Any] = CONFIG_MAPPING[model_type](**said).to_dict()
+    except Exception:  # noqa: BLE001 - a class may raise anything for what it does not accept
+        return {}
+    return made
+
+
+def native_architectures() -> frozenset[str]:
+    return frozenset(entry.name for entry in load_registry().models)
+
+
+def _build() -> Build:
+    device = ReferencePlatform().open(0)
+    return Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()])
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def render(rows: Sequence[Row], version: str) -> str:
+    count = Counter(row.how for row in rows)
+    heading = (
+        f"Of the {len(rows)} causal types of transformers {version}, {count[NATIVE]} are native, {count[THROUGH]} run "
+        f"through transformers' code and {count[REFUSED]} are refused."
+    )
+    table = (f"| {row.model_type} | `{row.architecture}` | {_said(row)} |" for row in rows)
+    lines = [heading, "", "| `model_type` | `architectures` | |", "|---|---|---|", *table]
+    return "\n".join(lines)
+
+
+def _said(row: Row) -> str:
+    return f"refused: {row.reason}" if row.how == REFUSED else row.how
+
+
+def written(page: Path = PAGE) -> str:
+    """What the page says now."""
+    return page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def read_rows(text: str) -> list[Row]:
+    """The rows of a rendered table."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    return [_row(*row) for row in cells[2:]]
+
+
+def _row(model_type: str, architecture: str, said: str) -> Row:
+    how, _, reason = said.partition(": ")
+    return Row(model_type, architecture.strip("`"), how, reason)
+
+
+def write(text: str, page: Path = PAGE) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.causal_types", description=__doc__.partition("\n")[0])
+    parser.add_argument("types", nargs="*", help="model types; default: all")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    options = parser.parse_args(arguments)
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    rows = list(_decided(options.types or causal_types()))
+    text = render(rows, _version())
+    if options.write and not options.types:
+        write(text)
+    else:
+        print(text)
+    return 0
+
+
+def _decided(types: Iterable[str]) -> Iterable[Row]:
+    native, known = native_architectures(), causal_types()
+    for model_type in types:
+        row = decide(model_type, known[model_type], native)
+        sys.stderr.write(f"{row.model_type}: {_said(row)}\n")
+        yield row
+
+
+def _version() -> str:
+    import transformers
+
+    return str(transformers.__version__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Tiny random models of types that run through transformers' code, as different from each other as those are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tools.parity.family import MAX_POSITIONS, Family
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 72,
+    "intermediate_size": 84,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_POSITIONS,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 44}
+_ROUTED = {"n_routed_experts": 6, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+_WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+
+TYPES: dict[str, dict[str, Any]] = {
+    "afmoe": {
+        **_EXPERTS,
+        **_WINDOWS,
+        "num_experts": 5,
+        "num_local_experts": 5,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_dense_layers": 1,
+        "head_dim": 18,
+        "num_shared_experts": 1,
+    },
+    "apertus": {},
+    "arcee": {},
+    "aria_text": {"moe_num_experts": 5, "moe_topk": 2, "moe_num_shared_experts": 1, "head_dim": 12},
+    "beam": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
+    "biogpt": {},
+    "bitnet": {},
+    "cohere": {},
+    "cohere2": {**_WINDOWS, "head_dim": 18},
+    "cohere2_moe": {**_WINDOWS, **_EXPERTS, "num_experts": 5, "head_dim": 18},
+    "ctrl": {"dff": 84, "n_ctx": 96},
+    "cwm": {**_WINDOWS, "head_dim": 18, "bos_token_id": 1},
+    "dots1": {**_EXPERTS, **_ROUTED, "num_attention_heads": 6, "head_dim": 18},
+    "ernie4_5": {"head_dim": 18},
+    "ernie4_5_moe": {**_EXPERTS, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1},
+    "exaone4": {**_WINDOWS},
+    "exaone_moe": {
+        **_WINDOWS,
+        **_EXPERTS,
+        "num_experts": 6,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "head_dim": 18,
+        "mlp_layer_types": ["dense", "sparse"],
+    },
+    "flex_olmo": {"num_experts": 5, "num_experts_per_tok": 2},
+    "gemma4_unified_text": {**_WINDOWS, "head_dim": 18},
+    "glm": {"head_dim": 18},
+    "glm4": {"head_dim": 18},
+    "glm4_moe": {**_EXPERTS, **_ROUTED, "head_dim": 18, "use_qk_norm": True},
+    "gpt2": {"num_hidden_layers": 3},
+    "gpt_bigcode": {},
+    "gpt_neox": {},
+    "granitemoe": {"num_local_experts": 5, "logits_scaling": 3.0, "attention_multiplier": 0.2},
+    "granitemoeshared": {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 52},
+    "helium": {"head_dim": 12},
+    "hunyuan_v1_dense": {"head_dim": 18},
+    "hunyuan_v1_moe": {"num_experts": 5, "moe_topk": 2, "head_dim": 18, "num_shared_expert": 1},
+    "hy_v3": {**_EXPERTS, "num_experts": 5, "head_dim": 18, "first_k_dense_replace": 1, "num_shared_experts": 1},
+    "hyperclovax": {},
+    "jais2": {"head_dim": 12},
+    "jetmoe": {"kv_channels": 18, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "kolibri1": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
+    "laguna": {**_EXPERTS, "num_experts": 5, "head_dim": 18},
+    "mellum": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
+    "minimax_m2": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 18, "rotary_dim": 6},
+    "ministral": {**_WINDOWS, "head_dim": 18},
+    "ministral3": {"head_dim": 18},
+    "moshi": {"ffn_dim": 84, "sliding_window": 9},
+    "nanochat": {},
+    "nemotron": {"head_dim": 18},
+    "olmo": {"clip_qkv": 2.5},
+    "olmo3": {**_WINDOWS},
+    "olmoe": {"num_experts": 5, "num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 84, "word_embed_proj_dim": 72},
+    "persimmon": {"partial_rotary_factor": 0.5},
+    "phi": {},
+    "phimoe": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "qwen2_moe": {**_EXPERTS, "num_experts": 5, "shared_expert_intermediate_size": 52},
+    "seed_oss": {"head_dim": 18},
+    "solar_open": {**_EXPERTS, "n_routed_experts": 6, "head_dim": 18, "n_shared_experts": 1},
+    "stablelm": {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.5},
+    "starcoder2": {"sliding_window": 9},
+    "vaultgemma": {**_WINDOWS, "head_dim": 18, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+}
+"""model_type -> where its configuration differs from _SIZES."""
+
+
+def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
+    def make() -> Any:
+        config = CONFIG_MAPPING[model_type](**{**_SIZES, **differs})
+        model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
+        config._attn_implementation, config._experts_implementation = "eager", "eager"  # noqa: SLF001 - as arguments
+        return model_class(config)
+
+    return make
+
+
+THROUGH_TRANSFORMERS = {name: Family(name, _maker(name, differs)) for name, differs in TYPES.items()}
