@@ -27,6 +27,18 @@ _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _ROUTED = {"n_routed_experts": 6, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 _WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
 
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": MAX_POSITIONS // 4,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
 TYPES: dict[str, dict[str, Any]] = {
     "afmoe": {
         **_EXPERTS,
@@ -87,7 +99,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "mellum": {**_EXPERTS, **_WINDOWS, "num_experts": 5, "head_dim": 18},
     "minimax_m2": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 18, "rotary_dim": 6},
     "ministral": {**_WINDOWS, "head_dim": 18},
-    "ministral3": {"head_dim": 18},
+    "ministral3": {"head_dim": 18, "rope_parameters": _YARN},
     "moshi": {"ffn_dim": 84, "sliding_window": 9},
     "nanochat": {},
     "nemotron": {"head_dim": 18},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tessera.layers.weights import Join, Part, Slot
 from tessera.loader.checkpoint import Source
@@ -21,14 +22,20 @@ def fill_slots(
     """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
     shared. arena counts the bytes."""
     loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
-    counted: set[int] = set()  # by identity: a packed weight need not have an address
+    counted: set[object] = set()
     for number, slot in enumerate(slots):
         slot.fill({name: loader.joined(slot, name) for name in slot.parts})
         for tensor in slot.packed.values():
-            if id(tensor) not in counted:
-                counted.add(id(tensor))
+            memory = _memory_of(tensor)
+            if memory not in counted:
+                counted.add(memory)
                 arena.hold(tensor)
         report(Progress("weights", number + 1, len(slots)))
+
+
+def _memory_of(tensor: Tensor) -> object:
+    """Equal for tensors that share it. Not an address: on the meta device all are 0, and a packed weight has none."""
+    return StorageWeakRef(tensor.untyped_storage()) if tensor.layout == torch.strided else id(tensor)
 
 
 class _Loader:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tessera.config.context import scaled
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.models.refused import RefusedTypeError
@@ -36,9 +37,13 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
         return None
     if build.group.size > 1:
         raise RefusedTypeError("a model through transformers' code runs on one device (--tensor-parallel-size 1)")
-    most = getattr(kind.config, "max_position_embeddings", None)
-    if isinstance(most, int) and 0 < most < max_model_len:
-        raise ModelError(f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that.")
+    positions = getattr(kind.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < max_model_len:
+        _, most = scaled(checkpoint, positions)
+        if most < max_model_len:
+            raise ModelError(
+                f"max_model_len is {max_model_len}, but the model has {most} positions; give at most that."
+            )
     anatomy = Anatomy.of(make_skeleton(kind, torch_dtype(build.dtype)))
     return ThroughTransformers(build, kind.architecture, anatomy, max_model_len)
 
