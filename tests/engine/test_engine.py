@@ -141,10 +141,25 @@ def test_a_default_that_comes_too_late_is_refused(path):
         fill_defaults(fakes.config(), {path: Default(1, "")})
 
 
+class CountedPulse:
+    """Keeps how many steps were begun and ended."""
+
+    def __init__(self):
+        self.begun = self.ended = 0
+
+    def step_begins(self):
+        assert self.begun == self.ended
+        self.begun += 1
+
+    def step_ends(self):
+        self.ended += 1
+
+
 class ScriptedLink:
     """Gives a list of messages at each receive(), then Shutdown; keeps what is sent."""
 
     def __init__(self, *script):
+        self.pulse = CountedPulse()
         self.script = list(script)
         self.sent = []
         self.waits = []
@@ -167,6 +182,7 @@ def test_the_loop_sends_one_report_a_step_and_waits_only_when_idle(engine):
     link = run(engine(), [AddRequests([request(1, max_tokens=3)])], [], [], [], [])
     tokens = [report.progressed.tokens.tolist() for report in link.sent if report.progressed is not None]
     assert tokens == [[token] for token in fakes.answer([1, 2, 3], 3)]
+    assert link.pulse.begun == link.pulse.ended >= 3
     assert link.waits[:4] == [1.0, 0.0, 0.0, 1.0]
     assert all(isinstance(report, Report) for report in link.sent)
 
