@@ -23,8 +23,7 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
     try:
         _until_listening(path, server)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as client:
-            # It listens before it can answer; then it answers.
-            assert client.get("/readyz", timeout=90).status_code == 200
+            _until_ready(client)
             assert path.stat().st_mode & 0o777 == 0o600
             name = client.get("/v1/models").json()["data"][0]["id"]
             answer = client.post("/v1/completions", json={"model": name, "prompt": "abc", "max_tokens": 4}, timeout=30)
@@ -52,3 +51,12 @@ def _until_listening(path: Path, server: subprocess.Popen[bytes]) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError(f"it does not listen, exit code {server.poll()}")
+
+
+def _until_ready(client: httpx.Client) -> None:
+    """It answers 503 while the model loads."""
+    deadline = time.monotonic() + 90
+    while (status := client.get("/readyz").status_code) != 200:
+        assert status == 503
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
