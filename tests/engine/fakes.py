@@ -132,6 +132,7 @@ class FakeExecutor(Executor):
                 raise ZeroDivisionError("a bug in a step")
             if word == f"stop-at-{step.step}":
                 os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(5.0)  # who lets it go on finds it here
             if word == f"hang-at-{step.step}":
                 time.sleep(600)
             if word == f"spin-at-{step.step}":
