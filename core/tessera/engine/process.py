@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import zmq
 
-from tessera import stacks
+from tessera import parent, stacks
 from tessera.engine.engine import Engine
 from tessera.engine.messages import (
     VERSION,
@@ -232,6 +232,7 @@ def main(pipe: BinaryIO) -> int:
     # ends. SIGHUP wakes a stopped process whose parent is gone, and ParentWatch is to end it then.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    parent.go_on_when_it_dies()
     start = read_start(pipe)
     set_up_logging(start.log_level, start.config.log_format)
     stacks.write_on_signal(Path(start.config.folder))

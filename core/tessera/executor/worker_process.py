@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tessera import stacks
+from tessera import parent, stacks
 from tessera.errors import TesseraError
 from tessera.executor.messages import (
     Allocate,
@@ -125,6 +125,7 @@ def main() -> int:
     # executor's end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    parent.go_on_when_it_dies()
     frames = Frames(socket.socket(fileno=int(sys.argv[1])), Order)
     watch = ExecutorWatch(frames.stream)
     watch.start()
