@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
+from tests.models.answers import answers_of
 from tools.parity.families import FAMILIES
-from tools.parity.family import save_model
-from tools.parity.oracle import ask, make_prompts
 
 NUM_PROMPTS = 6
 
@@ -17,16 +14,7 @@ NUM_PROMPTS = 6
 @pytest.fixture(scope="session")
 def oracle(tmp_path_factory):
     """Family's name -> (its checkpoint's folder, the answers)."""
-    known = {}
-
-    def of(family: str) -> tuple[Path, list]:
-        if family not in known:
-            folder = tmp_path_factory.mktemp(family)
-            model = save_model(FAMILIES[family], folder)
-            known[family] = folder, ask(model, make_prompts(model.config.vocab_size, NUM_PROMPTS))
-        return known[family]
-
-    return of
+    return answers_of(FAMILIES, tmp_path_factory, NUM_PROMPTS)
 
 
 @pytest.fixture(autouse=True)

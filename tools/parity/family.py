@@ -3,9 +3,10 @@ put together (q, k and v; gate and up)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +14,20 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 MAX_POSITIONS = 96
 MATRIX_STD = 0.12
+SIZES: Mapping[str, Any] = MappingProxyType(
+    {
+        "vocab_size": 101,
+        "hidden_size": 72,
+        "intermediate_size": 84,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": MAX_POSITIONS,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -29,19 +44,7 @@ class Family:
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
     """fixed_at: the rotary embedding is as transformers has it for texts of this length, whatever length they have. A
     field that is None is left out."""
-    sizes: dict[str, Any] = {
-        "vocab_size": 101,
-        "hidden_size": 72,
-        "intermediate_size": 84,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": MAX_POSITIONS,
-        "tie_word_embeddings": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
+    sizes = {**SIZES, "tie_word_embeddings": False}
 
     def make() -> Any:
         model = model_class(config_class(**{**sizes, **differs}, attn_implementation="eager"))

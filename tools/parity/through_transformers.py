@@ -9,20 +9,8 @@ import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tools.parity.family import MAX_POSITIONS, Family
+from tools.parity.family import MAX_POSITIONS, SIZES, Family
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 101,
-    "hidden_size": 72,
-    "intermediate_size": 84,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_POSITIONS,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _ROUTED = {"n_routed_experts": 6, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 _WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
@@ -117,12 +105,12 @@ TYPES: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": 9},
     "vaultgemma": {**_WINDOWS, "head_dim": 18, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
 }
-"""model_type -> where its configuration differs from _SIZES."""
+"""model_type -> where its configuration differs from SIZES."""
 
 
 def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:
     def make() -> Any:
-        config = CONFIG_MAPPING[model_type](**{**_SIZES, **differs})
+        config = CONFIG_MAPPING[model_type](**{**SIZES, **differs})
         model_class = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
         config._attn_implementation, config._experts_implementation = "eager", "eager"  # noqa: SLF001 - as arguments
         return model_class(config)

@@ -10,8 +10,8 @@ _NEVER = -1
 
 
 def keep_freed_memory() -> None:
-    """Without it, each large activation is mapped anew and zeroed page by page, in every layer of every step: a tenth
-    of a prefill's time. Does nothing on another C library."""
+    """Without it, each large activation is mapped anew and zeroed page by page, in every layer of every step. Does
+    nothing on another C library."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_TRIM_THRESHOLD, _NEVER)

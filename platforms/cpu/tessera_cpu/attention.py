@@ -34,14 +34,14 @@ from tessera_cpu.rotary import Angles, angles, turn
 class Past:
     """The keys of one row or several of them. blocks: of all rows, one after the other. shape: [rows, tokens of their
     blocks]. keys: the most that any row has. stale: places among all tokens that hold nobody's keys, which may be
-    anything, NaN included. back: how far back each key is from each query, [rows, 1, queries, keys]; negative: ahead,
-    or no key. whole: all of that is 0 or more. causal: just the keys that are ahead of a query are not for it."""
+    anything, NaN included. queries: position of each query, [rows, 1, queries, 1]. whole: no key is ahead of a query.
+    causal: just the keys that are ahead of a query are not for it."""
 
     blocks: Tensor
     shape: tuple[int, int]
     keys: int
     stale: Tensor | None
-    back: Tensor
+    queries: Tensor
     whole: bool = False
     causal: bool = False
     masks: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
@@ -60,7 +60,8 @@ class Past:
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """What to add to scores: 0, or minus infinity where a key is not for a query. Made once a launch."""
         if (window, dtype) not in self.masks:
-            seen = self.back >= 0 if window is None else (self.back >= 0) & (self.back < window)
+            back = self.queries - torch.arange(self.keys)
+            seen = back >= 0 if window is None else (back >= 0) & (back < window)
             self.masks[window, dtype] = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
         return self.masks[window, dtype]
 
@@ -134,13 +135,12 @@ def _decode_past(table: Tensor, kv_len: Tensor, keys: list[int], size: int) -> P
     nobodys = (place >= kv_len[:, None]) | (blocks == 0).repeat_interleave(size, dim=1)
     nobodys[:, widest:] = False  # not looked at
     stale = nobodys.flatten().nonzero()[:, 0]
-    back = (kv_len[:, None] - 1 - place)[:, None, None, :widest]
     return Past(
         blocks.flatten(),
         (rows, place.shape[1]),
         widest,
         stale if len(stale) else None,
-        back,
+        (kv_len - 1)[:, None, None, None],
         whole=min(keys) == widest,
     )
 
@@ -149,9 +149,9 @@ def _past(table: Tensor, keys: int, queries: int, size: int) -> Past:
     """Of one row with several queries."""
     blocks = table[: -(-keys // size)]
     given_up = (blocks == 0).repeat_interleave(size).nonzero()[:, 0]
-    back = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)[None, :]
     stale = given_up if len(given_up) else None
-    return Past(blocks, (1, len(blocks) * size), keys, stale, back[None, None], causal=keys == queries)
+    positions = torch.arange(keys - queries, keys)[None, None, :, None]
+    return Past(blocks, (1, len(blocks) * size), keys, stale, positions, causal=keys == queries)
 
 
 class SdpaLayer(HeadsLayer):
