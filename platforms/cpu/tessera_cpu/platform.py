@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice, OpSet, Platform, WorkerSpec
-from tessera_cpu.allocator import keep_freed_memory
+from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.ops import kernels
@@ -31,7 +31,7 @@ class CpuPlatform(Platform):
     def enter_process(self, spec: WorkerSpec) -> None:
         if spec.shared:
             return
-        keep_freed_memory()
+        settle_memory(figures().free)
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
 
