@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tessera.config import build, build_config
+from tessera.config import build_config
 from tessera.engine.async_engine import AsyncEngine
 from tessera.errors import EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
@@ -191,7 +191,7 @@ def test_a_missing_model_is_one_line(tmp_path):
 
 
 def test_without_a_model_it_is_the_demo(folder, monkeypatch):
-    monkeypatch.setattr(build, "demo_folder", lambda: folder)
+    monkeypatch.setattr("tessera.config.model.demo_folder", lambda: folder)
     with LLM(**OPTIONS) as demo:
         assert len(tokens(demo.generate("Hello", GREEDY))[0]) == 8
 
