@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Self
 from tessera.engine.admission import Prompt
 from tessera.engine.beam_search import BeamSearch, first_alternatives
 from tessera.engine.engine import Engine
-from tessera.engine.frontend import FrontEnd, RequestState
+from tessera.engine.frontend import FrontEnd
+from tessera.engine.request_state import RequestState
 from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutput, SamplingParams
 
