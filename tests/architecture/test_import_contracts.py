@@ -32,7 +32,7 @@ BREAKS = [
     (DEVICE, "core/tessera/scheduler/broken.py", "import tessera.reference"),
     (DOTTED_PATH, "core/tessera/engine/broken.py", "import tessera.runner"),
     (DOTTED_PATH, "core/tessera/server/broken.py", "def f():\n    import tessera.reference"),
-    (DOTTED_PATH, "core/tessera/llm.py", "import tessera.loader"),
+    (DOTTED_PATH, "core/tessera/llm/llm.py", "import tessera.loader"),
     (DOTTED_PATH, "core/tessera/executor/base.py", "import tessera.runner"),
     (NOT_UPWARDS, "core/tessera/runner/broken.py", "import tessera.engine"),
     (NOT_UPWARDS, "core/tessera/executor/broken.py", "import tessera.engine"),

@@ -34,7 +34,7 @@ from tessera.platform import (
     Progress,
     Ready,
 )
-from tessera.platform.runner import LayerCache
+from tessera.platform.model import LayerCache
 from tessera.step import Control, ControlResult, Masks, RowLogprobs, SchedulerOutput, StepOutput
 
 VOCAB = 64

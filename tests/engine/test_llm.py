@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from tessera.config import build, build_config
+from tessera.config import build_config
 from tessera.engine.async_engine import AsyncEngine
 from tessera.errors import EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
@@ -107,6 +108,34 @@ def test_a_wrong_prompt_among_many_is_refused_before_anything_runs(llm):
     assert {metric.name: metric.value for metric in llm.get_metrics()}["prompt_tokens"] == before
 
 
+def test_what_is_enqueued_is_answered_in_order_and_once(llm):
+    params = [SamplingParams(temperature=0, max_tokens=number, ignore_eos=True) for number in (5, 2)]
+    expected = tokens(llm.generate(["a", "b", "Hello"], [*params, GREEDY]))
+    ids = llm.enqueue(["a", "b"], params) + llm.enqueue({"prompt": "Hello"}, GREEDY)
+    assert tokens(llm.generate("Hello", GREEDY)) == expected[2:], "a call between leaves it alone"
+    outputs = llm.wait_for_completion()
+    assert tokens(outputs) == expected
+    assert [output.request_id for output in outputs] == ids
+    assert len(set(ids)) == 3
+    assert llm.wait_for_completion() == []
+
+
+def test_of_a_wrong_prompt_among_many_none_is_enqueued(llm):
+    with pytest.raises(RequestError, match=r"prompts\[1\]: .*maximum context length is 128 tokens"):
+        llm.enqueue(["a", "b" * 200], GREEDY)
+    assert llm.wait_for_completion() == []
+
+
+def test_what_was_enqueued_is_forgotten_where_a_wait_is_interrupted(llm, monkeypatch):
+    llm.enqueue("Hello", GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(llm._offline, "_feed", lambda waiting: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            llm.wait_for_completion()
+    assert llm.wait_for_completion() == []
+    assert len(tokens(llm.generate("Hello", GREEDY))[0]) == 8
+
+
 def test_without_parameters_it_takes_the_models_own(llm):
     default = llm.get_default_sampling_params()
     assert (default.temperature, default.top_k, default.max_tokens) == (0.25, 3, 16)
@@ -185,13 +214,34 @@ def test_an_unknown_keyword_names_the_nearest():
         LLM(max_model_length=5)
 
 
+# They say whom a server turns away; an offline call starts no more than the engine takes.
+QUEUE_LIMITS = {"max_waiting", "max_num_queued_tokens"}
+
+
+def test_its_keywords_are_the_engines_flags_and_reach_it(monkeypatch):
+    names = set(inspect.signature(build_config).parameters) - QUEUE_LIMITS
+    given = {name: f"of {name}" for name in names}
+    reached = {}
+
+    def refuse(**flags):
+        reached.update(flags)
+        raise ModelError("seen")
+
+    monkeypatch.setattr("tessera.llm.llm.build_config", refuse)
+    with pytest.raises(ModelError, match="seen"):
+        LLM(**given)
+    assert reached == given
+    with pytest.raises(TypeError, match="max_waiting"):
+        LLM(max_waiting=5)
+
+
 def test_a_missing_model_is_one_line(tmp_path):
     with pytest.raises(ModelError):
         LLM(tmp_path / "nowhere")
 
 
 def test_without_a_model_it_is_the_demo(folder, monkeypatch):
-    monkeypatch.setattr(build, "demo_folder", lambda: folder)
+    monkeypatch.setattr("tessera.config.model.demo_folder", lambda: folder)
     with LLM(**OPTIONS) as demo:
         assert len(tokens(demo.generate("Hello", GREEDY))[0]) == 8
 

@@ -28,7 +28,7 @@ from tessera.platform.ops import HotCall
 from tessera.reference.attention import PagedPlan, ReferenceAttentionLayer
 from tessera.reference.core import Activation, gate
 from tessera.testing import StrictPlatform
-from tessera.testing.strict import StrictAttention
+from tessera.testing.strict.attention import StrictAttention
 
 WIDE_INDICES = Capabilities(("float32",), index_dtype="int64", static_shapes=True, capture=True)
 

@@ -22,8 +22,8 @@ from tessera.layers.norm import AddNorm, Norm, NormLinear
 from tessera.layers.rotary import Rope
 from tessera.platform.attention import Caches, LayerSpec, State
 from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden, LayerCache, ModelFacts
 from tessera.platform.ops import Op
-from tessera.platform.runner import Hidden, LayerCache, ModelFacts
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 101, 72, 88, 6, 2, 12
 WINDOW, EPS, CAP = 10, 1e-6, 1.5

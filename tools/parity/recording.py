@@ -15,7 +15,8 @@ from tessera.engine.engine import Engine
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.runner import CachePlan, Hidden, Model, Progress
+from tessera.platform.model import Hidden, Model
+from tessera.platform.runner import CachePlan, Progress
 from tessera.request import Request
 from tessera.scheduler.progress import Progressed, SchedulerCounters
 from tessera.scheduler.scheduler import Scheduler

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tessera.engine.admission import Prompt
-from tessera.engine.frontend import FrontEnd, RequestState, Update
+from tessera.engine.frontend import FrontEnd, Update
 from tessera.engine.life import EngineLife
 from tessera.engine.messages import AbortRequests, AddRequests, ControlAnswer, ControlRequest, EngineInfo, Report
 from tessera.engine.metrics import EngineMetrics
+from tessera.engine.request_state import RequestState
 from tessera.engine.spawn import SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervision, Supervisor
 from tessera.errors import EngineDeadError, RequestError

@@ -11,68 +11,15 @@ from tessera.engine.admission import Admission, Prompt
 from tessera.engine.completion import Completion
 from tessera.engine.logprobs import PromptLogprobs
 from tessera.engine.metrics import EngineMetrics
+from tessera.engine.request_state import RequestState
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
-from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.request import Request, RequestMetrics, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.scheduler.progress import Finished, KeyScored, Progressed, Started
     from tessera.step import RowLogprobs
     from tessera.text import Tokenizer
-
-
-class RequestState:
-    """A prompt and its answers as they grow. Whoever reads takes what is new when it can: a slow reader finds more at
-    once and holds nobody up."""
-
-    def __init__(
-        self,
-        request_id: str,
-        params: SamplingParams,
-        prompt: str | None,
-        prompt_ids: list[int],
-        requests: list[Request],
-        completions: list[Completion],
-        prompt_logprobs: PromptLogprobs | None,
-    ) -> None:
-        self.request_id = request_id
-        self.prompt = prompt
-        self.prompt_token_ids = prompt_ids
-        self.requests = requests
-        self.completions = completions
-        self.prompt_logprobs = prompt_logprobs
-        self.num_cached_tokens = 0
-        self.error: TesseraError | None = None
-        self.given = False
-        """A reader has had some of it: another engine's answer is no answer any more."""
-        self.params = params
-        self.num_unfinished = len(completions)
-
-    @property
-    def finished(self) -> bool:
-        return self.num_unfinished == 0
-
-    def take(self) -> RequestOutput | None:
-        """What its output_kind has to say since it was last taken; None where there is nothing. Raises what ended the
-        request."""
-        if self.error is not None:
-            raise self.error
-        kind = self.params.output_kind
-        changed = [completion for completion in self.completions if completion.due]
-        if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
-            return None
-        self.given = True
-        given = changed if kind is RequestOutputKind.DELTA else self.completions
-        return RequestOutput(
-            request_id=self.request_id,
-            prompt=self.prompt,
-            prompt_token_ids=self.prompt_token_ids,
-            outputs=[completion.take() for completion in given],
-            finished=self.finished,
-            num_cached_tokens=self.num_cached_tokens,
-            metrics=_merged([completion.times for completion in self.completions]),
-            prompt_logprobs=None if self.prompt_logprobs is None else self.prompt_logprobs.take(kind),
-        )
 
 
 @dataclass
@@ -278,19 +225,6 @@ class FrontEnd:
         reason = completion.finish_reason
         assert reason is not None
         self.metrics.finished(reason, completion.times, num_prompt, len(completion.token_ids), now)
-
-
-def _merged(times: list[RequestMetrics]) -> RequestMetrics:
-    """Of all answers: when the first of them began, and the last had its last token."""
-    first = times[0]
-    if len(times) == 1:
-        return RequestMetrics(first.arrival, first.first_scheduled, first.first_token, first.last_token)
-    return RequestMetrics(
-        arrival=first.arrival,
-        first_scheduled=min((t.first_scheduled for t in times if t.first_scheduled), default=0.0),
-        first_token=min((t.first_token for t in times if t.first_token), default=0.0),
-        last_token=max(t.last_token for t in times),
-    )
 
 
 def _by_key(progressed: Progressed) -> Iterator[tuple[int, Sequence[int]]]:

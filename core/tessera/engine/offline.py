@@ -3,11 +3,12 @@ Ctrl-C."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Self
 from tessera.engine.admission import Prompt
 from tessera.engine.beam_search import BeamSearch, first_alternatives
 from tessera.engine.engine import Engine
-from tessera.engine.frontend import FrontEnd, RequestState
+from tessera.engine.frontend import FrontEnd
+from tessera.engine.request_state import RequestState
 from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutput, SamplingParams
 
@@ -28,9 +30,9 @@ Done = Callable[[RequestOutput], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One prompt of a call, and its place in the result."""
+    """One prompt, and the id that its answer has."""
 
-    index: int
+    request_id: str
     prompt: Prompt
     params: SamplingParams
     priority: int
@@ -46,8 +48,12 @@ class OfflineEngine:
         self._unusable: str | None = None
         self._closed = False
         self._one_call = threading.Lock()
-        self._numbers = 0
+        self._numbers = itertools.count()
         self._abort_asked = False
+
+    def job(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Job:
+        """For run(), once; may be made on any thread."""
+        return Job(str(next(self._numbers)), prompt, params, priority)
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
         """The answers in the order of the jobs; hears of each as it is done. Raises EngineStepError, EngineDeadError,
@@ -66,10 +72,7 @@ class OfflineEngine:
         going = list(searches)
         while going:
             asked = [(search, ids) for search in going for ids in search.asks()]
-            jobs = [
-                Job(index, self.front.prepare(ids, search.sampling), search.sampling, 0)
-                for index, (search, ids) in enumerate(asked)
-            ]
+            jobs = [self.job(self.front.prepare(ids, search.sampling), search.sampling) for search, ids in asked]
             answers = iter(self.run(jobs, _unheard))
             for search in going:
                 search.advance([first_alternatives(next(answers).outputs[0].logprobs) for _ in search.asks()])
@@ -103,29 +106,23 @@ class OfflineEngine:
 
     def _run(self, jobs: Sequence[Job], interrupt: HeldInterrupt, done: Done) -> list[RequestOutput]:
         waiting = deque(jobs)
-        places: dict[str, int] = {}
-        outputs: dict[int, RequestOutput] = {}
+        outputs: dict[str, RequestOutput] = {}
         while len(outputs) < len(jobs):
             if self._abort_asked:
-                outputs |= self._aborted(waiting, places)
+                outputs |= self._aborted([job for job in jobs if job.request_id not in outputs])
                 break
-            self._feed(waiting, places)
+            self._feed(waiting)
             for state in self._step():
                 output = state.take()
                 if output is not None:
-                    outputs[places[state.request_id]] = output
+                    outputs[state.request_id] = output
                     done(output)
             interrupt.check()
-        return [outputs[job.index] for job in jobs]
+        return [outputs[job.request_id] for job in jobs]
 
-    def _aborted(self, waiting: Sequence[Job], places: Mapping[str, int]) -> dict[int, RequestOutput]:
-        """What there is of the jobs that have not ended, and of those that did not begin."""
-        begun = {index: self.front.find(request_id) for request_id, index in places.items()}
-        ended = {index: self._end(state) for index, state in begun.items() if state is not None}
-        for job in waiting:
-            state = self.front.submit(job.prompt, job.params, "not begun", arrival=time.monotonic())
-            ended[job.index] = self._end(state)
-        return ended
+    def _aborted(self, jobs: Sequence[Job]) -> dict[str, RequestOutput]:
+        """What there is of jobs that have not ended, the last of which did not begin."""
+        return {job.request_id: self._end(self.front.find(job.request_id) or self._submit(job)) for job in jobs}
 
     def _end(self, state: RequestState) -> RequestOutput:
         self._engine.abort(self.front.drop(state, time.monotonic()))
@@ -133,24 +130,25 @@ class OfflineEngine:
         assert output is not None, "a state that was dropped has something to say"
         return output
 
-    def _feed(self, waiting: deque[Job], places: dict[str, int]) -> None:
+    def _feed(self, waiting: deque[Job]) -> None:
         """As many as the next steps may start; the others would only take memory."""
         scheduler = self.config.scheduler
         room = min(scheduler.max_num_seqs, scheduler.max_waiting) - self._engine.stats.num_waiting
         while waiting and room >= waiting[0].params.n:
             job = waiting.popleft()
             room -= job.params.n
-            self._add(job, places)
+            self._add(job)
         if waiting and not self._engine.has_work:
-            self._add(waiting.popleft(), places)
+            self._add(waiting.popleft())
 
-    def _add(self, job: Job, places: dict[str, int]) -> None:
-        request_id = str(self._numbers)
-        self._numbers += 1
-        places[request_id] = job.index
-        state = self.front.submit(job.prompt, job.params, request_id, arrival=time.monotonic(), priority=job.priority)
-        for request in state.requests:
+    def _add(self, job: Job) -> None:
+        for request in self._submit(job).requests:
             self._engine.add(request)
+
+    def _submit(self, job: Job) -> RequestState:
+        return self.front.submit(
+            job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority
+        )
 
     def _step(self) -> list[RequestState]:
         progressed = self._engine_step()

@@ -12,8 +12,9 @@ import msgspec
 from tessera.arrays import decoder, encoder
 from tessera.config import EngineConfig
 from tessera.platform.attention import CacheSpec, KVLayout
+from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
-from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, ModelFacts
+from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
 MAX_FRAME = 1 << 30

@@ -12,20 +12,12 @@ import numpy as np
 from tessera.arrays import Array, int32
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
+from tessera.kvcache.sharing import SharedWrite, Sharing
 from tessera.kvcache.tables import BlockTables
 from tessera.platform.runner import CachePlan
 from tessera.step import BlockCopy, BlockDelta
 
 NO_LIMIT = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True)
-class SharedWrite:
-    """A row would write into block `index` of its table, which others hold too."""
-
-    group: int
-    row: int
-    index: int
 
 
 @dataclass(frozen=True)
@@ -64,8 +56,8 @@ class KVCacheManager:
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
         self.covered = np.zeros(plan.num_rows, dtype=np.int32)
-        self._forked = np.zeros(plan.num_rows, dtype=bool)
-        self._copies: list[list[tuple[int, int]]] = [[] for _ in plan.groups]
+        sizes = [(group, plan.groups[group].block_size) for group in self._growing]
+        self._sharing = Sharing(plan.num_rows, self.pools, self.tables, sizes)
 
     def _forgetter(self, group: int) -> Callable[[int], None] | None:
         return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
@@ -164,7 +156,7 @@ class KVCacheManager:
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
         self._open(row)
-        self._forked[[source, row]] = True
+        self._sharing.forked[[source, row]] = True
 
     def _begin(self, group: int, row: int, blocks: Array) -> None:
         if len(blocks):
@@ -186,7 +178,7 @@ class KVCacheManager:
 
     def wanting(self, rows: Array, ends: Array) -> Array:
         """Which rows need something before they can write up to ends, as a mask."""
-        wanting: Array = (ends > self.covered[rows]) | self._forked[rows]
+        wanting: Array = (ends > self.covered[rows]) | self._sharing.forked[rows]
         return wanting
 
     def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
@@ -194,8 +186,7 @@ class KVCacheManager:
         needy = self.wanting(rows, ends)
         if not needy.any():
             return None
-        forked = self._forked[rows]
-        copies = self._shared_writes(rows[forked], starts[forked]) if forked.any() else ()
+        copies = self._sharing.writes(rows, starts)
         rows, starts, ends = rows[needy], starts[needy], ends[needy]
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         growth = []
@@ -209,50 +200,22 @@ class KVCacheManager:
             blocks[copy.group] += 1
         return Demand(blocks, rows, starts, tuple(growth), copies)
 
-    def _shared_writes(self, rows: Array, starts: Array) -> tuple[SharedWrite, ...]:
-        """Who is leaving still holds its blocks: what it wrote may become known when its last step retires. All that
-        sharers have in common ends before what each of them writes next, so only the block of the next token can be
-        shared. The last of its holders to write into it may keep it."""
-        copies = []
-        for group in self._growing:
-            pool, size = self.pools[group], self._groups[group].block_size
-            holders: dict[int, int] = {}
-            for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
-                blocks, index = self.tables.of(group, row), start // size
-                if index < len(blocks):
-                    block = int(blocks[index])
-                    left = holders.setdefault(block, int(pool.ref_count[block]))
-                    if left > 1:
-                        copies.append(SharedWrite(group, row, index))
-                        holders[block] = left - 1
-        return tuple(copies)
-
     def allocate_slots(self, demand: Demand) -> None:
         """Gives the blocks; there must be as many free."""
-        for copy in demand.copies:
-            self._copy(copy)
+        for write in demand.copies:
+            self._sharing.copy(write)
         for row, start in zip(demand.rows.tolist(), demand.starts.tolist(), strict=True):
-            if self._forked[row]:
+            if self._sharing.forked[row]:
                 self._settle(row, start)
         for group, (rows, counts) in zip(self._growing, demand.growth, strict=True):
             if len(rows):
                 self.tables.append(group, rows, counts, self.pools[group].allocate(int(counts.sum())))
         self._cover(demand.rows)
 
-    def _copy(self, copy: SharedWrite) -> None:
-        """The row's own copy in the place of a shared block, whose content is needed until the step that copies it has
-        retired. Copies of a step are made all at once, so a copy of a copy is made of what that one is made of."""
-        shared = int(self.tables.of(copy.group, copy.row)[copy.index])
-        copies = self._copies[copy.group]
-        source = next((source for source, target in copies if target == shared), shared)
-        target = self.pools[copy.group].exchange(shared, source)
-        self.tables.replace(copy.group, copy.row, copy.index, target)
-        copies.append((source, target))
-
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was
         known for."""
-        self._forked[row] = False
+        self._sharing.forked[row] = False
         for group in self._growing:
             index = start // self._groups[group].block_size
             blocks = self.tables.of(group, row)
@@ -262,19 +225,11 @@ class KVCacheManager:
     def take_changes(self) -> tuple[list[BlockDelta], list[BlockCopy]]:
         """What changed in the tables since the last call, and copies to make before anything is written. free_copied()
         must follow for the copies."""
-        copies = []
-        for group, pairs in enumerate(self._copies):
-            if pairs:
-                sources, targets = zip(*pairs, strict=True)
-                copies.append(BlockCopy(group, int32(sources), int32(targets)))
-                pairs.clear()
-        return self.tables.take_changes(), copies
+        return self.tables.take_changes(), self._sharing.take_copies()
 
     def free_copied(self, copies: Sequence[BlockCopy]) -> None:
         """The step that made these copies has retired."""
-        for copy in copies:
-            for source in copy.sources.tolist():
-                self.pools[copy.group].copied(source)
+        self._sharing.free_copied(copies)
 
     # ---- a row goes --------------------------------------------------------------------------------------------------
 
@@ -300,7 +255,7 @@ class KVCacheManager:
             pool.free(self.tables.held(group, row)[::-1].copy())
         self.tables.clear(row)
         self.covered[row] = 0
-        self._forked[row] = False
+        self._sharing.forked[row] = False
 
     # ---- what blocks are known for -----------------------------------------------------------------------------------
 
@@ -322,7 +277,7 @@ class KVCacheManager:
         unused = np.ones(len(self.covered), dtype=bool)
         unused[list(rows)] = False
         assert not self.covered[unused].any(), "a row that is not in use has room"
-        assert not self._forked[unused].any(), "a row that is not in use shares blocks"
+        assert not self._sharing.forked[unused].any(), "a row that is not in use shares blocks"
         for group, pool in enumerate(self.pools):
             blocks, starts, counts = self.tables.blocks[group], self.tables.starts[group], self.tables.counts[group]
             assert not starts[unused].any(), "a row that is not in use has a window"

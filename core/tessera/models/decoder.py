@@ -17,7 +17,7 @@ from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.qkv import APART, Layout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.runner import Hidden, LayerCache, ModelFacts
+from tessera.platform.model import Hidden, LayerCache, ModelFacts
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from tessera.platform.launch import (
     StepRules,
     StepShape,
 )
+from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts
 from tessera.platform.ops import (
     ActivationSpec,
     AddLayerNormSpec,
@@ -107,13 +108,9 @@ from tessera.platform.runner import (
     CachePlan,
     Column,
     Feature,
-    Hidden,
     InputBatch,
-    LayerCache,
     LoadedModel,
     MemoryBudget,
-    Model,
-    ModelFacts,
     ModelRunner,
     Progress,
     RunnerServices,

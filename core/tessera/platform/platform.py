@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from tessera.platform.collectives import Communicator
     from tessera.platform.graph import GraphRunner
     from tessera.platform.launch import Resource, ShapePolicy, StepRules
+    from tessera.platform.model import ModelFacts
     from tessera.platform.ops import OpSet
     from tessera.platform.quantization import Scheme
-    from tessera.platform.runner import ModelFacts, ModelRunner, RunnerServices
+    from tessera.platform.runner import ModelRunner, RunnerServices
 
 Tensor = Any  # the device's own: torch's, or another library's
 Reason = str  # "Reason | None": None means yes, a text says why not

@@ -1,4 +1,4 @@
-"""The model and who runs it: op depth uses core's runner, runner depth brings its own."""
+"""Who runs a model on a device: op depth uses core's runner, runner depth brings its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tessera.arrays import Array
-from tessera.platform.attention import AttentionBackend, Caches, CacheSpec, KVLayout
+from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
 from tessera.platform.launch import Launch
-from tessera.platform.ops import LogitsSampleSpec, OpSet, Packed, SampleSpec
+from tessera.platform.model import Model, ModelFacts
+from tessera.platform.ops import OpSet
 from tessera.platform.platform import Device, Future, Tensor
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
@@ -20,80 +21,6 @@ if TYPE_CHECKING:
 
 Artifacts = MutableMapping[str, bytes]
 """What warm-up may keep between runs (tuning results, compiled code), by name."""
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """What a layer keeps. layer: its number among all layers that keep something."""
-
-    layer: int
-    spec: CacheSpec
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere.
-    prefix_cacheable: what it keeps of a prefix is addressed by block. unsplittable: prompt spans of encoder items must
-    be computed in one piece. notes: choices that were made in building it, a line each."""
-
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    max_positions: int
-    dtype: str
-    caches: tuple[LayerCache, ...]
-    num_parameters: int = 0
-    chunkable: bool = True
-    prefix_cacheable: bool = True
-    encoder_tokens: int = 0
-    unsplittable: bool = False
-    tasks: tuple[str, ...] = ("generate",)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass
-class Hidden:
-    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden
-    states of chosen layers."""
-
-    last: Tensor
-    residual: Tensor | None = None
-    taps: tuple[Tensor, ...] = ()
-
-    def at(self, tokens: Tensor) -> Hidden:
-        """Those of some tokens [S]."""
-        residual = None if self.residual is None else self.residual[tokens]
-        return Hidden(self.last[tokens], residual, tuple(tap[tokens] for tap in self.taps))
-
-
-class SamplingHead(Protocol):
-    """The way from hidden states to logits, for sampling as one composite."""
-
-    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec: ...
-
-    @property
-    def weight(self) -> Packed: ...
-
-
-class Model(Protocol):
-    """Between token ids and logits a model calls only ops, mixers and views."""
-
-    facts: ModelFacts
-
-    @property
-    def head(self) -> SamplingHead: ...
-
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
-        """[T] -> [T, hidden]."""
-
-    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden: ...
-
-    def finish(self, hidden: Hidden) -> Tensor:
-        """Hidden states of tokens that sample, normed: [S, hidden]."""
-
-    def logits(self, rows: Tensor) -> Tensor:
-        """[S, hidden] -> [S, vocabulary], of the model's dtype."""
 
 
 @dataclass(frozen=True)

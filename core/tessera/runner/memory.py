@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from tessera.config import EngineConfig
 from tessera.errors import MemoryBudgetError
+from tessera.platform.model import ModelFacts
 from tessera.platform.platform import MemoryFigures
-from tessera.platform.runner import MemoryBudget, ModelFacts
+from tessera.platform.runner import MemoryBudget
 
 HOST_CACHE_LIMIT = 4 << 30
 HOST_CACHE_SHARE = 0.4

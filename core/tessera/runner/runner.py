@@ -17,6 +17,7 @@ from tessera.loader.load import fill_slots
 from tessera.platform.attention import AttentionBackend, KVLayout, Plan
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import ExactShapes, Launch, LaunchKey, ShapePolicy
+from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import (
     Artifacts,
@@ -24,7 +25,6 @@ from tessera.platform.runner import (
     CachePlan,
     LoadedModel,
     MemoryBudget,
-    Model,
     ModelRunner,
     Progress,
 )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.platform.launch import Launch
+from tessera.platform.model import Model
 from tessera.platform.ops import (
     BoundOps,
     EditLogitsSpec,
@@ -23,7 +24,7 @@ from tessera.platform.ops import (
     SampleSpec,
     SamplingRows,
 )
-from tessera.platform.runner import Feature, Model
+from tessera.platform.runner import Feature
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.logits import LogitsEditor
 from tessera.runner.sampling_columns import Asks, SamplingColumns

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.platform.model import Model
 from tessera.platform.ops import HotCall, LogprobsSpec
 from tessera.platform.platform import Device, Future
-from tessera.platform.runner import Model
 from tessera.runner.batch import InputBatch
 from tessera.runner.launch import Prepared
 from tessera.step import ScoredTokens

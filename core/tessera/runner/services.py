@@ -19,9 +19,10 @@ from tessera.loader.checkpoint import Dummy, Safetensors, Source
 from tessera.models.refused import RefusedTypeError
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
+from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
 from tessera.platform.platform import Capabilities, Device, Platform
-from tessera.platform.runner import CachePlan, Feature, Model, ModelFacts
+from tessera.platform.runner import CachePlan, Feature
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.reference import REFERENCE

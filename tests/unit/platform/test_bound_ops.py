@@ -252,7 +252,7 @@ def test_a_name_that_is_no_op_is_refused_with_those_that_are() -> None:
 
 def test_a_dead_name_says_what_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert REPLACED_OPS == {}
-    monkeypatch.setattr("tessera.platform.ops.REPLACED_OPS", {"silu_and_mul": "gate"})
+    monkeypatch.setattr("tessera.platform.ops.table.REPLACED_OPS", {"silu_and_mul": "gate"})
     with pytest.raises(PlatformError, match="op 'silu_and_mul' no longer exists; gate replaced it"):
         replace(REFERENCE, silu_and_mul=doubled)
 

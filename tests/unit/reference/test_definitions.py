@@ -29,7 +29,8 @@ from tessera.reference.attention import ReferenceAttention
 from tessera.testing import HostReads, StrictPlatform
 from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
 from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
-from tessera.testing.strict import BLOCK_SIZE, Current, StrictAttention
+from tessera.testing.strict.attention import BLOCK_SIZE, StrictAttention
+from tessera.testing.strict.graphs import Current
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
 CASES = [pytest.param(case, id=str(number)) for number, case in enumerate(attention_cases())]

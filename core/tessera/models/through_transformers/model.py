@@ -21,8 +21,8 @@ from tessera.models.through_transformers.surgery import exchange
 from tessera.models.through_transformers.types import find_type
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden, LayerCache, ModelFacts
 from tessera.platform.ops import LogitsSampleSpec, Packed, SampleSpec
-from tessera.platform.runner import Hidden, LayerCache, ModelFacts
 from tessera.reference.dtypes import torch_dtype
 from tessera.reference.sampling import bind_finish
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import inspect
-import time
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from tqdm import tqdm  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
 from tessera.config import build_config
 from tessera.engine.admission import Prompt
@@ -21,11 +18,10 @@ from tessera.engine.engine import Engine
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
+from tessera.llm.given import PromptInput, conversations, for_each, prompts_of, unknown_keyword
+from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput, RequestOutputKind, SamplingParams
 from tessera.text import ChatTemplate, Tokenizer
-
-PromptInput = str | Sequence[int] | Mapping[str, Any]
-MakeBar = Callable[..., Any]
 
 
 class LLM:
@@ -60,6 +56,7 @@ class LLM:
         max_num_batched_tokens: int | None = None,
         enable_chunked_prefill: bool | None = None,
         scheduling_policy: str | None = None,
+        watermark: float | None = None,
         threads: int | None = None,
         steps_in_flight: int | None = None,
         enforce_eager: bool = False,
@@ -73,7 +70,7 @@ class LLM:
         **unknown: Any,
     ) -> None:
         if unknown:
-            raise TypeError(_unknown_keyword(next(iter(unknown)), LLM.__init__))
+            raise TypeError(unknown_keyword(next(iter(unknown)), LLM.__init__))
         config = build_config(
             model=None if model is None else str(model),
             tokenizer=None if tokenizer is None else str(tokenizer),
@@ -95,6 +92,7 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             enable_chunked_prefill=enable_chunked_prefill,
             scheduling_policy=scheduling_policy,
+            watermark=watermark,
             threads=threads,
             steps_in_flight=steps_in_flight,
             enforce_eager=enforce_eager or None,
@@ -109,6 +107,8 @@ class LLM:
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
         self._tokenizer = Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
         self._offline = OfflineEngine(Engine(dataclasses.replace(config, embedded=True)), self._tokenizer)
+        self._enqueued: list[Job] = []
+        self._enqueuing = threading.Lock()
 
     def generate(
         self,
@@ -122,8 +122,29 @@ class LLM:
         """The answers, in the order of the prompts. A prompt is a text, token ids, {"prompt": text} or
         {"prompt_token_ids": ids}; sampling_params: one for all, or one for each. Raises RequestError before anything
         runs, EngineStepError where a step fails."""
-        given = _prompts(prompts, prompt_token_ids)
-        return self._generate(given, sampling_params, use_tqdm=use_tqdm, priority=priority, add_special_tokens=True)
+        jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority)
+        return self._answers(jobs, use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] | None = None,
+    ) -> list[str]:
+        """Keeps prompts, as generate() takes them, for wait_for_completion(); nothing is computed before. Returns the
+        request_id of each one's answer. Raises RequestError, and keeps none of them then."""
+        jobs = self._jobs(prompts_of(prompts, None), sampling_params, priority)
+        with self._enqueuing:
+            self._enqueued += jobs
+        return [job.request_id for job in jobs]
+
+    def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
+        """Computes all that was enqueued since the last call: the answers, in that order. It is enqueued no more, even
+        where this fails. Raises EngineStepError where a step fails."""
+        with self._enqueuing:
+            jobs, self._enqueued = self._enqueued, []
+        return self._answers(jobs, use_tqdm)
 
     def chat(
         self,
@@ -149,9 +170,9 @@ class LLM:
                 continue_final_message=continue_final_message,
                 template_kwargs=chat_template_kwargs,
             )
-            for conversation in _conversations(messages)
+            for conversation in conversations(messages)
         ]
-        return self._generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=None, add_special_tokens=False)
+        return self._answers(self._jobs(prompts, sampling_params, None, add_special_tokens=False), use_tqdm)
 
     def beam_search(
         self,
@@ -166,7 +187,7 @@ class LLM:
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
         prepared = [
             self._prepared(index, prompt, asked, add_special_tokens=True)
-            for index, prompt in enumerate(_prompts(prompts, None))
+            for index, prompt in enumerate(prompts_of(prompts, None))
         ]
         searches = [BeamSearch(prompt.ids.tolist(), params, eos, prompt.max_tokens) for prompt in prepared]
         with ProgressBar(len(searches), use_tqdm) as bar:
@@ -208,24 +229,26 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _generate(
+    def _jobs(
         self,
         prompts: Sequence[str | Sequence[int]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        *,
-        use_tqdm: bool | MakeBar,
         priority: int | Sequence[int] | None,
-        add_special_tokens: bool,
-    ) -> list[RequestOutput]:
+        *,
+        add_special_tokens: bool = True,
+    ) -> list[Job]:
+        """A job a prompt, all of them checked."""
         self._offline.check_usable()
-        params = _for_each(
+        params = for_each(
             "sampling_params", sampling_params or self.get_default_sampling_params(), SamplingParams, len(prompts)
         )
-        priorities = _for_each("priority", priority or 0, int, len(prompts))
-        jobs = [
-            Job(index, self._prepared(index, prompt, own, add_special_tokens), _whole(own), rank)
+        priorities = for_each("priority", priority or 0, int, len(prompts))
+        return [
+            self._offline.job(self._prepared(index, prompt, own, add_special_tokens), _whole(own), rank)
             for index, (prompt, own, rank) in enumerate(zip(prompts, params, priorities, strict=True))
         ]
+
+    def _answers(self, jobs: Sequence[Job], use_tqdm: bool | MakeBar) -> list[RequestOutput]:
         with ProgressBar(len(jobs), use_tqdm) as bar:
             return self._offline.run(jobs, bar.add)
 
@@ -237,100 +260,6 @@ class LLM:
             return self._offline.front.prepare(prompt, params, add_special_tokens=add_special_tokens)
         except RequestError as error:
             raise RequestError(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
-
-
-class ProgressBar:
-    """How many prompts are done, and how fast tokens went in and came out."""
-
-    def __init__(self, total: int, use_tqdm: bool | MakeBar) -> None:
-        make = tqdm if use_tqdm is True else use_tqdm
-        self._bar = (
-            make(total=total, desc="Processed prompts", dynamic_ncols=True, postfix=_speed(0, 0, 1))
-            if make and total
-            else None
-        )
-        self._begin = time.monotonic()
-        self._tokens_in = 0
-        self._tokens_out = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def add(self, output: RequestOutput) -> None:
-        """One prompt is done."""
-        if self._bar is None:
-            return
-        self._tokens_in += len(output.prompt_token_ids)
-        self._tokens_out += sum(len(completion.token_ids) for completion in output.outputs)
-        self._bar.postfix = _speed(self._tokens_in, self._tokens_out, time.monotonic() - self._begin)
-        self._bar.update(1)
-
-    def ended(self, search: BeamSearch) -> None:
-        """The beams of a prompt are found."""
-        if self._bar is None:
-            return
-        self._tokens_in += len(search.prompt)
-        self._tokens_out += search.num_tokens
-        self._bar.postfix = _speed(self._tokens_in, self._tokens_out, time.monotonic() - self._begin)
-        self._bar.update(1)
-
-
-def _speed(tokens_in: int, tokens_out: int, seconds: float) -> str:
-    return f"est. speed input: {tokens_in / seconds:.2f} toks/s, output: {tokens_out / seconds:.2f} toks/s"
-
-
-# ---- what a caller may write ------------------------------------------------
-
-
-def _unknown_keyword(name: str, function: Callable[..., Any]) -> str:
-    known = [
-        p.name for p in inspect.signature(function).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"LLM() got an unexpected keyword argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-
-
-def _prompts(
-    prompts: PromptInput | Sequence[PromptInput] | None,
-    prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-) -> list[str | Sequence[int]]:
-    if (prompts is None) == (prompt_token_ids is None):
-        raise RequestError("Give either prompts or prompt_token_ids.", param="prompts")
-    given: Any = prompts if prompts is not None else prompt_token_ids
-    one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence) or _is_ids(given)
-    return [_prompt(prompt) for prompt in ([given] if one else given)]
-
-
-def _prompt(given: Any) -> str | Sequence[int]:
-    if isinstance(given, Mapping):
-        known = [name for name in ("prompt_token_ids", "prompt") if given.get(name) is not None]
-        if not known:
-            raise RequestError('A prompt as a dictionary has "prompt" or "prompt_token_ids".', param="prompts")
-        given = given[known[0]]
-    if isinstance(given, str) or (isinstance(given, Sequence) and not isinstance(given, bytes)):
-        return given
-    raise RequestError(f"A prompt is a text or a list of token ids, not {type(given).__name__}.", param="prompts")
-
-
-def _is_ids(given: Sequence[Any]) -> bool:
-    return len(given) > 0 and all(isinstance(one, int) for one in given)
-
-
-def _conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:
-    return [messages] if len(messages) > 0 and isinstance(messages[0], Mapping) else list(messages)
-
-
-def _for_each(name: str, given: Any, kind: type, count: int) -> list[Any]:
-    many = [given] * count if isinstance(given, kind) else list(given)
-    if len(many) != count:
-        raise RequestError(f"There are {count} prompts, but {len(many)} {name}.", param=name)
-    return many
 
 
 def _whole(params: SamplingParams) -> SamplingParams:

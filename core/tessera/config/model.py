@@ -1,0 +1,128 @@
+"""Which model is served: its folder, fetched from the hub where need be, its tokenizer, and what its files say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, names_in, read_checkpoint
+from tessera.config.checks import MAX_TOKENS, one_of, within
+from tessera.config.engine import ModelConfig
+from tessera.config.generation import generation_folder, sampling_defaults
+from tessera.config.hub import HubAccess, fetch_model, fetch_tokenizer, is_repository
+from tessera.config.refusals import refuse_tokenizer
+from tessera.errors import ConfigError, ModelError
+
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+LOAD_FORMATS = ("auto", "safetensors", "dummy")
+DEMO = "tessera-demo"
+
+_SPELLINGS = {"half": "float16", "float": "float32"}
+
+
+def demo_folder() -> Path:
+    """The bundled demo model."""
+    return Path(__file__).parents[1] / "demo"
+
+
+def model_config(
+    model: str | None,
+    *,
+    hub: HubAccess,
+    served_name: str | None,
+    tokenizer: str | None,
+    skip_tokenizer: bool,
+    dtype: str,
+    load_format: str,
+    max_model_len: int | None,
+    seed: int,
+    max_logprobs: int,
+    generation_config: str | None,
+    override: str | Mapping[str, Any] | None,
+) -> ModelConfig:
+    """The model's folder, fetched where need be, with what its files say of it. Raises ConfigError for a wrong value,
+    before anything is fetched, and ModelError for files that cannot be served."""
+    within("seed", seed, 0, 2**64 - 1)
+    within("max_logprobs", max_logprobs, -1, 2**31 - 1)
+    one_of("dtype", dtype, DTYPES)
+    one_of("load_format", load_format, LOAD_FORMATS)
+    weights = load_format != "dummy"
+    folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
+    checkpoint = read_checkpoint(folder, weights=weights)
+    tokenizer_folder = None if skip_tokenizer else _tokenizer_folder(folder, name, tokenizer, hub)
+    recommended = generation_folder(generation_config, folder)
+    return ModelConfig(
+        path=str(folder.resolve()),
+        served_name=_served_name(served_name or name),
+        checkpoint=checkpoint.config,
+        vocab_size=checkpoint.vocab_size,
+        max_model_len=_max_model_len(checkpoint, max_model_len),
+        eos_token_ids=eos_token_ids(checkpoint, tokenizer_folder, recommended),
+        dtype=_SPELLINGS.get(dtype, dtype),
+        load_format=load_format,
+        tokenizer="" if tokenizer_folder is None else str(tokenizer_folder.resolve()),
+        seed=seed,
+        max_logprobs=max_logprobs,
+        sampling_defaults=sampling_defaults(recommended, override),
+    )
+
+
+def _served_name(name: str) -> str:
+    if len(name) > 256 or not name.isprintable():
+        raise ConfigError("served_model_name must be at most 256 printable characters.", param="served_model_name")
+    return name
+
+
+def _locate(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
+    """The model's folder, fetched from the hub where need be, and its name."""
+    if model is None:
+        return demo_folder(), DEMO
+    if is_on_hub(model):
+        own = tokenizer and hub.tokenizer_revision is None
+        return fetch_model(model, hub, weights=weights, tokenizer=own), model
+    folder = find_folder(model)
+    if hub.revision is not None:
+        raise ConfigError(
+            f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
+        )
+    return folder, folder.resolve().name
+
+
+def is_on_hub(name: str) -> bool:
+    """Whether a name is a repository's; a folder of that name goes before it."""
+    return is_repository(name) and not Path(name).exists()
+
+
+def _tokenizer_folder(folder: Path, name: str, tokenizer: str | None, hub: HubAccess) -> Path:
+    """Where tokenizer.json lies: what the user named, a folder or a repository, else the model's folder."""
+    asked = name if tokenizer is None and hub.tokenizer_revision is not None else tokenizer
+    if asked is not None and is_on_hub(asked):
+        return fetch_tokenizer(asked, hub.tokenizer_revision, hub)
+    if hub.tokenizer_revision is not None:
+        raise ConfigError(
+            f"--tokenizer-revision is for tokenizers of the hub, but '{asked}' is a local folder; leave it out.",
+            param="tokenizer_revision",
+        )
+    chosen = folder if asked is None else find_folder(asked)
+    refuse_tokenizer(str(chosen), names_in(chosen))
+    return chosen
+
+
+def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
+    if asked is not None:
+        within("max_model_len", asked, 1, MAX_TOKENS)
+    most = checkpoint.max_positions
+    if most is None:
+        if asked is None:
+            raise ModelError(
+                f"'{checkpoint.folder}' does not say how many tokens it was made for; give --max-model-len."
+            )
+        return asked
+    allowed = checkpoint.most_positions or most
+    if asked is not None and asked > allowed:
+        raise ConfigError(
+            f"max_model_len is {asked}, but the model was made for {allowed} tokens; give at most that.",
+            param="max_model_len",
+        )
+    return min(most, MAX_TOKENS) if asked is None else asked

@@ -1,0 +1,69 @@
+"""What a vendor supplies for an op."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tessera.platform.platform import Device, Reason, Tensor
+from tessera.platform.quantization import ActSpec
+
+if TYPE_CHECKING:
+    from tessera.platform.ops.binding import BoundOps
+
+S = TypeVar("S")
+HotCall = Callable[..., Any]
+Packed = Mapping[str, Tensor]
+"""A weight as its kernel keeps it: prepare() makes it, the hot call takes it."""
+
+
+class Kernel(ABC, Generic[S]):
+    """What a vendor supplies for an op; a bare function f(spec, *tensors, out=None) is a Kernel with these defaults."""
+
+    def supports(self, spec: S) -> Reason | None:
+        """Sees constants only; asked once a place. Default: yes."""
+        return None
+
+    @abstractmethod
+    def bind(self, spec: S, ops: BoundOps, device: Device) -> HotCall:
+        """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs."""
+
+    def prepare(self, spec: S, raw: Packed, into: Packed | None = None) -> Packed:
+        """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it
+        is."""
+        if into is None:
+            return raw
+        for name, tensor in raw.items():
+            into[name].copy_(tensor)
+        return into
+
+    def wants(self, spec: S) -> ActSpec | None:
+        """Its input quantised so; the producer (norm, activation) is asked to emit it. Default: no."""
+        return None
+
+    def packed_bytes(self, spec: S) -> int | None:
+        """Bytes of the prepared weight, without weights, for planning. None: as the raw one."""
+        return None
+
+    def workspace(self, spec: S, max_tokens: int) -> int:
+        return 0
+
+
+class TunedKernel(Kernel[S]):
+    """An optional ability: a kernel that measures shapes at warm-up and keeps the result as data. Core does not use it
+    yet."""
+
+    @abstractmethod
+    def tune(self, spec: S, shapes: Sequence[int], store: Mapping[str, bytes]) -> None: ...
+
+
+class FunctionKernel(Kernel[Any]):
+    """A bare function as a Kernel."""
+
+    def __init__(self, function: HotCall) -> None:
+        self.function = function
+
+    def bind(self, spec: Any, ops: BoundOps, device: Device) -> HotCall:
+        return partial(self.function, spec)

@@ -1,0 +1,24 @@
+"""Activations with scales: what a product may take, and how one is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tessera.platform.platform import Tensor
+from tessera.platform.quantization import ActSpec
+
+
+class Quantized(NamedTuple):
+    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
+    scale. Accepted wherever a tensor is the input of a product."""
+
+    data: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class QuantizeSpec:
+    n: int
+    dtype: str
+    emit: ActSpec
