@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import logging
 import os
 import random
 import re
@@ -37,10 +39,9 @@ def _fakes_are_found(monkeypatch):
 
 
 @asynccontextmanager
-async def serving(behaviour="", supervision=None, **scheduler):
-    engine = await AsyncEngine.start(
-        config(behaviour, **scheduler), tokenizer=None, executor=EXECUTOR, supervision=supervision
-    )
+async def serving(behaviour="", supervision=None, log_format="text", **scheduler):
+    made = dataclasses.replace(config(behaviour, **scheduler), log_format=log_format)
+    engine = await AsyncEngine.start(made, tokenizer=None, executor=EXECUTOR, supervision=supervision)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -75,6 +76,23 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
         assert await stopped(task) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine.info.pid, 0)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_lines_of_both_processes_join_by_the_header_even_where_two_bear_it(caplog, capfd, log_format):
+    caplog.set_level(logging.DEBUG, "tessera")
+    async with serving("brisk", log_format=log_format) as (_, client, task):
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": 8}
+        posts = [client.post("/v1/completions", json=body, headers={"X-Request-Id": "abc-1"}) for _ in range(2)]
+        both = await asyncio.gather(*posts)
+        assert [response.json()["id"] for response in both] == ["cmpl-abc-1"] * 2
+        assert [response.headers["x-request-id"] for response in both] == ["abc-1"] * 2
+        assert await stopped(task) == 0
+    lines = capfd.readouterr().err.splitlines()
+    for name in ("cmpl-abc-1-0-0", "cmpl-abc-1-1-0"):
+        told = (f'"request_id": "{name}", "message": ' + '"{}"' if log_format == "json" else f"[{name}] {{}}").format
+        assert [sum(told(said) in line for line in lines) for said in ("5 prompt tokens", "ended: length")] == [1, 1]
+    assert [r.request_id for r in caplog.records if r.name == "tessera.server.access"] == ["abc-1"] * 2
 
 
 async def test_kill_9_of_the_engine_under_streams():

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 from msgspec.json import encode
 from starlette.routing import Route
+from starlette.types import Scope
 
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, SamplingParams
@@ -53,12 +54,12 @@ def routes(context: ServerContext) -> list[Route]:
         also=("tool_choice", "chat_template_kwargs"),
     )
 
-    async def read(body: bytes) -> ChatAnswer:
+    async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
         params = _sampling_params(context, request)
-        identity = Identity.of("chatcmpl", request)
+        identity = Identity.of("chatcmpl", request, scope)
         work = partial(render, context, request)
         # The hop to a thread takes longer than a short chat does.
         short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs

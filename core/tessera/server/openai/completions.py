@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 from msgspec.json import encode
 from starlette.routing import Route
+from starlette.types import Scope
 
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput
@@ -46,7 +47,7 @@ def routes(context: ServerContext) -> list[Route]:
         further=lambda envelope: _check_envelope(envelope, context),
     )
 
-    async def read(body: bytes) -> CompletionAnswer:
+    async def read(body: bytes, scope: Scope) -> CompletionAnswer:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
@@ -65,7 +66,7 @@ def routes(context: ServerContext) -> list[Route]:
         if request.best_of not in (None, params.n):
             raise RequestError("best_of is not served: leave it out or make it equal to n.", param="best_of")
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
-        identity = Identity.of("cmpl", request)
+        identity = Identity.of("cmpl", request, scope)
         generation = Generation(context, request, prompts, params, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 

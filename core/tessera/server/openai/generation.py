@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
+from starlette.types import Scope
 
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput, SamplingParams
@@ -17,6 +17,7 @@ from tessera.server.context import ServerContext
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
 from tessera.server.openai.sampling import cache_salt_of, priority_of, tenant_of
+from tessera.server.request_ids import id_of, rename
 
 # What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
 _REASONS = frozenset({None, "stop", "length"})
@@ -39,8 +40,10 @@ class Identity:
     created: int
 
     @classmethod
-    def of(cls, prefix: str, request: GenerationFields) -> Identity:
-        return cls(f"{prefix}-{request.request_id or uuid.uuid4().hex}", request.model, int(time.time()))
+    def of(cls, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
+        if request.request_id is not None:
+            rename(scope, request.request_id)
+        return cls(f"{prefix}-{id_of(scope)}", request.model, int(time.time()))
 
 
 class Generation:
@@ -70,7 +73,8 @@ class Generation:
         self._priority = priority_of(request)
         self._salt = cache_salt_of(request, limits)
         self._tenant = tenant_of(request, limits)
-        self._request_id = request_id
+        # Unique even where clients repeat their ids: the number tells them apart.
+        self._name = f"{request_id}-{next(context.numbers)}"
         self._cached = [0] * len(prompts)
         self._generated = 0
         self._prompt_only = prompt_only
@@ -109,12 +113,10 @@ class Generation:
         return Usage(num_prompt, self._generated, num_prompt + self._generated, details)
 
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
-        # The engine's own name is unique even where a client repeats its request_id.
-        name = f"{self._request_id}-{index}-{uuid.uuid4().hex[:8]}"
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
         return self._engine.generate(
-            ids, params, name, priority=self._priority, cache_salt=self._salt, tenant=self._tenant
+            ids, params, f"{self._name}-{index}", priority=self._priority, cache_salt=self._salt, tenant=self._tenant
         )
 
     def _bounded(self, num_prompt: int) -> SamplingParams:
