@@ -237,3 +237,17 @@ async def test_a_client_that_leaves_frees_its_row_within_a_few_steps():
         assert engine.metrics.stats.counters.generation_tokens <= 0.3 / 0.02 + 5
         assert engine.metrics.request_success["abort"] == 1
         assert await stopped(task) == 0
+
+
+async def test_a_beam_search_whose_client_leaves_ends_within_a_few_steps():
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 2000, "use_beam_search": True, "n": 8}
+    async with serving("slow") as (engine, client, task):
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/completions", json=body, timeout=0.5)
+        stats = engine.metrics.stats
+        assert stats.counters.requests > 8
+        await until(lambda: engine.metrics.stats is not stats and not engine.metrics.stats.num_running)
+        requests = engine.metrics.stats.counters.requests
+        await asyncio.sleep(0.3)
+        assert engine.metrics.stats.counters.requests == requests
+        assert await stopped(task) == 0

@@ -14,6 +14,7 @@ from tessera.errors import RequestError
 from tessera.request import CompletionOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
+from tessera.server.openai.beams import way_of
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
@@ -59,12 +60,13 @@ def routes(context: ServerContext) -> list[Route]:
         check_common(request, limits)
         context.check_model(request.model)
         params = _sampling_params(context, request)
+        way = way_of(context, request, params)
         identity = Identity.of("chatcmpl", request, scope)
         work = partial(render, context, request)
         # The hop to a thread takes longer than a short chat does.
         short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
         prompt = work() if short else await context.in_thread(work)
-        return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
+        return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, way, identity.id))
 
     return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 

@@ -9,10 +9,10 @@ from msgspec.json import encode
 from starlette.routing import Route
 from starlette.types import Scope
 
-from tessera.errors import RequestError
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
+from tessera.server.openai.beams import way_of
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
@@ -63,11 +63,10 @@ def routes(context: ServerContext) -> list[Route]:
             detokenize=context.engine.tokenizer is not None,
             prompt_logprobs=request.logprobs if request.echo else None,
         )
-        if request.best_of not in (None, params.n):
-            raise RequestError("best_of is not served: leave it out or make it equal to n.", param="best_of")
+        way = way_of(context, request, params, request.best_of)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
         identity = Identity.of("cmpl", request, scope)
-        generation = Generation(context, request, prompts, params, identity.id, prompt_only=only_echo)
+        generation = Generation(context, request, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
     return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -46,6 +46,14 @@ class Identity:
         return cls(f"{prefix}-{id_of(scope)}", request.model, int(time.time()))
 
 
+@dataclass(frozen=True)
+class Way:
+    """How prompts are answered. width: answers that a prompt has at the engine; generate: as AsyncEngine's."""
+
+    width: int
+    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
+
+
 class Generation:
     """The prompts of one HTTP request at the engine. Choices count through the prompts, `n` for each."""
 
@@ -55,21 +63,23 @@ class Generation:
         request: GenerationFields,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        way: Way,
         request_id: str,
         *,
         prompt_only: bool = False,
     ) -> None:
         """prompt_only: nothing of the answers is given out."""
         limits = context.settings.limits
-        if len(prompts) * params.n > limits.choices:
+        if len(prompts) * way.width > limits.choices:
             raise RequestError(
-                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {params.n}.", param="n"
+                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {way.width}.", param="n"
             )
         self.prompts = prompts
         self.params = params
         self.always_tells_usage = context.settings.force_include_usage
         self._answers = context.settings.answers
         self._engine = context.engine
+        self._way = way
         self._priority = priority_of(request)
         self._salt = cache_salt_of(request, limits)
         self._tenant = tenant_of(request, limits)
@@ -115,7 +125,7 @@ class Generation:
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
-        return self._engine.generate(
+        return self._way.generate(
             ids, params, f"{self._name}-{index}", priority=self._priority, cache_salt=self._salt, tenant=self._tenant
         )
 

@@ -36,7 +36,8 @@ def sampling_params(
 
     return SamplingParams(
         n=1 if request.n is None else request.n,
-        temperature=chosen("temperature", 1.0),
+        # Beams are not drawn, so that they may be many at any temperature.
+        temperature=(request.temperature or 1.0) if request.use_beam_search else chosen("temperature", 1.0),
         top_p=chosen("top_p", 1.0),
         top_k=int(chosen("top_k", 0)),
         min_p=chosen("min_p", 0.0),
