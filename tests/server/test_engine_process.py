@@ -39,13 +39,13 @@ def _fakes_are_found(monkeypatch):
 
 
 @asynccontextmanager
-async def serving(behaviour="", supervision=None, log_format="text", **scheduler):
+async def serving(behaviour="", supervision=None, log_format="text", settings=SETTINGS, **scheduler):
     made = dataclasses.replace(config(behaviour, **scheduler), log_format=log_format)
     engine = await AsyncEngine.start(made, tokenizer=None, executor=EXECUTOR, supervision=supervision)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    task = asyncio.create_task(serve(started(engine, SETTINGS), listener, SETTINGS))
+    task = asyncio.create_task(serve(started(engine, settings), listener, settings))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10) as client:
         yield engine, client, task
     assert task.done()
@@ -250,4 +250,25 @@ async def test_a_beam_search_whose_client_leaves_ends_within_a_few_steps():
         requests = engine.metrics.stats.counters.requests
         await asyncio.sleep(0.3)
         assert engine.metrics.stats.counters.requests == requests
+        assert await stopped(task) == 0
+
+
+async def test_a_flood_under_one_key_leaves_another_its_share_whatever_it_says():
+    """400 tokens of 20 ms an answer: whoever waits for one of the flood waits for seconds."""
+    keys = dataclasses.replace(SETTINGS, api_keys=("key-of-one", "key-of-two"))
+
+    async def post(key, user, max_tokens):
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": max_tokens, "user": user, "cache_salt": user}
+        return await client.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+
+    async with serving("slow", settings=keys, policy="fair", max_num_seqs=4) as (engine, client, task):
+        flood = [asyncio.create_task(post("key-of-one", f"user {number}", 400)) for number in range(16)]
+        await until(lambda: engine.metrics.stats.num_waiting == 12)
+        modest = await asyncio.gather(*(post("key-of-two", "user 0", 8) for _ in range(2)))
+        assert [response.status_code for response in modest] == [200, 200]
+        assert not any(asked.done() for asked in flood)
+        assert engine.metrics.stats.counters.preemptions >= 2
+        for asked in flood:
+            asked.cancel()
+        await asyncio.wait(flood)
         assert await stopped(task) == 0

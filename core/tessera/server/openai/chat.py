@@ -33,6 +33,7 @@ from tessera.server.openai.sampling import (
     check_allowed,
     check_alternatives,
     check_common,
+    owner_of,
     sampling_params,
     shown_alternatives,
 )
@@ -66,7 +67,9 @@ def routes(context: ServerContext) -> list[Route]:
         # The hop to a thread takes longer than a short chat does.
         short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
         prompt = work() if short else await context.in_thread(work)
-        return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, way, identity.id))
+        owner = owner_of(request, limits, scope)
+        generation = Generation(context, owner, [prompt], params, way, identity.id)
+        return ChatAnswer(context, request, identity, generation)
 
     return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 

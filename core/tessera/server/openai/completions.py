@@ -30,6 +30,7 @@ from tessera.server.openai.sampling import (
     check_allowed,
     check_alternatives,
     check_common,
+    owner_of,
     sampling_params,
     shown_alternatives,
 )
@@ -66,7 +67,8 @@ def routes(context: ServerContext) -> list[Route]:
         way = way_of(context, request, params, request.best_of)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
         identity = Identity.of("cmpl", request, scope)
-        generation = Generation(context, request, prompts, params, way, identity.id, prompt_only=only_echo)
+        owner = owner_of(request, limits, scope)
+        generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
     return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]

@@ -16,7 +16,7 @@ from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
-from tessera.server.openai.sampling import cache_salt_of, priority_of, tenant_of
+from tessera.server.openai.sampling import Owner
 from tessera.server.request_ids import id_of, rename
 
 # What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
@@ -60,7 +60,7 @@ class Generation:
     def __init__(
         self,
         context: ServerContext,
-        request: GenerationFields,
+        owner: Owner,
         prompts: Sequence[Prompt],
         params: SamplingParams,
         way: Way,
@@ -80,9 +80,7 @@ class Generation:
         self._answers = context.settings.answers
         self._engine = context.engine
         self._way = way
-        self._priority = priority_of(request)
-        self._salt = cache_salt_of(request, limits)
-        self._tenant = tenant_of(request, limits)
+        self._owner = owner
         # Unique even where clients repeat their ids: the number tells them apart.
         self._name = f"{request_id}-{next(context.numbers)}"
         self._cached = [0] * len(prompts)
@@ -125,8 +123,14 @@ class Generation:
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
+        owner = self._owner
         return self._way.generate(
-            ids, params, f"{self._name}-{index}", priority=self._priority, cache_salt=self._salt, tenant=self._tenant
+            ids,
+            params,
+            f"{self._name}-{index}",
+            priority=owner.priority,
+            cache_salt=owner.cache_salt,
+            tenant=owner.tenant,
         )
 
     def _bounded(self, num_prompt: int) -> SamplingParams:
