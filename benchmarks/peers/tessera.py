@@ -11,9 +11,7 @@ from benchmarks.tuning import Tuning
 def tuning(environment: Path, cores: list[int]) -> Tuning:
     """It takes the cores that it may use by itself. `LLM` changes nothing of the process it is called in, so the memory
     allocator is told here what a served engine tells it."""
-    return Tuning(
-        {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    )
+    return Tuning({"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
 
 
 class Tessera:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from tessera.cli.serve_flags import ALWAYS_ON, FLAGS
 from tessera.config import ModelConfig
+from tessera.engine.beam_search import MAX_WIDTH
 from tessera.server.app import create_app
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import on_socket
@@ -54,6 +55,7 @@ def test_the_limits_are_those_of_the_code():
         "requests in work": str(ServerSettings().max_requests),
         "prompts of a completion": str(limits.prompts),
         "prompts times `n`": str(limits.choices),
+        "beams of a prompt": f"{MAX_WIDTH}, and what `--max-logprobs` leaves",
         "characters of a prompt": str(limits.prompt_chars),
         "messages of a chat": str(limits.messages),
         "content parts, tool calls of a chat": f"{limits.content_parts} each",

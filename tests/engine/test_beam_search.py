@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 import transformers
@@ -13,8 +14,9 @@ import transformers
 from tessera import LLM, BeamSearchParams
 from tessera.config import build_config
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.beam_search import beam_search
 from tessera.errors import RequestError
+from tessera.server.app import create_app
+from tessera.server.settings import ServerSettings
 from tests.platforms.tiny_models import save_family
 
 PLATFORM = "tessera_cpu.platform:CpuPlatform"
@@ -107,20 +109,38 @@ def test_a_beam_tells_of_its_tokens(llm):
         assert sequence.text == llm.get_tokenizer().decode(sequence.tokens)
 
 
-def test_an_async_engine_finds_the_same(folder, llm):
-    params = BeamSearchParams(beam_width=4, max_tokens=8)
+@pytest.mark.parametrize("fields", [{}, {"length_penalty": -1.0}, {"ignore_eos": True, "best_of": 5}])
+def test_the_server_finds_the_same(folder, llm, fields):
+    """Of two prompts at once, with the end of text among the tokens, as of every answer, and not in the text."""
+    body = {"model": folder.name, "prompt": PROMPTS[:3:2], "n": 4, "temperature": 0, "max_tokens": 8, **fields}
+    body |= {"use_beam_search": True, "return_token_ids": True, "logprobs": 1}
 
-    async def search():
+    async def post():
         engine = await AsyncEngine.start(build_config(model=str(folder), **OPTIONS), tokenizer=llm.get_tokenizer())
         try:
-            return await beam_search(engine, PROMPTS[2], params)
+            transport = httpx.ASGITransport(create_app(engine, ServerSettings()))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return (await client.post("/v1/completions", json=body)).json()
         finally:
             await engine.shutdown()
 
-    (expected,) = llm.beam_search(PROMPTS[2:3], params)
-    found = asyncio.run(search())
-    assert [sequence.tokens for sequence in found.sequences] == [sequence.tokens for sequence in expected.sequences]
-    assert [sequence.text for sequence in found.sequences] == [sequence.text for sequence in expected.sequences]
+    width = fields.get("best_of", 4)
+    kept = {name: fields[name] for name in ("length_penalty", "ignore_eos") if name in fields}
+    params = BeamSearchParams(beam_width=width, max_tokens=8, **kept)
+    whole = BeamSearchParams(beam_width=width, max_tokens=8, include_stop_str_in_output=True, **kept)
+    decode, found = llm.get_tokenizer().decode, asyncio.run(post())
+    choices = iter(found["choices"])
+    for shown, full in zip(llm.beam_search(PROMPTS[:3:2], params), llm.beam_search(PROMPTS[:3:2], whole), strict=True):
+        for text, beam in list(zip(shown.sequences, full.sequences, strict=True))[:4]:
+            choice, prompt = next(choices), next(one for one in PROMPTS if beam.tokens[: len(one)] == one)
+            assert choice["token_ids"] == beam.tokens[len(prompt) :]
+            assert decode(prompt) + choice["text"] == text.text
+            assert (choice["finish_reason"], choice["stop_reason"]) == (beam.finish_reason, beam.stop_reason)
+            logprobs = choice["logprobs"]["token_logprobs"]
+            assert sum(logprobs) == pytest.approx(beam.cum_logprob, abs=1e-4)
+            assert len(logprobs) == len(choice["token_ids"])
+    assert next(choices, None) is None
+    assert found["usage"]["completion_tokens"] == sum(len(choice["token_ids"]) for choice in found["choices"])
 
 
 def test_what_does_not_fit_is_refused(llm):

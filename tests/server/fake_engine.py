@@ -7,10 +7,12 @@ import itertools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from tessera.config import EngineConfig, ModelConfig
+from tessera.engine.admission import Prompt
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams
@@ -162,6 +164,11 @@ class FakeEngine:
             self.running.discard(request_id)
             if not finished:
                 self.aborted.append(request_id)
+
+    async def prepare(self, prompt: Sequence[int], params: SamplingParams) -> Prompt:
+        self._admit(prompt, params)
+        room = self.info.max_model_len - len(prompt)
+        return Prompt(None, np.asarray(prompt, np.int32), params.max_tokens or room, params)
 
     def _admit(self, prompt: Sequence[int], params: SamplingParams) -> None:
         if not self.health.alive:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from openai.types.chat import ChatCompletion
 
@@ -9,7 +11,7 @@ from tessera.request import RequestOutputKind
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 from tests.server.conftest import in_process
-from tests.server.fake_engine import FakeEngine, Script
+from tests.server.fake_engine import MODEL, FakeEngine, Script
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -148,7 +150,28 @@ async def test_request_id_names_the_answer_and_may_be_repeated(api):
     assert first["id"] == second["id"] == "chatcmpl-mine-1"
     names = [call.request_id for call in api.engine.calls]
     assert len(set(names)) == 2
-    assert all("mine-1" in name for name in names)
+    assert all(name.startswith("chatcmpl-mine-1-") for name in names)
+
+
+async def test_the_header_names_the_answer_before_the_body_does(api, caplog):
+    caplog.set_level(logging.INFO, "tessera.server.access")
+    body = {"model": MODEL, "messages": [USER]}
+    for given, own, expected in (
+        ("rid", None, "rid"),
+        ("rid", "mine", "rid"),
+        (None, "mine", "mine"),
+        ("a b", "m", "m"),
+    ):
+        headers = {} if given is None else {"X-Request-Id": given}
+        response = await api.client.post("/v1/chat/completions", json={**body, "request_id": own}, headers=headers)
+        assert response.json()["id"] == f"chatcmpl-{expected}"
+        assert response.headers["x-request-id"] == caplog.records[-1].request_id == expected
+        assert api.engine.calls[-1].request_id.startswith(f"chatcmpl-{expected}-")
+
+
+async def test_an_answer_without_a_name_has_that_of_its_head(api):
+    for response in (await api.chat(), await api.chat(stream=True)):
+        assert f'"id":"chatcmpl-{response.headers["x-request-id"]}"' in response.text
 
 
 async def test_text_parts_and_the_developer_role(api):

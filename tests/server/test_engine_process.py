@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import logging
 import os
 import random
 import re
@@ -37,14 +39,13 @@ def _fakes_are_found(monkeypatch):
 
 
 @asynccontextmanager
-async def serving(behaviour="", supervision=None, **scheduler):
-    engine = await AsyncEngine.start(
-        config(behaviour, **scheduler), tokenizer=None, executor=EXECUTOR, supervision=supervision
-    )
+async def serving(behaviour="", supervision=None, log_format="text", settings=SETTINGS, **scheduler):
+    made = dataclasses.replace(config(behaviour, **scheduler), log_format=log_format)
+    engine = await AsyncEngine.start(made, tokenizer=None, executor=EXECUTOR, supervision=supervision)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    task = asyncio.create_task(serve(started(engine, SETTINGS), listener, SETTINGS))
+    task = asyncio.create_task(serve(started(engine, settings), listener, settings))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10) as client:
         yield engine, client, task
     assert task.done()
@@ -75,6 +76,23 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
         assert await stopped(task) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine.info.pid, 0)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_lines_of_both_processes_join_by_the_header_even_where_two_bear_it(caplog, capfd, log_format):
+    caplog.set_level(logging.DEBUG, "tessera")
+    async with serving("brisk", log_format=log_format) as (_, client, task):
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": 8}
+        posts = [client.post("/v1/completions", json=body, headers={"X-Request-Id": "abc-1"}) for _ in range(2)]
+        both = await asyncio.gather(*posts)
+        assert [response.json()["id"] for response in both] == ["cmpl-abc-1"] * 2
+        assert [response.headers["x-request-id"] for response in both] == ["abc-1"] * 2
+        assert await stopped(task) == 0
+    lines = capfd.readouterr().err.splitlines()
+    for name in ("cmpl-abc-1-0-0", "cmpl-abc-1-1-0"):
+        told = (f'"request_id": "{name}", "message": ' + '"{}"' if log_format == "json" else f"[{name}] {{}}").format
+        assert [sum(told(said) in line for line in lines) for said in ("5 prompt tokens", "ended: length")] == [1, 1]
+    assert [r.request_id for r in caplog.records if r.name == "tessera.server.access"] == ["abc-1"] * 2
 
 
 async def test_kill_9_of_the_engine_under_streams():
@@ -218,4 +236,39 @@ async def test_a_client_that_leaves_frees_its_row_within_a_few_steps():
         # A step is 20 ms: had it gone on until the engine's next sign of life, there were many more.
         assert engine.metrics.stats.counters.generation_tokens <= 0.3 / 0.02 + 5
         assert engine.metrics.request_success["abort"] == 1
+        assert await stopped(task) == 0
+
+
+async def test_a_beam_search_whose_client_leaves_ends_within_a_few_steps():
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 2000, "use_beam_search": True, "n": 8}
+    async with serving("slow") as (engine, client, task):
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/completions", json=body, timeout=0.5)
+        stats = engine.metrics.stats
+        assert stats.counters.requests > 8
+        await until(lambda: engine.metrics.stats is not stats and not engine.metrics.stats.num_running)
+        requests = engine.metrics.stats.counters.requests
+        await asyncio.sleep(0.3)
+        assert engine.metrics.stats.counters.requests == requests
+        assert await stopped(task) == 0
+
+
+async def test_a_flood_under_one_key_leaves_another_its_share_whatever_it_says():
+    """400 tokens of 20 ms an answer: whoever waits for one of the flood waits for seconds."""
+    keys = dataclasses.replace(SETTINGS, api_keys=("key-of-one", "key-of-two"))
+
+    async def post(key, user, max_tokens):
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": max_tokens, "user": user, "cache_salt": user}
+        return await client.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+
+    async with serving("slow", settings=keys, policy="fair", max_num_seqs=4) as (engine, client, task):
+        flood = [asyncio.create_task(post("key-of-one", f"user {number}", 400)) for number in range(16)]
+        await until(lambda: engine.metrics.stats.num_waiting == 12)
+        modest = await asyncio.gather(*(post("key-of-two", "user 0", 8) for _ in range(2)))
+        assert [response.status_code for response in modest] == [200, 200]
+        assert not any(asked.done() for asked in flood)
+        assert engine.metrics.stats.counters.preemptions >= 2
+        for asked in flood:
+            asked.cancel()
+        await asyncio.wait(flood)
         assert await stopped(task) == 0

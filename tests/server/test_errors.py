@@ -105,13 +105,12 @@ NOT_DEFAULT = {
     "response_format": {"type": "json_object"},
     "modalities": ["text", "audio"],
     "detokenize": False,
-    "use_beam_search": True,
     "echo": True,
     "include_reasoning": False,
     "spaces_between_special_tokens": False,
     "return_tokens_as_token_ids": True,
     "suffix": "end",
-    "length_penalty": 2,
+    "early_stopping": True,
 }
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.cli.flags import option_of
+from tessera.cli.flag_command import FlagCommand
+from tessera.cli.flags import Flag, FlagTable
 from tessera.cli.serve_flags import FLAGS
-from tessera.cli.verbosity import verbose_option
+from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
 from tessera.config.sizes import show_bytes
 from tessera.engine.plan import Plan, plan
@@ -22,12 +23,27 @@ from tessera.plugins.discovery import discover
 from tessera.plugins.selection import ask, selected
 
 _TAKEN = frozenset(
-    {"tensor_parallel_size", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens"}
+    {"tensor_parallel_size", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "platform"}
     | {"kv_cache_memory_bytes", "gpu_memory_utilization", "block_size", "revision", "download_dir", "hf_token"}
 )
-"""Flags of `serve` that change what fits, beside --platform."""
+"""Flags of `serve` that change what fits."""
 
-_PLATFORM = next(flag for flag in FLAGS if flag.name == "platform")
+
+def _taken(flag: Flag) -> Flag:
+    default = "all that can run here" if flag.name == "platform" else flag.default
+    return dataclasses.replace(flag, group="plan", default=default, common=True)
+
+
+TABLE = FlagTable(
+    usage="plan [MODEL] [FLAGS]",
+    summary="Say what MODEL takes and how many requests fit, on each installed platform. Its config.json suffices: a "
+    "folder with it, or ORGANIZATION/NAME on the hub. Without MODEL it is the bundled demo.",
+    flags=(
+        *(_taken(flag) for flag in FLAGS if flag.name in _TAKEN),
+        Flag("json", "result", "Print a JSON list, an object a platform.", "switch", common=True),
+    ),
+    groups={"plan": "What it is planned for", "result": "What is written"},
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +63,11 @@ class Column:
         return MemoryBudgetError.exit_code if self.plan.problem else 0
 
 
-def _plan(model: str | None, as_json: bool, **flags: Any) -> int:
-    """Say what MODEL takes and how many requests fit, on each installed platform. Its config.json suffices: a folder
-    with it, or ORGANIZATION/NAME on the hub. Without MODEL it is the bundled demo."""
+@click.command(cls=FlagCommand, table=TABLE)
+@click.argument("model", required=False, shell_complete=model_folders)
+def plan_command(model: str | None, **flags: Any) -> int:
+    """Say what a model takes and how many requests fit."""
+    as_json = flags.pop("json")
     places = _platforms(flags.pop("platform"))
     config = build_config(
         model=model, platform=next(iter(places.values())), load_format="dummy", skip_tokenizer_init=True, **flags
@@ -62,20 +80,6 @@ def _plan(model: str | None, as_json: bool, **flags: Any) -> int:
         click.echo("\n".join(_lines(config, columns)))
     codes = [column.exit_code for column in columns]
     return 0 if 0 in codes else codes[0]
-
-
-plan_command = click.Command(
-    "plan",
-    callback=_plan,
-    help=_plan.__doc__,
-    params=[
-        click.Argument(["model"], required=False),
-        option_of(dataclasses.replace(_PLATFORM, default="all that can run here")),
-        *(option_of(flag) for flag in FLAGS if flag.name in _TAKEN),
-        verbose_option(),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list, an object a platform."),
-    ],
-)
 
 
 def _platforms(name: str | None) -> dict[str, str]:

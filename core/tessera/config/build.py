@@ -9,8 +9,8 @@ from typing import Any
 
 from tessera.config.capacity import cache_config, parallel_config, scheduler_config
 from tessera.config.engine import EngineConfig
-from tessera.config.hub import HubAccess
-from tessera.config.model import is_on_hub, model_config
+from tessera.config.hub import HubAccess, is_on_hub
+from tessera.config.model import model_config
 
 log = logging.getLogger(__name__)
 

@@ -56,6 +56,11 @@ def is_repository(name: str) -> bool:
     return len(name) <= _LONGEST_NAME and _REPOSITORY.fullmatch(name) is not None and not re.search(r"--|\.\.", name)
 
 
+def is_on_hub(name: str) -> bool:
+    """Whether a name is a repository's; a folder of that name goes before it."""
+    return is_repository(name) and not Path(name).exists()
+
+
 def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool) -> Path:
     """The local folder of a repository with config.json and, where asked for, weights and tokenizer: from the cache,
     and what is not there from the hub. What cannot be served is refused before its weights are fetched. Raises

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, names_in, read_checkpoint
+from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, read_checkpoint
 from tessera.config.checks import MAX_TOKENS, one_of, within
 from tessera.config.engine import ModelConfig
 from tessera.config.generation import generation_folder, sampling_defaults
-from tessera.config.hub import HubAccess, fetch_model, fetch_tokenizer, is_repository
-from tessera.config.refusals import refuse_tokenizer
+from tessera.config.hub import HubAccess, fetch_model, is_on_hub
+from tessera.config.tokenizer_folder import tokenizer_of_model
 from tessera.errors import ConfigError, ModelError
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -50,7 +50,7 @@ def model_config(
     weights = load_format != "dummy"
     folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
     checkpoint = read_checkpoint(folder, weights=weights)
-    tokenizer_folder = None if skip_tokenizer else _tokenizer_folder(folder, name, tokenizer, hub)
+    tokenizer_folder = None if skip_tokenizer else tokenizer_of_model(folder, name, tokenizer, hub)
     recommended = generation_folder(generation_config, folder)
     return ModelConfig(
         path=str(folder.resolve()),
@@ -87,26 +87,6 @@ def _locate(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool
             f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
         )
     return folder, folder.resolve().name
-
-
-def is_on_hub(name: str) -> bool:
-    """Whether a name is a repository's; a folder of that name goes before it."""
-    return is_repository(name) and not Path(name).exists()
-
-
-def _tokenizer_folder(folder: Path, name: str, tokenizer: str | None, hub: HubAccess) -> Path:
-    """Where tokenizer.json lies: what the user named, a folder or a repository, else the model's folder."""
-    asked = name if tokenizer is None and hub.tokenizer_revision is not None else tokenizer
-    if asked is not None and is_on_hub(asked):
-        return fetch_tokenizer(asked, hub.tokenizer_revision, hub)
-    if hub.tokenizer_revision is not None:
-        raise ConfigError(
-            f"--tokenizer-revision is for tokenizers of the hub, but '{asked}' is a local folder; leave it out.",
-            param="tokenizer_revision",
-        )
-    chosen = folder if asked is None else find_folder(asked)
-    refuse_tokenizer(str(chosen), names_in(chosen))
-    return chosen
 
 
 def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:

@@ -115,7 +115,7 @@ class AsyncEngine:
         it aborts the request within a step. Raises RequestError, OverloadedError (both before the first output),
         EngineStepError, EngineDeadError."""
         arrival = time.monotonic()
-        prepared = await self._prepare(prompt, params, add_special_tokens)
+        prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens)
         self._check_alive()
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._front.submit(
@@ -136,6 +136,14 @@ class AsyncEngine:
         finally:
             del self._wakes[request_id]
             self._abort(self._front.drop(state, time.monotonic()))
+
+    async def prepare(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> Prompt:
+        """What generate() would ask, with every limit checked. Raises RequestError."""
+        if len(prompt) < LONG_PROMPT:
+            return self._front.prepare(prompt, params, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self._front.prepare, prompt, params, add_special_tokens=add_special_tokens)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request from outside; its iterator ends with finish_reason "abort". Unknown ids are ignored."""
@@ -261,11 +269,6 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(self._error)
-
-    async def _prepare(self, prompt: str | Sequence[int], params: SamplingParams, add_special_tokens: bool) -> Prompt:
-        if len(prompt) < LONG_PROMPT:
-            return self._front.prepare(prompt, params, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._front.prepare, prompt, params, add_special_tokens=add_special_tokens)
 
 
 def _ignore(progress: Progress) -> None:

@@ -8,18 +8,20 @@ token a beam. The search itself does no input or output: whoever drives it answe
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.request import Logprob, RequestOutputKind, SamplingParams
+from tessera.request import Logprob, RequestOutput, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
+    from tessera.config import ModelConfig
     from tessera.engine.async_engine import AsyncEngine
     from tessera.text import Tokenizer
 
@@ -86,20 +88,35 @@ class _Beam:
     cum_logprob: float = 0.0
 
 
+class _Candidate(NamedTuple):
+    """A beam with one more token, which few of them get to be."""
+
+    cum_logprob: float
+    token: int
+    alternatives: Alternatives
+    of: _Beam
+
+    def beam(self) -> _Beam:
+        of = self.of
+        return _Beam((*of.tokens, self.token), (*of.logprobs, self.alternatives), self.cum_logprob)
+
+
 @dataclass
 class BeamSearch:
-    """The search for one prompt. While asks() is not empty, advance() takes the answers to it."""
+    """The search for one prompt. While asks() is not empty, advance() takes the answers to it. shown: alternatives that
+    each token of a beam is to have at least."""
 
     prompt: Sequence[int]
     params: BeamSearchParams
     eos_token_ids: Sequence[int]
     max_tokens: int
+    shown: int = 0
     _running: list[_Beam] = field(default_factory=lambda: [_Beam()])
     _finished: list[tuple[float, _Beam]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._eos = frozenset(() if self.params.ignore_eos else self.eos_token_ids)
-        self._alternatives = self.params.beam_width + len(self._eos)
+        self._alternatives = max(self.params.beam_width + len(self._eos), self.shown)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -125,7 +142,8 @@ class BeamSearch:
     def advance(self, answers: Sequence[Alternatives]) -> None:
         """answers: for each of asks() the next token's alternatives."""
         width, length = self.params.beam_width, len(self._running[0].tokens) + 1
-        best = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(answers), key=_by_cum_logprob)
+        most = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(answers), key=_by_cum_logprob)
+        best = [candidate.beam() for candidate in most]
         ended = [length == self.max_tokens or beam.tokens[-1] in self._eos for beam in best]
         penalty = float(length) ** self.params.length_penalty
         for beam, ends in zip(best[:width], ended, strict=False):
@@ -136,10 +154,10 @@ class BeamSearch:
         if self._running and len(self._finished) == width and not self._improvable(penalty):
             self._running = []
 
-    def _candidates(self, answers: Sequence[Alternatives]) -> Iterator[_Beam]:
+    def _candidates(self, answers: Sequence[Alternatives]) -> Iterator[_Candidate]:
         for beam, alternatives in zip(self._running, answers, strict=True):
             for token, logprob in alternatives.items():
-                yield _Beam((*beam.tokens, token), (*beam.logprobs, alternatives), beam.cum_logprob + logprob.logprob)
+                yield _Candidate(beam.cum_logprob + logprob.logprob, token, alternatives, beam)
 
     def _improvable(self, penalty: float) -> bool:
         """Whether the best that goes on, ending now, would be among the finished: what transformers does with
@@ -165,8 +183,8 @@ class BeamSearch:
         )
 
 
-def _by_cum_logprob(beam: _Beam) -> float:
-    return beam.cum_logprob
+def _by_cum_logprob(candidate: _Candidate) -> float:
+    return candidate.cum_logprob
 
 
 def _by_score(finished: tuple[float, _Beam]) -> float:
@@ -174,20 +192,43 @@ def _by_score(finished: tuple[float, _Beam]) -> float:
 
 
 async def beam_search(
-    engine: AsyncEngine, prompt: Sequence[int], params: BeamSearchParams, *, cache_salt: str = ""
-) -> BeamSearchOutput:
-    """The beams of a prompt's token ids, each round's beams in one batch. Raises RequestError, OverloadedError,
+    engine: AsyncEngine,
+    search: BeamSearch,
+    request_id: str,
+    *,
+    priority: int = 0,
+    cache_salt: str = "",
+    tenant: str = "",
+) -> int:
+    """Rounds until the search asks no more, each round's beams in one batch and named after request_id; tokens of the
+    prompt that were in the cache. Cancelling it ends what is under way. Raises RequestError, OverloadedError,
     EngineStepError, EngineDeadError."""
-    room = engine.config.model.max_model_len - len(prompt)
-    search = BeamSearch(prompt, params, engine.config.model.eos_token_ids, max(min(params.max_tokens, room), 1))
+    numbers = itertools.count()
 
-    async def answer(ids: list[int]) -> Alternatives:
-        async with aclosing(engine.generate(ids, search.sampling, cache_salt=cache_salt)) as outputs:
-            return [first_alternatives(output.outputs[0].logprobs) async for output in outputs][-1]
+    async def answer(ids: list[int]) -> RequestOutput:
+        stream = engine.generate(
+            ids,
+            search.sampling,
+            f"{request_id}/{next(numbers)}",
+            priority=priority,
+            cache_salt=cache_salt,
+            tenant=tenant,
+        )
+        async with aclosing(stream) as outputs:
+            return [output async for output in outputs][-1]
 
+    cached: int | None = None
     while asked := search.asks():
-        search.advance(await asyncio.gather(*map(answer, asked)))
-    return search.output(engine.tokenizer)
+        outputs = await asyncio.gather(*map(answer, asked))
+        search.advance([first_alternatives(output.outputs[0].logprobs) for output in outputs])
+        cached = outputs[0].num_cached_tokens if cached is None else cached
+    return cached or 0
+
+
+def most_beams(model: ModelConfig, *, ignore_eos: bool) -> int:
+    """The widest search for which --max-logprobs gives enough alternatives."""
+    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    return min(MAX_WIDTH, most - (0 if ignore_eos else len(set(model.eos_token_ids))))
 
 
 def first_alternatives(logprobs: Sequence[Alternatives] | None) -> Alternatives:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Literal
 
 from tessera.config.engine import SchedulerConfig
 from tessera.errors import OverloadedError, RequestError
 from tessera.kvcache.manager import KVCacheManager
+from tessera.log import about
 from tessera.request import Request
 from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
@@ -15,6 +17,8 @@ from tessera.scheduler.progress import Finished, FinishReason, SchedulerCounters
 from tessera.scheduler.rows import Rows, Status
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 from tessera.scheduler.waiting import WaitingQueue
+
+log = logging.getLogger(__name__)
 
 
 class Requests:
@@ -95,6 +99,7 @@ class Requests:
         """Its tokens, the ones in flight included, are kept and computed again later."""
         self._counters.preemptions += 1
         self._counters.recomputed_tokens += request.num_computed_tokens
+        log.debug("preempted: %d tokens", request.num_tokens, extra=about(request.request.request_id))
         self._leave(request, Status.PREEMPTED)
         self.waiting.add(request)
 

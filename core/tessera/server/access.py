@@ -1,11 +1,9 @@
-"""Every request gets a number, is counted and, when it is done, is one line in the log."""
+"""Every request gets an id, is counted and, when it is done, is one line in the log."""
 
 from __future__ import annotations
 
 import logging
-import re
 import time
-import uuid
 from collections import Counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,10 +12,10 @@ from tessera.errors import OverloadedError
 from tessera.log import about
 from tessera.server.connection import ClientGone
 from tessera.server.errors import error_response
-from tessera.server.security import OPEN_PATHS, header
+from tessera.server.request_ids import id_of, name
+from tessera.server.security import OPEN_PATHS
 
 _LOG = logging.getLogger(__name__)
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _UNLOGGED = OPEN_PATHS | {"/metrics", "/ping", "/load"}
 _CLIENT_GONE = 499
 
@@ -46,8 +44,7 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = request_id_of(scope)
-        scope["tessera.request_id"] = request_id
+        name(scope)
         status = 0
         began = time.monotonic()
 
@@ -55,7 +52,7 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", id_of(scope).encode())]
             await send(message)
 
         self._counts.in_progress += 1
@@ -68,26 +65,20 @@ class Access:
         except ClientGone:
             status = _CLIENT_GONE
         except Exception as error:
-            error.add_note(f"request {request_id}")  # for whoever logs it
+            error.add_note(f"request {id_of(scope)}")  # for whoever logs it
             raise
         finally:
             self._counts.in_progress -= 1
-            self._record(scope, request_id, status or 500, time.monotonic() - began)
+            self._record(scope, status or 500, time.monotonic() - began)
 
-    def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope["path"] if scope["path"] in self._routes else "other"
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
         self._counts.done[method, route, status] += 1
         if route not in _UNLOGGED:
-            _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(request_id))
+            _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(id_of(scope)))
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     error = OverloadedError("The server has as many requests in work as it takes on; try again.")
     await error_response(error)(scope, receive, send)
-
-
-def request_id_of(scope: Scope) -> str:
-    """The client's X-Request-Id where it is one, else a new number."""
-    given = (header(scope, b"x-request-id") or b"").decode("latin-1")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

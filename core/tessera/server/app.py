@@ -17,6 +17,7 @@ from tessera.server.cors import Cors
 from tessera.server.errors import handlers
 from tessera.server.hosts import Hosts
 from tessera.server.keep_alive import KeepAlive
+from tessera.server.key_tenants import KeyTenants
 from tessera.server.openai import chat, completions, models
 from tessera.server.per_key import PerKey
 from tessera.server.prefix import RootPath
@@ -66,6 +67,8 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
         yield Middleware(ApiKeys, settings.api_keys)
+    if len(set(settings.api_keys)) > 1:
+        yield Middleware(KeyTenants)
     if settings.max_requests_per_key is not None:
         yield Middleware(PerKey, settings.max_requests_per_key)
     yield Middleware(BodyRules, settings.limits)

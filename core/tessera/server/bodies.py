@@ -8,8 +8,8 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
+from tessera.server.connection import header
 from tessera.server.errors import error_response
-from tessera.server.security import header
 from tessera.server.settings import Limits
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})

@@ -1,4 +1,4 @@
-"""One HTTP exchange: its body, and work that ends when the client goes away."""
+"""One HTTP exchange: its headers, its body, and work that ends when the client goes away."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 
 class ClientGone(Exception):  # noqa: N818 - not an error: nobody is left to answer
     """The client closed the connection before its request was complete."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that lower-case name."""
+    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,8 @@ class ServerContext:
         self.created = int(time.time())
         self.http_counts = HttpCounts()
         self.load = Load()
+        self.numbers = itertools.count()
+        """Of requests, which may bear the same id."""
         self._threads = ThreadPoolExecutor(settings.template_threads, thread_name_prefix="tessera-text")
 
     def check_name(self, name: str) -> None:

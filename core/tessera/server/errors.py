@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tessera.errors import AuthenticationError, EngineDeadError, EngineStepError, OverloadedError, TesseraError
+from tessera.server.request_ids import id_of
 
 # What a client cannot mend is told in these words; the log has the cause.
 _ENGINE_DEAD = "The engine is not running."
@@ -68,7 +69,7 @@ def on_http_exception(request: Request, error: Exception) -> Response:
 def on_unforeseen(request: Request, error: Exception) -> Response:
     """A bug: Starlette raises it again after this answer, so that the log has its traceback."""
     response = error_response(error)
-    if request_id := request.scope.get("tessera.request_id"):
+    if request_id := id_of(request.scope):
         response.headers["X-Request-Id"] = request_id
     return response
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import RequestError
+from tessera.server.connection import header
 from tessera.server.errors import error_response
-from tessera.server.security import OPEN_PATHS, header
+from tessera.server.security import OPEN_PATHS
 
 
 class UnknownHostError(RequestError):

@@ -9,17 +9,13 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import AuthenticationError
+from tessera.server.connection import header
 from tessera.server.errors import error_response
 
 # All other paths need the key, those of routes that do not exist included.
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 KEY_IN_SCOPE = "tessera.key"
 """Where a request's scope has the number of the key it bears."""
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that lower-case name."""
-    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 class ApiKeys:

@@ -31,6 +31,7 @@ from tessera.platform import (
     replace,
 )
 from tessera_cpu.linear import Linear, expert_name, product
+from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.output import into
 from tessera_cpu.rotary import rotary
 
@@ -178,6 +179,7 @@ def kernels(reference: OpSet) -> OpSet:
         rms_norm=RmsNorm(),
         rotary=rotary,
         gate=Gate(),
+        gated_mlp=GatedMLP(),
         layer_norm=layer_norm,
         activation=activation,
         add=add,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tessera.platform import BoundOps, LinearSpec, LogitsSampleSpec, NormSpec, Op, SampleSpec
+from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LogitsSampleSpec, NormSpec, Op, SampleSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
+from tessera_cpu import mlp
 from tessera_cpu.platform import CpuPlatform
 
 PLATFORM = CpuPlatform()
@@ -51,7 +52,23 @@ def test_it_agrees_with_the_reference(op: Op[Any], spec: Any) -> None:
 
 def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
-    assert [*core, "soft_cap", "route", "experts", "sample"] == NATIVE
+    assert {*core, "gated_mlp", "soft_cap", "route", "experts", "sample"} == set(NATIVE)
+
+
+def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlp, "BETWEEN", 0)  # stretches of ROWS
+    tokens, device = 2 * mlp.ROWS + 3, PLATFORM.open(0)
+    spec = GatedMLPSpec(
+        LinearSpec(2 * 40, 24, "float32"), GateSpec(40, "float32", "silu"), LinearSpec(24, 40, "float32")
+    )
+    own = BoundOps(OPS, device)
+    native, reference = own.bind("gated_mlp", spec), BoundOps(REFERENCE, device).bind("gated_mlp", spec)
+    mine, theirs = (OpInputs(tokens, ops=ops).of("gated_mlp", spec) for ops in (own, None))
+    expected = reference(*theirs)
+    assert_same(native(*mine), expected, TOLERANCES["float32"])
+    out = torch.full_like(expected, torch.nan)
+    assert native(*mine, out=out) is out
+    assert_same(out, expected, TOLERANCES["float32"])
 
 
 def test_an_offset_is_added_before_anything_is_rounded() -> None:

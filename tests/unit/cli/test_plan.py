@@ -81,6 +81,18 @@ def test_a_column_a_platform(model, planned, capsys):
     assert lines[-1] == "small: The KV cache has no room."
 
 
+def test_a_file_of_flags_stands_behind_the_command_line(model, planned, capsys, tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(f"model: {model}\nmax-model-len: 4K\nmax_num_seqs: 8\njson: true\n")
+    assert run(["plan", "--config", str(file), "--max-num-seqs", "5"]) == 0
+    (first, _) = planned[0]
+    assert (first.model.path, first.model.max_model_len, first.scheduler.max_num_seqs) == (model, 4096, 5)
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    file.write_text("block-sizes: 16\n")
+    assert run(["plan", "--config", str(file)]) == 2
+    assert "line 1: there is no flag 'block-sizes'; did you mean block-size?" in capsys.readouterr().err
+
+
 def test_json_and_a_platform_that_cannot_plan(model, planned, capsys):
     planned[1]["a:Small"] = PlatformError("no.")
     assert run(["plan", model, "--json"]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -159,7 +161,8 @@ def test_rows_and_blocks_of_an_ended_request_stay_until_its_step_retires():
     world.run()
 
 
-def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight():
+def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight(caplog):
+    caplog.set_level(logging.DEBUG, "tessera.scheduler")
     world = World(plan(paged(4, 9), num_rows=4, max_model_len=32), depth=2, max_num_seqs=2, caching=False)
     keys = [world.add([key] * 8, 20) for key in (1, 2)]
     world.run()
@@ -170,6 +173,8 @@ def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight()
     opened = [entry for step in world.steps for entry in step.opened]
     assert all(entry.request_id == f"request-{keys[1]}" for entry in opened[2:])
     assert all(len(entry.tokens) > entry.num_prompt == 8 for entry in opened[2:])
+    assert [record.request_id for record in caplog.records] == [f"request-{keys[1]}"] * counters.preemptions
+    assert all(record.getMessage().startswith("preempted: ") for record in caplog.records)
 
 
 def test_a_request_that_can_never_fit_is_refused_with_what_fits():

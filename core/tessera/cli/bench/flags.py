@@ -25,7 +25,6 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "url": DEFAULT_URL,
         "request_rate": math.inf,
         "burstiness": 1.0,
-        "vocab_size": 1000,
         "temperature": 0.0,
         "timeout": 600.0,
         "log_level": "warning",
@@ -98,7 +97,9 @@ SERVE = FlagTable(
         _flag("model_name", "server", "Which of the server's models.", metavar="NAME", default="its first",
               aliases=("--model",)),
         *_SEVERAL,
-        _flag("vocab_size", "work", "Prompts are drawn from token ids below it.", "int"),
+        _flag("tokenizer", "work", "Folder or hub repository of a tokenizer whose ordinary tokens prompts are drawn "
+              "from, in place of --vocab-size.", metavar="MODEL"),
+        _flag("vocab_size", "work", "Prompts are drawn from token ids below it.", "int", default="1000"),
         _flag("temperature", "work", "Of all answers; 0 always takes the likeliest token.", "float"),
         _flag("request_rate", "arrival", "Requests sent a second, in a Poisson process; inf sends all at once.",
               "float", metavar="RATE"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import numpy as np
 
 from tessera.cli.bench.drive import Driver
 from tessera.cli.bench.engine_facts import facts_of
@@ -60,7 +61,7 @@ async def _time(
     client: LocalClient, lengths: Lengths, batch: int, vocab_size: int, seed: tuple[int, ...], values: Mapping[str, Any]
 ) -> float:
     """Seconds of one batch; its prompts are new, so that nothing comes from a cache. Raises what a request did."""
-    jobs = draw(lengths, batch, vocab_size=vocab_size, seed=seed)
+    jobs = draw(lengths, batch, vocabulary=np.arange(vocab_size), seed=seed)
     records, seconds = await Driver(client, sampling_of(values)).run(jobs, [0.0] * batch)
     for record in records:
         if record.error is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tessera.arrays import Array
 from tessera.cli.bench.arrivals import arrivals
 from tessera.cli.bench.drive import Driver
 from tessera.cli.bench.failures import exit_code_of
@@ -16,6 +17,7 @@ from tessera.cli.bench.record import Record
 from tessera.cli.bench.result import check_writable, result, settings_of, write
 from tessera.cli.bench.run import progress, run
 from tessera.cli.bench.serving_figures import details, serving_figures, show
+from tessera.cli.bench.vocabulary import vocabulary_of
 from tessera.cli.bench.workload import Lengths, check_count, check_fits, draw, lengths_of
 from tessera.cli.client import Client
 from tessera.cli.client.remote import connect
@@ -36,7 +38,7 @@ def serve(**given: Any) -> int:
     check_count("num-warmups", values["num_warmups"], least=0)
     if values["max_concurrency"] is not None:
         check_count("max-concurrency", values["max_concurrency"])
-    check_count("vocab-size", values["vocab_size"])
+    vocabulary = vocabulary_of(values["tokenizer"], values["vocab_size"])
     if not values["timeout"] > 0:
         raise ConfigError(f"--timeout must be above 0, got {values['timeout']:g}.")
     objectives = parse_objectives(values["goodput"])
@@ -47,8 +49,8 @@ def serve(**given: Any) -> int:
     async def measure() -> int:
         async with connect(values["url"], api_key=key, model_name=values["model_name"]) as client:
             check_fits(lengths, client.max_model_len)
-            await _warm_up(client, lengths, values)
-            records, seconds = await _time(client, lengths, times, values)
+            await _warm_up(client, lengths, vocabulary, values)
+            records, seconds = await _time(client, lengths, vocabulary, times, values)
             figures = serving_figures(records, seconds, objectives)
             click.echo(show(figures))
             more = details(records) if values["save_detailed"] else {}
@@ -58,10 +60,10 @@ def serve(**given: Any) -> int:
     return run(measure)
 
 
-async def _warm_up(client: Client, lengths: Lengths, values: Mapping[str, Any]) -> None:
+async def _warm_up(client: Client, lengths: Lengths, vocabulary: Array, values: Mapping[str, Any]) -> None:
     """Raises what goes wrong with one of these: the others would go the same way."""
     count = values["num_warmups"]
-    jobs = draw(lengths, count, vocab_size=values["vocab_size"], seed=(values["seed"], 1))
+    jobs = draw(lengths, count, vocabulary=vocabulary, seed=(values["seed"], 1))
     driver = Driver(client, _sampling(values), timeout=values["timeout"])
     records, _ = await driver.run(jobs, [0.0] * count)
     for record in records:
@@ -70,9 +72,9 @@ async def _warm_up(client: Client, lengths: Lengths, values: Mapping[str, Any]) 
 
 
 async def _time(
-    client: Client, lengths: Lengths, times: list[float], values: Mapping[str, Any]
+    client: Client, lengths: Lengths, vocabulary: Array, times: list[float], values: Mapping[str, Any]
 ) -> tuple[list[Record], float]:
-    jobs = draw(lengths, len(times), vocab_size=values["vocab_size"], seed=(values["seed"],))
+    jobs = draw(lengths, len(times), vocabulary=vocabulary, seed=(values["seed"],))
     with progress("requests", len(jobs)) as on_done:
         driver = Driver(
             client,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import numpy as np
 
 from tessera.cli.bench.drive import Driver
 from tessera.cli.bench.engine_facts import facts_of
@@ -37,11 +38,11 @@ def throughput(model: str | None, **given: Any) -> int:
     warm_up = check_count("num-warmups", values["num_warmups"], least=0)
     config = engine_config(model, values)
     check_fits(lengths, config.model.max_model_len)
-    vocab_size, scheduler = config.model.vocab_size, config.scheduler
+    vocabulary, scheduler = np.arange(config.model.vocab_size), config.scheduler
 
     async def measure() -> int:
         async with start(config) as client:
-            first = draw(lengths, warm_up, vocab_size=vocab_size, seed=(values["seed"], 1))
+            first = draw(lengths, warm_up, vocabulary=vocabulary, seed=(values["seed"], 1))
             await Driver(client, sampling_of(values)).run(first, [0.0] * warm_up)
             with progress("requests", count) as on_done:
                 driver = Driver(
@@ -51,7 +52,7 @@ def throughput(model: str | None, **given: Any) -> int:
                     max_concurrency=scheduler.max_num_seqs + scheduler.max_waiting,
                     on_done=on_done,
                 )
-                jobs = draw(lengths, count, vocab_size=vocab_size, seed=(values["seed"],))
+                jobs = draw(lengths, count, vocabulary=vocabulary, seed=(values["seed"],))
                 records, seconds = await driver.run(jobs, [0.0] * count)
             figures = throughput_figures(records, seconds)
             click.echo(show(figures))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tessera.arrays import Array
 from tessera.errors import ConfigError
 
 MAX_PROMPTS = 10**6
@@ -52,13 +53,13 @@ def _bounds(length: int, ratio: float) -> tuple[int, int]:
     return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
-def draw(lengths: Lengths, count: int, *, vocab_size: int, seed: tuple[int, ...]) -> list[Job]:
-    """seed: its numbers together are one seed."""
+def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ...]) -> list[Job]:
+    """vocabulary: token ids that prompts are drawn from. seed: its numbers together are one seed."""
     random = np.random.default_rng(seed)
     inputs = random.integers(*lengths.inputs, size=count, endpoint=True)
     outputs = random.integers(*lengths.outputs, size=count, endpoint=True)
     return [
-        Job(random.integers(vocab_size, size=size).tolist(), tokens)
+        Job(vocabulary[random.integers(len(vocabulary), size=size)].tolist(), tokens)
         for size, tokens in zip(inputs.tolist(), outputs.tolist(), strict=True)
     ]
 

@@ -8,11 +8,13 @@ from functools import partial
 import msgspec
 from msgspec.json import encode
 from starlette.routing import Route
+from starlette.types import Scope
 
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
+from tessera.server.openai.beams import way_of
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
@@ -31,6 +33,7 @@ from tessera.server.openai.sampling import (
     check_allowed,
     check_alternatives,
     check_common,
+    owner_of,
     sampling_params,
     shown_alternatives,
 )
@@ -53,17 +56,20 @@ def routes(context: ServerContext) -> list[Route]:
         also=("tool_choice", "chat_template_kwargs"),
     )
 
-    async def read(body: bytes) -> ChatAnswer:
+    async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
         params = _sampling_params(context, request)
-        identity = Identity.of("chatcmpl", request)
+        way = way_of(context, request, params)
+        identity = Identity.of("chatcmpl", request, scope)
         work = partial(render, context, request)
         # The hop to a thread takes longer than a short chat does.
         short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
         prompt = work() if short else await context.in_thread(work)
-        return ChatAnswer(context, request, identity, Generation(context, request, [prompt], params, identity.id))
+        owner = owner_of(request, limits, scope)
+        generation = Generation(context, owner, [prompt], params, way, identity.id)
+        return ChatAnswer(context, request, identity, generation)
 
     return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
 

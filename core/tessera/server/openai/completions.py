@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator
 import msgspec
 from msgspec.json import encode
 from starlette.routing import Route
+from starlette.types import Scope
 
-from tessera.errors import RequestError
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
+from tessera.server.openai.beams import way_of
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.endpoint import GenerationEndpoint
@@ -29,6 +30,7 @@ from tessera.server.openai.sampling import (
     check_allowed,
     check_alternatives,
     check_common,
+    owner_of,
     sampling_params,
     shown_alternatives,
 )
@@ -46,7 +48,7 @@ def routes(context: ServerContext) -> list[Route]:
         further=lambda envelope: _check_envelope(envelope, context),
     )
 
-    async def read(body: bytes) -> CompletionAnswer:
+    async def read(body: bytes, scope: Scope) -> CompletionAnswer:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
@@ -62,11 +64,11 @@ def routes(context: ServerContext) -> list[Route]:
             detokenize=context.engine.tokenizer is not None,
             prompt_logprobs=request.logprobs if request.echo else None,
         )
-        if request.best_of not in (None, params.n):
-            raise RequestError("best_of is not served: leave it out or make it equal to n.", param="best_of")
+        way = way_of(context, request, params, request.best_of)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
-        identity = Identity.of("cmpl", request)
-        generation = Generation(context, request, prompts, params, identity.id, prompt_only=only_echo)
+        identity = Identity.of("cmpl", request, scope)
+        owner = owner_of(request, limits, scope)
+        generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
     return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]

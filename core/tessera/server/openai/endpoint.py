@@ -24,9 +24,9 @@ class Answer(Protocol):
 
 
 class GenerationEndpoint:
-    """An ASGI application. read: a body to its Answer; raises TesseraError."""
+    """An ASGI application. read: a body, and what came with it, to its Answer; raises TesseraError."""
 
-    def __init__(self, read: Callable[[bytes], Awaitable[Answer]], load: Load) -> None:
+    def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], load: Load) -> None:
         self._read = read
         self._load = load
 
@@ -36,7 +36,7 @@ class GenerationEndpoint:
             await until_disconnect(receive, self._answer(body, scope, receive, send))
 
     async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._read(body)
+        answer = await self._read(body, scope)
         if answer.stream:
             await send_events(send, answer.events())
         else:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
+from starlette.types import Scope
 
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput, SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
-from tessera.server.openai.sampling import cache_salt_of, priority_of, tenant_of
+from tessera.server.openai.sampling import Owner
+from tessera.server.request_ids import id_of, rename
 
 # What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
 _REASONS = frozenset({None, "stop", "length"})
@@ -39,8 +40,18 @@ class Identity:
     created: int
 
     @classmethod
-    def of(cls, prefix: str, request: GenerationFields) -> Identity:
-        return cls(f"{prefix}-{request.request_id or uuid.uuid4().hex}", request.model, int(time.time()))
+    def of(cls, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
+        if request.request_id is not None:
+            rename(scope, request.request_id)
+        return cls(f"{prefix}-{id_of(scope)}", request.model, int(time.time()))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How prompts are answered. width: answers that a prompt has at the engine; generate: as AsyncEngine's."""
+
+    width: int
+    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
 
 
 class Generation:
@@ -49,28 +60,29 @@ class Generation:
     def __init__(
         self,
         context: ServerContext,
-        request: GenerationFields,
+        owner: Owner,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        way: Way,
         request_id: str,
         *,
         prompt_only: bool = False,
     ) -> None:
         """prompt_only: nothing of the answers is given out."""
         limits = context.settings.limits
-        if len(prompts) * params.n > limits.choices:
+        if len(prompts) * way.width > limits.choices:
             raise RequestError(
-                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {params.n}.", param="n"
+                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {way.width}.", param="n"
             )
         self.prompts = prompts
         self.params = params
         self.always_tells_usage = context.settings.force_include_usage
         self._answers = context.settings.answers
         self._engine = context.engine
-        self._priority = priority_of(request)
-        self._salt = cache_salt_of(request, limits)
-        self._tenant = tenant_of(request, limits)
-        self._request_id = request_id
+        self._way = way
+        self._owner = owner
+        # Unique even where clients repeat their ids: the number tells them apart.
+        self._name = f"{request_id}-{next(context.numbers)}"
         self._cached = [0] * len(prompts)
         self._generated = 0
         self._prompt_only = prompt_only
@@ -109,12 +121,16 @@ class Generation:
         return Usage(num_prompt, self._generated, num_prompt + self._generated, details)
 
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
-        # The engine's own name is unique even where a client repeats its request_id.
-        name = f"{self._request_id}-{index}-{uuid.uuid4().hex[:8]}"
         ids = self.prompts[index].token_ids
         params = self._bounded(len(ids))
-        return self._engine.generate(
-            ids, params, name, priority=self._priority, cache_salt=self._salt, tenant=self._tenant
+        owner = self._owner
+        return self._way.generate(
+            ids,
+            params,
+            f"{self._name}-{index}",
+            priority=owner.priority,
+            cache_salt=owner.cache_salt,
+            tenant=owner.tenant,
         )
 
     def _bounded(self, num_prompt: int) -> SamplingParams:

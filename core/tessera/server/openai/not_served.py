@@ -18,6 +18,7 @@ Values = tuple[Any, ...]
 
 GENERATION: Mapping[str, Values] = {
     "detokenize": (True,),
+    "early_stopping": (False,),
     "ebnf": (),
     "grammar": (),
     "guided_choice": ([],),
@@ -28,7 +29,6 @@ GENERATION: Mapping[str, Values] = {
     "guided_whitespace_pattern": (),
     "json_schema": (),
     "kv_transfer_params": ({},),
-    "length_penalty": (1,),
     "logits_processors": ([],),
     "mm_processor_kwargs": ({},),
     "regex": (),
@@ -38,7 +38,6 @@ GENERATION: Mapping[str, Values] = {
     "structured_outputs": (),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
 }
 
 COMPLETIONS: Mapping[str, Values] = {

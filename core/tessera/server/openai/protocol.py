@@ -55,6 +55,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_interval: int | None = None
     return_tokens_as_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

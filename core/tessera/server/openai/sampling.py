@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
+
+from starlette.types import Scope
 
 from tessera.config import ModelConfig
 from tessera.engine.vocabulary import check_logprobs
 from tessera.errors import RequestError
 from tessera.request import RequestOutputKind, SamplingParams
 from tessera.sampling_checks import check_extra_args
+from tessera.server.key_tenants import key_tenant
 from tessera.server.openai.protocol import GenerationFields
 from tessera.server.settings import Limits
 
@@ -36,7 +40,8 @@ def sampling_params(
 
     return SamplingParams(
         n=1 if request.n is None else request.n,
-        temperature=chosen("temperature", 1.0),
+        # Beams are not drawn, so that they may be many at any temperature.
+        temperature=(request.temperature or 1.0) if request.use_beam_search else chosen("temperature", 1.0),
         top_p=chosen("top_p", 1.0),
         top_k=int(chosen("top_k", 0)),
         min_p=chosen("min_p", 0.0),
@@ -106,24 +111,37 @@ def _check_identifier(request_id: str, limits: Limits) -> None:
         raise RequestError(f"request_id has 1 to {most} characters of A-Z a-z 0-9 . _ : and -.", param="request_id")
 
 
-def priority_of(request: GenerationFields) -> int:
+@dataclass(frozen=True)
+class Owner:
+    """Whose a request is, and how urgent: what AsyncEngine.generate calls by these names."""
+
+    priority: int
+    cache_salt: str
+    tenant: str
+
+
+def owner_of(request: GenerationFields, limits: Limits, scope: Scope) -> Owner:
     """Raises RequestError."""
+    return Owner(_priority(request), _cache_salt(request, limits), _tenant(request, limits, scope))
+
+
+def _priority(request: GenerationFields) -> int:
     priority = request.priority or 0
     if priority not in _PRIORITIES:
         raise RequestError("priority must fit 32 bits.", param="priority")
     return priority
 
 
-def tenant_of(request: GenerationFields, limits: Limits) -> str:
-    """Whose share of the places it takes (--scheduling-policy fair); "" leaves that to its salt. Raises
-    RequestError."""
+def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
+    """Whose share of the places it takes (--scheduling-policy fair): nothing a client says of itself gets it out of its
+    key's. Empty leaves that to its salt."""
     if request.user is not None and len(request.user) > limits.salt_chars:
         raise RequestError(f"user has at most {limits.salt_chars} characters.", param="user")
-    return request.user or ""
+    return key_tenant(scope) or request.user or ""
 
 
-def cache_salt_of(request: GenerationFields, limits: Limits) -> str:
-    """What keeps its cached prefixes apart from others'; prompt_cache_key is another name. Raises RequestError."""
+def _cache_salt(request: GenerationFields, limits: Limits) -> str:
+    """What keeps its cached prefixes apart from others'; prompt_cache_key is another name."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
     salt = getattr(request, name) or ""
     if len(salt) > limits.salt_chars:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from tessera.cli.bench.arrivals import arrivals
@@ -23,22 +24,22 @@ def record(sent, *received, tokens=None, error=None):
 
 
 def test_lengths_and_ids_stay_in_their_bounds_and_fill_them():
-    jobs = draw(Lengths(10, 4, 0.5), 400, vocab_size=7, seed=(3,))
+    jobs = draw(Lengths(10, 4, 0.5), 400, vocabulary=np.array([9, 3, 5]), seed=(3,))
     assert {len(job.prompt) for job in jobs} == set(range(5, 16))
     assert {job.output_len for job in jobs} == set(range(2, 7))
-    assert {token for job in jobs for token in job.prompt} == set(range(7))
+    assert {token for job in jobs for token in job.prompt} == {9, 3, 5}
 
 
 def test_the_same_seed_asks_the_same():
     lengths = Lengths(10, 4, 0.5)
 
     def asked(*seed):
-        return draw(lengths, 20, vocab_size=100, seed=seed)
+        return draw(lengths, 20, vocabulary=np.arange(100), seed=seed)
 
     assert asked(3) == asked(3)
     assert asked(3) != asked(4)
     assert asked(3, 1) != asked(3)
-    assert [len(job.prompt) for job in draw(Lengths(10, 4), 5, vocab_size=9, seed=(0,))] == [10] * 5
+    assert [len(job.prompt) for job in draw(Lengths(10, 4), 5, vocabulary=np.arange(9), seed=(0,))] == [10] * 5
 
 
 @pytest.mark.parametrize(

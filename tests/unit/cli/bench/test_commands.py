@@ -6,6 +6,8 @@ import json
 from functools import partial
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tessera._version import __version__
 from tessera.cli.bench.latency import latency_figures
@@ -49,6 +51,25 @@ def test_serve_prints_and_writes_its_result(bench, tmp_path, capsys, monkeypatch
     assert server.headers[0]["authorization"] == "Bearer openai's"
 
 
+def test_serve_draws_from_the_ordinary_tokens_of_a_tokenizer(bench, tmp_path):
+    tokenizer = Tokenizer(WordLevel({letter: number for number, letter in enumerate("abcdefgh")}, unk_token="a"))
+    tokenizer.add_special_tokens(["c", "<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    server = FakeServer()
+    assert bench(server, "--num-prompts", "9", "--input-len", "40", "--tokenizer", str(tmp_path)) == 0
+    assert {token for body in server.asked for token in body["prompt"]} == {0, 1, 3, 4, 5, 6, 7}
+    server = FakeServer()
+    assert bench(server, "--num-prompts", "9", "--input-len", "40", "--vocab-size", "4") == 0
+    assert {token for body in server.asked for token in body["prompt"]} == {0, 1, 2, 3}
+
+
+def test_a_tokenizer_that_is_not_there_is_one_line(bench, capsys):
+    server = FakeServer()
+    assert bench(server, "--tokenizer", "no/such/folder") == 3
+    assert capsys.readouterr().err.startswith("error: There is no folder 'no/such/folder'.")
+    assert server.asked == []
+
+
 def test_a_run_with_failures_says_so_and_ends_with_their_code(bench, capsys):
     server = FakeServer([Timing(), Timing(), Timing(status=503, error="full")])
     assert bench(server, "--num-prompts", "3", "--input-len", "8", "--output-len", "2", "--max-concurrency", "1") == 1
@@ -73,6 +94,8 @@ def test_a_warm_up_that_fails_ends_it_in_one_line(bench, capsys):
         (["--num-prompts", "0"], "--num-prompts must be from 1"),
         (["--max-concurrency", "0"], "--max-concurrency must be from 1"),
         (["--timeout", "0"], "--timeout must be above 0"),
+        (["--vocab-size", "0"], "--vocab-size must be from 1"),
+        (["--tokenizer", "x", "--vocab-size", "9"], "leave --vocab-size out"),
         (["--goodput", "x:1"], "--goodput 'x:1'"),
         (["--json", "no/such/folder/x.json"], "there is no such folder"),
         (["--url", "nothing"], "--url 'nothing' is no address"),

@@ -1,0 +1,114 @@
+"""use_beam_search: a prompt's answers are its best beams, the best first, as LLM.beam_search finds them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+from tessera.engine.async_engine import AsyncEngine
+from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
+from tessera.errors import RequestError
+from tessera.request import CompletionOutput, RequestOutput, SamplingParams
+from tessera.server.context import ServerContext
+from tessera.server.openai.generation import Way
+from tessera.server.openai.protocol import GenerationFields
+from tessera.text import IncrementalDetokenizer, Tokenizer
+
+_PLAIN = SamplingParams()
+# What ends an answer or changes which token is likely: beams are ranked by the model's own words alone.
+_NOT_WITH_BEAMS = (
+    *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
+    *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "vllm_xargs"),
+)
+
+
+def way_of(
+    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+) -> Way:
+    """How the request wants its prompts answered. best_of: beams, the best n of which are given; None is n. Raises
+    RequestError."""
+    if not request.use_beam_search:
+        _check_sampling(request, params, best_of)
+        return Way(params.n, context.engine.generate)
+    _check_searching(request)
+    width = params.n if best_of is None else best_of
+    most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
+    if most < 1:
+        raise RequestError("--max-logprobs of this server is too low for a beam search.", param="use_beam_search")
+    _check_width("n", params.n, 1, most)
+    _check_width("best_of", width, params.n, most)
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    beams = BeamSearchParams(
+        beam_width=width,
+        max_tokens=1,  # of a prompt that is not known yet
+        ignore_eos=params.ignore_eos,
+        length_penalty=penalty,
+        include_stop_str_in_output=True,
+    )
+    return Way(width, partial(_answers, context.engine, beams))
+
+
+def _check_sampling(request: GenerationFields, params: SamplingParams, best_of: int | None) -> None:
+    if best_of not in (None, params.n):
+        raise RequestError("best_of needs use_beam_search=true, or must be equal to n.", param="best_of")
+    if request.length_penalty not in (None, 1.0):
+        raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
+
+
+def _check_searching(request: GenerationFields) -> None:
+    if request.stream:
+        raise RequestError("A beam search has nothing to stream before its end: leave out stream.", param="stream")
+    for name in _NOT_WITH_BEAMS:
+        if getattr(request, name, None) not in (None, "", [], {}, getattr(_PLAIN, name, False)):
+            raise RequestError(f"{name} has no part in a beam search: leave out one of the two.", param=name)
+
+
+def _check_width(field: str, width: int, least: int, most: int) -> None:
+    if not least <= width <= most:
+        raise RequestError(f"With use_beam_search {field} must be {least} to {most} here, got {width}.", param=field)
+
+
+async def _answers(
+    engine: AsyncEngine,
+    beams: BeamSearchParams,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    request_id: str,
+    *,
+    priority: int,
+    cache_salt: str,
+    tenant: str,
+) -> AsyncGenerator[RequestOutput, None]:
+    """As AsyncEngine.generate, all at once. Closing it ends what is under way."""
+    prepared = await engine.prepare(prompt, params)
+    search = BeamSearch(
+        prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
+    )
+    cached = await beam_search(engine, search, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant)
+    best = search.output(None).sequences[: params.n]
+    answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
+    yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)
+
+
+def _answer(
+    index: int, beam: BeamSearchSequence, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer | None
+) -> CompletionOutput:
+    tokens = beam.tokens[len(prompt) :]
+    hidden = beam.finish_reason == "stop" and not params.include_stop_str_in_output
+    shown = tokens[:-1] if hidden else tokens
+    return CompletionOutput(
+        index=index,
+        text="" if tokenizer is None else _text(tokenizer, prompt, shown, params),
+        token_ids=tokens,
+        cumulative_logprob=beam.cum_logprob,
+        logprobs=None if params.logprobs is None else beam.logprobs,
+        finish_reason=beam.finish_reason,
+        stop_reason=beam.stop_reason,
+    )
+
+
+def _text(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
+    detokenizer = IncrementalDetokenizer(
+        tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+    )
+    return detokenizer.append(tokens) + detokenizer.finish()
