@@ -97,7 +97,7 @@ class Engine:
 
 
 def ours() -> Engine:
-    return Engine(OURS, "benchmarks.peers.tessera")
+    return _tuned(OURS, "benchmarks.peers.tessera", None)
 
 
 def limits() -> Engine:
@@ -113,10 +113,13 @@ def find_peers(folder: Path) -> tuple[list[Engine], list[str]]:
         if driver not in DRIVERS or environment.name == OURS:
             others.append(environment.name)
             continue
-        module = f"benchmarks.peers.{driver}"
-        tuning = importlib.import_module(module).tuning(environment, cores())
-        peers.append(Engine(environment.name, module, environment, tuning))
+        peers.append(_tuned(environment.name, f"benchmarks.peers.{driver}", environment))
     return peers, others
+
+
+def _tuned(name: str, module: str, environment: Path | None) -> Engine:
+    tuning = importlib.import_module(module).tuning(environment or Path(sys.prefix), cores())
+    return Engine(name, module, environment, tuning)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,8 @@ def test_what_is_overridden() -> None:
 def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlp, "BETWEEN", 0)  # stretches of ROWS
     tokens, device = 2 * mlp.ROWS + 3, PLATFORM.open(0)
-    spec = GatedMLPSpec(
+    wide, narrow = LinearSpec(2 * 40, 24, "float32"), LinearSpec(24, 40, "float32")
+    spec = GatedMLPSpec(wide, GateSpec(40, "float32", "silu"), narrow)
         LinearSpec(2 * 40, 24, "float32"), GateSpec(40, "float32", "silu"), LinearSpec(24, 40, "float32")
     )
     own = BoundOps(OPS, device)
