@@ -163,6 +163,7 @@ def descriptors(pid):
 @pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.nightly)])
 async def test_streams_aborted_at_random_moments_leave_nothing(count):
     """Over a model: tests/e2e/test_aborted.py."""
+
     def asking(draw):
         return {"model": "fake", "prompt": [draw.randrange(1, 61), 7]}
 
