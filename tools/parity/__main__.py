@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             cells += measure(family, Path(folder), options)
     _progress("")
-    print(table(cells) if options.dtype == EXACT else rounding_table(cells))
+    if options.dtype == EXACT:
+        print(table(by_family(cells) if options.brief else cells))
+    else:
+        print(rounding_table(cells))
     failed = sum(not cell.ok for cell in cells)
     print(f"\n{len(cells)} cells, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
@@ -63,6 +66,14 @@ def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]
             else:
                 cells.append(RoundingCell.of(where, measure_rounding(subject, model, options.dtype, mode)))
     return cells
+
+
+def by_family(cells: Sequence[Cell]) -> list[Cell]:
+    """All modes of a family on a platform together, in the order of the cells."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.platform, cell.family), []).append(cell)
+    return [Cell.together(group) for group in groups.values()]
 
 
 def table(cells: Sequence[Cell]) -> str:
@@ -149,6 +160,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--mode", action="append", help=f"{', '.join(MODES)}; may be repeated; default: all, or {', '.join(WAYS)}"
     )
     parser.add_argument("--dtype", choices=[EXACT, *DTYPES], default=EXACT, help="(default: %(default)s)")
+    parser.add_argument("--brief", action="store_true", help="all modes together; in float32")
     parser.add_argument("--prompts", type=int, default=50, help="of uneven lengths (default: %(default)s)")
     options = parser.parse_args(arguments)
     options.family = options.family or [*(THROUGH_TRANSFORMERS if options.through_transformers else FAMILIES)]
