@@ -101,6 +101,19 @@ def shorts(client: httpx.AsyncClient) -> list[Stream]:
     return [Stream(client, {**SHORT, "prompt": f"{WORDS} {seed}", "seed": seed}) for seed in range(16)]
 
 
+async def half_begun(client: httpx.AsyncClient) -> tuple[list[Stream], list[Stream]]:
+    """32 streams where 16 run at once: those that have had a token, and those that wait for them."""
+    given = [Stream(client, {**LONG, "seed": seed}) for seed in range(16)]
+    await asyncio.gather(*(stream.begun.wait() for stream in given))
+    return given, shorts(client)
+
+
+def assert_cut_off(given: list[Stream]) -> None:
+    for stream in given:
+        assert json.loads(stream.events[-2])["error"]["type"] == "engine_error"
+        assert stream.events[-1] == "[DONE]"
+
+
 async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
     """Killed under 32 streams, stopped, killed again: two engines follow, and then the server ends."""
     flags = [
@@ -121,9 +134,7 @@ async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
         ) as client:
             undisturbed = shorts(client)
             await asyncio.gather(*(stream.task for stream in undisturbed))
-            given = [Stream(client, {**LONG, "seed": seed}) for seed in range(16)]
-            await asyncio.gather(*(stream.begun.wait() for stream in given))
-            others = shorts(client)
+            given, others = await half_begun(client)
             whole = asyncio.create_task(
                 client.post("/v1/completions", json={**SHORT, "prompt": f"{WORDS} 3", "seed": 3, "stream": False})
             )
@@ -139,12 +150,11 @@ async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
             await asyncio.gather(*(stream.task for stream in given))
             print(f"16 streams ended {max(stream.ended for stream in given) - killed:.2f} s after the kill")
             assert max(stream.ended for stream in given) - killed < 2
-            for stream in given:
-                assert json.loads(stream.events[-2])["error"]["type"] == "engine_error"
-                assert stream.events[-1] == "[DONE]"
-            # As long as the first start and 5 s, on a machine that is as busy as it was then.
-            seconds = await until(lambda: served.status("/readyz") == 200, 3 * served.seconds + 60)
+            assert_cut_off(given)
+            await until(lambda: served.status("/readyz") == 200, 3 * served.seconds + 60)
+            seconds = time.monotonic() - killed
             print(f"first start {served.seconds:.1f} s, ready again {seconds:.1f} s after the kill")
+            assert seconds < served.seconds + 5
             await asyncio.gather(*(stream.task for stream in others))
             assert [stream.status for stream in others] == [200] * 16
             assert [stream.text for stream in others] == [stream.text for stream in undisturbed]
@@ -174,6 +184,31 @@ async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
     assert {record["pid"] for record in records} > {served.process.pid, stopped}
     assert not any(WORDS in line for line in lines)
     assert not any(undisturbed[3].text[:20] in line for line in lines)
+
+
+@pytest.mark.nightly
+async def test_a_stopped_engine_is_found_within_30_s(tmp_path: Path, temporary: Path) -> None:
+    """With the --stall-timeout that a server has unasked."""
+    with Served(["--dtype", "float32", "--max-num-seqs", "16"], tmp_path / "log") as served:
+        async with httpx.AsyncClient(
+            base_url=served.url, timeout=300, limits=httpx.Limits(max_connections=64)
+        ) as client:
+            undisturbed = shorts(client)
+            await asyncio.gather(*(stream.task for stream in undisturbed))
+            given, others = await half_begun(client)
+            await until(lambda: waiting(served) == 16, 20)
+            os.kill(served.engine_pid(), signal.SIGSTOP)
+            stopped = time.monotonic()
+            await until(lambda: served.status("/health") == 503, 30)
+            unhealthy = time.monotonic() - stopped
+            assert served.status("/livez") == 200
+            await asyncio.gather(*(stream.task for stream in given))
+            ended = max(stream.ended for stream in given) - stopped
+            print(f"/health is 503 {unhealthy:.1f} s after SIGSTOP, 16 streams ended after {ended:.1f} s")
+            assert ended < 30
+            assert_cut_off(given)
+            await asyncio.gather(*(stream.task for stream in others))
+            assert [stream.text for stream in others] == [stream.text for stream in undisturbed]
 
 
 async def test_sigterm_drains_and_a_second_one_cuts_off(tmp_path: Path, temporary: Path) -> None:

@@ -15,7 +15,7 @@ from tessera.layers.qkv import _grouped as grouped_heads
 from tessera.models import gemma
 from tessera.platform.ops import NormSpec
 from tessera_cpu.ops import QKNorm
-from tools.parity.__main__ import main, table
+from tools.parity.__main__ import by_family, main, table
 from tools.parity.compare import Cell, compare
 from tools.parity.families import FAMILIES, SHORT
 from tools.parity.family import MAX_POSITIONS
@@ -210,6 +210,20 @@ def test_one_bad_prompt_is_what_the_table_shows(answer):
     assert last[-1] == "FAILED"
 
 
+def test_modes_together_are_as_bad_as_the_worst_of_them(answer):
+    plain, wrong = (compare(answer, [1, 2, 3], computed(answer, position1=off)) for off in (0.0, 1.0))
+    cells = [
+        Cell.of((platform, "llama2", mode), compared, "seen")
+        for platform, mode, compared in (("cpu", "a", [plain]), ("strict", "a", [plain]), ("cpu", "b", [wrong, plain]))
+    ]
+    found = by_family(cells)
+    assert [(cell.platform, cell.mode, cell.prompts, cell.ok) for cell in found] == [
+        ("cpu", "2 modes", 3, False),
+        ("strict", "1 modes", 1, True),
+    ]
+    assert (found[0].diff, found[0].positions, found[0].equal) == (1.0, 12, 3)
+
+
 def test_the_command_prints_the_table_and_its_exit_code_says_it(capsys):
     small = ["--family", "qwen2", "--platform", "cpu", "--prompts", "1"]
     assert main([*small, "--mode", "alone"]) == 0
@@ -217,5 +231,7 @@ def test_the_command_prints_the_table_and_its_exit_code_says_it(capsys):
     assert header.split()[:3] == ["platform", "family", "mode"]
     assert line.split()[:3] == ["cpu", "qwen2", "alone"]
     assert line.endswith("ok")
+    assert main([*small, "--mode", "alone", "--brief"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["cpu", "qwen2", "1", "modes"]
     assert main([*small, "--mode", "mixed batch"]) == 1, "one prompt is no mixed batch"
     assert "1 failed" in capsys.readouterr().out

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import os
-import random
 import re
 import signal
 import socket
@@ -24,6 +23,7 @@ from tessera.server.serve import serve
 from tessera.server.settings import ServerSettings
 from tests.engine.fakes import EXECUTOR, answer, config
 from tests.server.conftest import started
+from tests.server.leaving import Leaving
 from tests.server.sse import check_completion, data_of
 from tests.server.test_lifecycle import until
 
@@ -180,31 +180,10 @@ def descriptors(pid):
 
 @pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.nightly)])
 async def test_streams_aborted_at_random_moments_leave_nothing(count):
-    """The full figure: pytest tests/server/test_engine_process.py -k aborted --nightly=all."""
-    moments = random.Random(7)
-    at_once = asyncio.Semaphore(48)
+    """Over a model: tests/e2e/test_aborted.py."""
 
-    async def visit(number):
-        """Leaves after some tokens, or after some seconds, perhaps before the first token."""
-        body = json.dumps({**LONG, "prompt": [number % 60 + 1, 7], "max_tokens": 512}).encode()
-        head = (
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        )
-        async with at_once:
-            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
-            writer.write(head % len(body) + body)
-            if number % 4 == 0:
-                await asyncio.sleep(moments.uniform(0, 0.3))
-            else:
-                left = moments.randrange(512)
-                while left >= 0:
-                    line = await reader.readline()
-                    assert line.strip() != b"data: [DONE]"
-                    assert line
-                    if line.startswith(b"data: {"):
-                        left -= len(json.loads(line[6:])["choices"][0].get("token_ids", ()))
-            writer.close()
-            await writer.wait_closed()
+    def asking(draw):
+        return {"model": "fake", "prompt": [draw.randrange(1, 61), 7]}
 
     async def at_rest():
         """What is held when nothing is asked."""
@@ -214,10 +193,11 @@ async def test_streams_aborted_at_random_moments_leave_nothing(count):
         return int(tasks), descriptors(os.getpid()), descriptors(engine.info.pid)
 
     async with serving("brisk", max_num_seqs=32) as (engine, client, task):
-        await asyncio.gather(*(visit(number) for number in range(8)))
+        leaving = Leaving(client.base_url.port, asking, at_once=48)
+        await leaving.visits(8)
         await asyncio.sleep(0.5)
         before = await at_rest()
-        await asyncio.gather(*(visit(number) for number in range(count)))
+        await leaving.visits(count)
         await asyncio.sleep(0.5)  # connections close one after the other
         after = await at_rest()
         assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers.utils import logging
@@ -17,12 +18,15 @@ from tools.parity.families import FAMILIES
 from tools.parity.family import save_model
 from tools.parity.modes import MODES, PLATFORMS, Subject
 from tools.parity.oracle import NUM_TOKENS, ask, make_prompts
+from tools.parity.rounding import DTYPES, EXACT, FAR, MORE_FAR, MOST_TYPICAL, WAYS, RoundingCell, measure_rounding
 from tools.parity.through_transformers import THROUGH_TRANSFORMERS
 
 COLUMNS = (
     "platform", "family", "mode", "prompts", "logits", "max |diff|", "bound", f"{NUM_TOKENS} tokens equal", "excused",
     "", "ok",
 )  # fmt: skip
+LEFT = ("platform", "family", "mode", "", "ok")
+ROUNDING_COLUMNS = ("platform", "family", "mode", "prompts", "logits", "error", "theirs", "far", "theirs", "ok")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,35 +38,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = []
     for family in options.family:
         with tempfile.TemporaryDirectory() as folder:
-            cells += measure(family, Path(folder), options.platform, options.mode, options.prompts)
+            cells += measure(family, Path(folder), options)
     _progress("")
-    print(table(cells))
+    if options.dtype == EXACT:
+        print(table(by_family(cells) if options.brief else cells))
+    else:
+        print(rounding_table(cells))
     failed = sum(not cell.ok for cell in cells)
     print(f"\n{len(cells)} cells, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
 
-def measure(family: str, folder: Path, platforms: Sequence[str], modes: Sequence[str], num_prompts: int) -> list[Cell]:
+def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
     """The family's cells; its model is saved in folder."""
     _progress(f"{family}: asking transformers")
     asked = {**FAMILIES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
-    answers = ask(model, make_prompts(model.config.vocab_size, num_prompts))
-    cells = []
-    for platform in platforms:
-        for mode in modes:
+    answers = ask(model, make_prompts(model.config.vocab_size, options.prompts))
+    cells: list[Any] = []
+    for platform in options.platform:
+        subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)
+        for mode in options.mode:
             _progress(f"{family}: {mode} on {platform}")
-            subject = Subject(folder, PLATFORMS.get(platform, platform), answers, asked.max_model_len)
-            compared, evidence = MODES[mode](subject)
-            cells.append(Cell.of((platform, family, mode), compared, evidence))
+            where = (platform, family, mode)
+            if options.dtype == EXACT:
+                cells.append(Cell.of(where, *MODES[mode](subject)))
+            else:
+                cells.append(RoundingCell.of(where, measure_rounding(subject, model, options.dtype, mode)))
     return cells
+
+
+def by_family(cells: Sequence[Cell]) -> list[Cell]:
+    """All modes of a family on a platform together, in the order of the cells."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.platform, cell.family), []).append(cell)
+    return [Cell.together(group) for group in groups.values()]
 
 
 def table(cells: Sequence[Cell]) -> str:
     """Aligned text, a line a cell."""
-    rows = [COLUMNS, *(_row(cell) for cell in cells)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    left = (0, 1, 2, 9, 10)
+    return _aligned([COLUMNS, *(_row(cell) for cell in cells)])
+
+
+def rounding_table(cells: Sequence[RoundingCell]) -> str:
+    return _aligned([ROUNDING_COLUMNS, *(_rounding_row(cell) for cell in cells)])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """What a cell is and how it went stands to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    left = {column for column, name in enumerate(rows[0]) if name in LEFT}
     return "\n".join(
         "  ".join(
             text.ljust(width) if column in left else text.rjust(width)
@@ -88,6 +114,21 @@ def _row(cell: Cell) -> tuple[str, ...]:
     )
 
 
+def _rounding_row(cell: RoundingCell) -> tuple[str, ...]:
+    return (
+        cell.platform,
+        cell.family,
+        cell.mode,
+        str(cell.prompts),
+        str(cell.positions),
+        f"{cell.typical:.1e}",
+        f"{cell.their_typical:.1e}",
+        str(cell.far),
+        str(cell.their_far),
+        "ok" if cell.ok else "FAILED",
+    )
+
+
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
@@ -99,10 +140,13 @@ def _progress(text: str) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.parity",
-        description="Tessera's logits and greedy tokens against transformers (eager attention, float32).",
+        description="Tessera's logits and greedy tokens against transformers (eager attention, float32), or with "
+        "--dtype how far they are from float32 beside transformers' own in that dtype.",
         epilog=f"A cell holds where, for every prompt, max |diff| is at most {TOLERANCE} x max(1, max |logit|) and all "
         f"tokens are equal. A prompt's comparison may stop where the oracle's two best logits are within {TOLERANCE}: "
-        f"at most {MAX_EXCUSED:.0%} of prompts.",
+        f"at most {MAX_EXCUSED:.0%} of prompts. With another dtype a cell holds where the median over all "
+        f"positions of the logits' root mean square error is at most {MOST_TYPICAL} times transformers' and positions "
+        f"beyond {FAR:g} times that are at most {MORE_FAR:.0%} of all more than transformers'.",
     )
     known = [*FAMILIES, *THROUGH_TRANSFORMERS]
     parser.add_argument("--family", action="append", choices=known, help="may be repeated; default: all native ones")
@@ -112,12 +156,21 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--platform", action="append", help=f"{', '.join(PLATFORMS)} or package.module:Class; default: cpu and strict"
     )
-    parser.add_argument("--mode", action="append", choices=[*MODES], help="may be repeated; default: all")
+    parser.add_argument(
+        "--mode", action="append", help=f"{', '.join(MODES)}; may be repeated; default: all, or {', '.join(WAYS)}"
+    )
+    parser.add_argument("--dtype", choices=[EXACT, *DTYPES], default=EXACT, help="(default: %(default)s)")
+    parser.add_argument("--brief", action="store_true", help="all modes together; in float32")
     parser.add_argument("--prompts", type=int, default=50, help="of uneven lengths (default: %(default)s)")
     options = parser.parse_args(arguments)
     options.family = options.family or [*(THROUGH_TRANSFORMERS if options.through_transformers else FAMILIES)]
     options.platform = options.platform or ["cpu", "strict"]
-    options.mode = options.mode or [*MODES]
+    known_modes = MODES if options.dtype == EXACT else WAYS
+    options.mode = options.mode or [*known_modes]
+    if unknown := set(options.mode) - set(known_modes):
+        parser.error(
+            f"no such mode in {options.dtype}: {', '.join(sorted(unknown))}; there are {', '.join(known_modes)}."
+        )
     return options
 
 

@@ -85,8 +85,26 @@ class Cell:
             ok=bool(evidence) and all(one.ok for one in compared) and excused <= MAX_EXCUSED * len(compared),
         )
 
+    @classmethod
+    def together(cls, cells: Sequence[Cell]) -> Cell:
+        """Of one platform and family in several modes."""
+        worst = max(cells, key=_excess)
+        return cls(
+            worst.platform,
+            worst.family,
+            f"{len(cells)} modes",
+            prompts=sum(cell.prompts for cell in cells),
+            positions=sum(cell.positions for cell in cells),
+            diff=worst.diff,
+            bound=worst.bound,
+            equal=sum(cell.equal for cell in cells),
+            excused=sum(cell.excused for cell in cells),
+            evidence="",
+            ok=all(cell.ok for cell in cells),
+        )
 
-def _excess(one: Compared) -> float:
+
+def _excess(one: Compared | Cell) -> float:
     """How near the bound; NaN is beyond it."""
     return one.diff / one.bound if one.diff == one.diff else float("inf")
 

@@ -44,10 +44,11 @@ class Subject:
     platform: str
     answers: Sequence[Answer]
     max_model_len: int | None = None
+    dtype: str = "float32"
 
     @contextmanager
     def engine(self, **flags: Any) -> Iterator[WatchedEngine]:
-        """In this process, of float32. flags: of build_config, beyond those that all modes share."""
+        """In this process. flags: of build_config, beyond those that all modes share."""
         given: dict[str, Any] = {
             "max_num_seqs": MAX_SEQS,
             "max_num_batched_tokens": BUDGET,
@@ -57,7 +58,7 @@ class Subject:
             **flags,
         }
         config = build_config(
-            model=str(self.folder), skip_tokenizer_init=True, dtype="float32", platform=self.platform, **given
+            model=str(self.folder), skip_tokenizer_init=True, dtype=self.dtype, platform=self.platform, **given
         )
         engine = WatchedEngine(dataclasses.replace(config, embedded=True))
         try:

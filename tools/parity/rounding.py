@@ -1,0 +1,121 @@
+"""How far from float32 a narrow dtype takes the logits: Tessera's beside transformers' own, over what Tessera wrote."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tools.parity.modes import Numbered, Subject
+
+EXACT = "float32"
+DTYPES = ("bfloat16",)  # those that every platform of the table has
+FAR = 4.0
+MOST_TYPICAL = 1.1
+MORE_FAR = 0.02
+
+WAYS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {"alone": {"max_num_seqs": 1}, "mixed batch": {}, "chunked": {"max_num_batched_tokens": 16}}
+)
+"""How the work is cut, as flags."""
+
+
+class Narrowed:
+    """A model of transformers with weights that the dtype holds, computing in float32 and in the dtype."""
+
+    def __init__(self, model: Any, dtype: str) -> None:
+        self._narrow = _with_weights(model, lambda weight: weight.to(getattr(torch, dtype)))
+        self._exact = _with_weights(self._narrow, Tensor.float)
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The logits of every position in float32, and how far from them the dtype's are: [len(tokens), vocabulary]."""
+        text = torch.tensor([tokens])
+        exact, narrow = (model(text, use_cache=False).logits[0].float() for model in (self._exact, self._narrow))
+        return exact, narrow - exact
+
+
+def _with_weights(model: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy; what is no weight (the frequencies of rotary embeddings) stays as it is."""
+    changed = copy.deepcopy(model)
+    for weight in changed.parameters():
+        weight.data = change(weight.data)
+    return changed
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The root mean square error of each position's logits, [positions]: Tessera's and transformers'. missing:
+    positions that were not computed."""
+
+    ours: Tensor
+    theirs: Tensor
+    missing: int
+
+    @classmethod
+    def of(cls, model: Narrowed, tokens: Sequence[int], logits: Sequence[tuple[int, Tensor]]) -> Self:
+        """logits: (position, [vocabulary]) as computed."""
+        exact, theirs = model.read(tokens)
+        positions = [position for position, _ in logits]
+        missing = len(set(range(len(tokens) - 1)) - set(positions))  # the last token is never fed back
+        ours = torch.stack([found.float() for _, found in logits]) - exact[positions]
+        return cls(_rms(ours), _rms(theirs[positions]), missing)
+
+
+def _rms(error: Tensor) -> Tensor:
+    return error.square().mean(-1).sqrt()
+
+
+@dataclass(frozen=True)
+class RoundingCell:
+    """A line of the table. typical: the median of positions' errors. far: how many positions are beyond FAR times
+    transformers' median, as where rounding chose another expert. their_*: transformers'."""
+
+    platform: str
+    family: str
+    mode: str
+    prompts: int
+    positions: int
+    missing: int
+    typical: float
+    their_typical: float
+    far: int
+    their_far: int
+
+    @classmethod
+    def of(cls, where: tuple[str, str, str], rounded: Sequence[Rounded]) -> Self:
+        """where: platform, family, mode."""
+        ours, theirs = torch.cat([one.ours for one in rounded]), torch.cat([one.theirs for one in rounded])
+        typical = float(theirs.median())
+        return cls(
+            *where,
+            prompts=len(rounded),
+            positions=len(ours),
+            missing=sum(one.missing for one in rounded),
+            typical=float(ours.median()),
+            their_typical=typical,
+            far=int((ours > FAR * typical).sum()),
+            their_far=int((theirs > FAR * typical).sum()),
+        )
+
+    @property
+    def ok(self) -> bool:
+        near = self.typical <= MOST_TYPICAL * self.their_typical
+        return near and self.far <= self.their_far + MORE_FAR * self.positions and self.missing == 0
+
+
+def measure_rounding(subject: Subject, model: Any, dtype: str, way: str) -> list[Rounded]:
+    """Tessera answers the subject's prompts in the dtype. model: transformers', of float32."""
+    numbered, narrowed = Numbered(), Narrowed(model, dtype)
+    with dataclasses.replace(subject, dtype=dtype).engine(**WAYS[way]) as engine:
+        ran = engine.run(numbered(subject.answers))
+    return [
+        Rounded.of(narrowed, [*answer.prompt, *ran.tokens[name]], ran.record.logits[name])
+        for name, answer in numbered.answers.items()
+    ]
