@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ from tessera.platform import (
     LayerSpec,
     Paged,
     Plane,
+    RotarySpec,
 )
-from tessera_cpu.rotary import Angles, angles, turn
+from tessera_cpu.rotary import Angles, angles, turned
 
 
 @dataclass
@@ -84,7 +86,12 @@ class SdpaPlan:
     decode: Part | None
     prefill: tuple[Part, ...]
     padded: bool
-    angles: dict[tuple[int, torch.dtype], Angles] = field(default_factory=dict)
+    angles: dict[tuple[int, RotarySpec, torch.dtype], Angles] = field(default_factory=dict)
+
+    @cached_property
+    def only_decode(self) -> bool:
+        """Nothing but rows that decode, one after the other."""
+        return self.decode is not None and isinstance(self.decode.tokens, slice) and not (self.prefill or self.padded)
 
 
 class SdpaAttention(AttentionBackend):
@@ -159,25 +166,27 @@ class SdpaLayer(HeadsLayer):
         spec = self.spec
         wide = x.view(len(x), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
         turning, v = wide.split((spec.num_heads + spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        apart = self.q_norm is not None or self.k_norm is not None
+        if spec.rotary is not None and not apart:
+            turning = turned(spec.rotary, turning, self._angles(positions, x.dtype, plan))
         q, k = turning.split((spec.num_heads, spec.num_kv_heads), dim=1)
         if self.q_norm is not None:
             q = self.q_norm(q, self.weights["q_norm"])
         if self.k_norm is not None:
             k = self.k_norm(k, self.weights["k_norm"])
-        if spec.rotary is not None:
+        if spec.rotary is not None and apart:
             given = self._angles(positions, x.dtype, plan)
-            together = self.q_norm is None and self.k_norm is None
-            for heads in (turning,) if together else (q, k):
-                turn(spec.rotary, heads, given)
+            q, k = turned(spec.rotary, q, given), turned(spec.rotary, k, given)
         self.write(k, v, caches, plan)
         mixed: Tensor = self.attend(q, caches, plan)
         return mixed.flatten(1)
 
     def _angles(self, positions: Tensor, dtype: torch.dtype, plan: SdpaPlan) -> Angles:
-        table = self.weights["cos_sin"]
-        key = (table.data_ptr(), dtype)
+        spec, table = self.spec.rotary, self.weights["cos_sin"]
+        assert spec is not None
+        key = (table.data_ptr(), spec, dtype)
         if key not in plan.angles:
-            plan.angles[key] = angles(table, positions, dtype)
+            plan.angles[key] = angles(spec, table, positions, dtype)
         return plan.angles[key]
 
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: SdpaPlan) -> None:
@@ -186,23 +195,25 @@ class SdpaLayer(HeadsLayer):
 
     def attend(self, q: Tensor, caches: Caches, plan: SdpaPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "not among this backend's features"
+        keys, values = caches[self.spec.layer]
+        if plan.only_decode and out is None:
+            assert plan.decode is not None
+            return self._decode(q, keys, values, plan.decode.past)
         if out is None:
             make = torch.zeros_like if plan.padded else torch.empty_like
             out = make(q, memory_format=torch.contiguous_format)
-        keys, values = caches[self.spec.layer]
         if plan.decode is not None:
-            self._decode(q, keys, values, plan.decode, out)
+            out[plan.decode.tokens] = self._decode(q[plan.decode.tokens], keys, values, plan.decode.past)
         for row in plan.prefill:
             self._prefill(q, keys, values, row, out)
         return out
 
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, part: Part, out: Tensor) -> None:
-        """The queries of a key head's group stand where a sequence of queries would."""
-        past, window = part.past, self.spec.window
-        mask = None if past.whole and past.reaches(window) else past.mask(window, q.dtype)
-        grouped = q[part.tokens].unflatten(1, (self.spec.num_kv_heads, -1))
-        mixed = self._mix(grouped, past.gather(keys), past.gather(values), mask)
-        out[part.tokens] = mixed.flatten(1, 2)
+    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, past: Past) -> Tensor:
+        """q [rows, H, D], one query a row; the queries of a key head's group stand where a sequence of queries
+        would."""
+        mask = None if past.whole and past.reaches(self.spec.window) else past.mask(self.spec.window, q.dtype)
+        grouped = q.unflatten(1, (self.spec.num_kv_heads, -1))
+        return self._mix(grouped, past.gather(keys), past.gather(values), mask).flatten(1, 2)
 
     def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, part: Part, out: Tensor) -> None:
         past, window = part.past, self.spec.window

@@ -1,4 +1,5 @@
-"""Rotary embedding on torch: angles looked up once a launch, queries and keys turned together."""
+"""Rotary embedding on torch: angles looked up once a launch, queries and keys turned together. Small operations cost a
+decode step what they take to begin, so there are few of them."""
 
 from __future__ import annotations
 
@@ -10,28 +11,32 @@ from tessera.platform import RotarySpec
 Angles = tuple[Tensor, Tensor]
 
 
-def angles(cos_sin: Tensor, positions: Tensor, dtype: torch.dtype) -> Angles:
-    """Of each token, cosines and sines [T, 1, dim / 2]."""
+def angles(spec: RotarySpec, cos_sin: Tensor, positions: Tensor, dtype: torch.dtype) -> Angles:
+    """Of each token, what to multiply a head by and what to multiply its swapped halves (or neighbours) by,
+    [T, 1, dim]."""
     cos, sin = cos_sin[positions].to(dtype).unsqueeze(1).chunk(2, dim=-1)
-    return cos, sin
-
-
-def turn(spec: RotarySpec, heads: Tensor, given: Angles) -> None:
-    """heads [T, H, D], in place."""
-    cos, sin = given
-    turned = heads[..., : spec.dim]
     if spec.style == "half":
-        a, b = turned.chunk(2, dim=-1)
-    else:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-    first = torch.addcmul(a * cos, b, sin, value=-1)
-    second = torch.addcmul(b * cos, a, sin)
-    a.copy_(first)
-    b.copy_(second)
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    return cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
+
+
+def turned(spec: RotarySpec, heads: Tensor, given: Angles) -> Tensor:
+    """heads [T, H, D] -> the same, turned."""
+    cos, sin = given
+    part = heads[..., : spec.dim] if spec.dim < spec.head_dim else heads
+    result = torch.addcmul(part * cos, _swapped(spec, part), sin)
+    return torch.cat((result, heads[..., spec.dim :]), dim=-1) if spec.dim < spec.head_dim else result
+
+
+def _swapped(spec: RotarySpec, part: Tensor) -> Tensor:
+    if spec.style == "half":
+        left, right = part.chunk(2, dim=-1)
+        return torch.cat((right, left), dim=-1)
+    return part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
 def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     """The op as core has it."""
-    given = angles(cos_sin, positions, q.dtype)
-    turn(spec, q, given)
-    turn(spec, k, given)
+    given = angles(spec, cos_sin, positions, q.dtype)
+    for heads in (q, k):
+        heads.copy_(turned(spec, heads, given))
