@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tessera.engine.engine import Engine
-from tessera.engine.offline import Job, OfflineEngine
+from tessera.engine.offline import OfflineEngine
 from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutputKind, SamplingParams
 from tests.engine import fakes
@@ -28,7 +28,7 @@ def offline(request):
 
 def jobs(engine, prompts, **given):
     params = SamplingParams(**{"max_tokens": 20, "output_kind": RequestOutputKind.FINAL_ONLY, **given})
-    return [Job(index, engine.front.prepare(prompt, params), params, 0) for index, prompt in enumerate(prompts)]
+    return [engine.job(engine.front.prepare(prompt, params), params) for prompt in prompts]
 
 
 def answers(outputs):
