@@ -12,7 +12,7 @@ import msgspec
 from tessera.arrays import Array, int32
 from tessera.request import EncoderItem, SamplingParams, TensorRef
 
-VERSION = 1
+VERSION = 2
 
 
 class RowOpened(msgspec.Struct, array_like=True):
@@ -145,13 +145,13 @@ class RowError(msgspec.Struct, array_like=True):
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds on the runner: forward launched, sampling launched, waiting for the device. Counts of reference fallbacks
-    and of tokens drafted and accepted."""
+    """Seconds on the runner: forward launched, sampling launched, waiting for the device. fallbacks: runs of each op's
+    reference since the model was loaded. Counts of tokens drafted and accepted."""
 
     forward: float = 0.0
     sample: float = 0.0
     wait: float = 0.0
-    fallbacks: int = 0
+    fallbacks: dict[str, int] = {}
     drafted: int = 0
     accepted: int = 0
 

@@ -9,6 +9,7 @@ from openai.types import Model
 from prometheus_client.parser import text_string_to_metric_families
 
 from tessera._version import __version__
+from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.request import RequestMetrics
 from tessera.server.settings import ServerSettings
@@ -150,6 +151,7 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
     engine = FakeEngine(metrics=EngineMetrics(512))
     now = 100.0
     engine.metrics.finished("stop", RequestMetrics(now, now + 1, now + 2, now + 4), 7, 5, now + 5)
+    engine.metrics.stats = EngineStats(fallbacks={"gate": 3})
     async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
         text = (await api.client.get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -163,6 +165,9 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
     assert {name for name in families if name.startswith("vllm:")} == {f"vllm:{name}" for name in ASKED_FOR}
     samples = {sample.name: sample.value for sample in families["vllm:request_time_per_output_token_seconds"].samples}
     assert samples["vllm:request_time_per_output_token_seconds_sum"] == pytest.approx(0.5)
+    (fallbacks,) = families["tessera:reference_fallbacks"].samples
+    assert (fallbacks.name, fallbacks.value) == ("tessera:reference_fallbacks_total", 3)
+    assert fallbacks.labels == {"model_name": "fake-model", "op": "gate"}
     labels = families["vllm:cache_config_info"].samples[0].labels
     assert (labels["block_size"], labels["num_gpu_blocks"]) == ("16", "99")
 

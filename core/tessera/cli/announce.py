@@ -24,6 +24,9 @@ class ToUser:
     def progress(self, progress: Progress) -> None:
         self._line(progress)
 
+    def explain(self, table: str) -> None:
+        LastingStream(sys.stdout).print(f"{table}\n")
+
     def ready(self, report: str) -> None:
         LastingStream(sys.stdout).print(report)
 
@@ -45,6 +48,10 @@ class ToLog:
         if progress.phase != self._phase:
             self._phase = progress.phase
             log.info("%s", progress.phase)
+
+    def explain(self, table: str) -> None:
+        for line in table.splitlines():
+            log.info("chosen: %s", line)
 
     def ready(self, report: str) -> None:
         log.info("ready: %s", report)

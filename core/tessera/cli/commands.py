@@ -18,6 +18,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
         "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
+        "plugins": ("tessera.cli.plugins:plugins", "List the installed plugins and what each implements."),
         "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
         "completion": ("tessera.cli.completion:completion", "Print the script that lets a shell complete commands."),
     }
@@ -48,9 +49,9 @@ class CommandGroup(LazyGroup):
         """Problems are for `tessera doctor`, and noted here so that none goes unseen."""
         from tessera.config.environment import read_environment
         from tessera.plugins.extensions import plugin_commands
-        from tessera.plugins.modules import load_plugins
+        from tessera.plugins.loading import load_plugins
 
-        plugins = load_plugins(read_environment().load_plugins)
+        plugins = load_plugins(read_environment())
         commands, problems = plugin_commands(plugins)
         problems += [f"plugin {plugin}: {plugin.error}" for plugin in plugins if plugin.error is not None]
         problems += [

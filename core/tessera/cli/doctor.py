@@ -18,7 +18,8 @@ from tessera.cli.verbosity import verbose_option
 from tessera.config.environment import Environment, allowed_cores, read_environment
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
-from tessera.plugins.modules import CORE, Plugins, load_plugins
+from tessera.plugins.loading import load_plugins
+from tessera.plugins.modules import CORE, Plugins
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ def check_environment(environment: Environment) -> Iterator[Check]:
     if environment.load_plugins is not None:
         names = ", ".join(sorted(environment.load_plugins)) or "none"
         yield Check("environment", True, f"TESSERA_LOAD_PLUGINS lets these plugins in: {names}")
+    if environment.trace_plugins:
+        yield Check("environment", True, "TESSERA_TRACE_PLUGINS writes every call of a hook to the log")
+
+
+def check_disabled(environment: Environment, plugins: Plugins) -> Iterator[Check]:
+    """That the names of plugins to leave out are those of plugins."""
+    for name in sorted(environment.disable_plugins - {plugin.name for plugin in plugins}):
+        text = f"TESSERA_DISABLE_PLUGINS names '{name}', and no plugin is called so"
+        yield Check("environment", False, text, "tessera plugins lists their names")
 
 
 def check_plugins(plugins: Plugins) -> Iterator[Check]:
@@ -79,6 +89,8 @@ def check_plugins(plugins: Plugins) -> Iterator[Check]:
     for plugin in plugins:
         if plugin.error is not None:
             yield Check("plugin", False, f"{plugin.name} ({plugin}): {plugin.error}", _remedy(plugin.distribution))
+        elif plugin.left_out is not None:
+            yield Check("plugin", True, f"{plugin.name} ({plugin}): left out, {plugin.left_out}")
         elif plugin.distribution != CORE:
             yield Check("plugin", True, f"{plugin.name} ({plugin})")
     commands, problems = plugin_commands(plugins)
@@ -131,10 +143,11 @@ def _lines(checks: list[Check]) -> Iterator[str]:
 
 def _doctor(as_json: bool) -> int:
     environment = read_environment()
-    plugins = load_plugins(environment.load_plugins)
+    plugins = load_plugins(environment)
     checks = [
         *check_installation(),
         *check_environment(environment),
+        *check_disabled(environment, plugins),
         *check_plugins(plugins),
         *check_platforms(plugins),
     ]

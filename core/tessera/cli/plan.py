@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from tessera.cli.explain import choices_table
 from tessera.cli.flag_command import FlagCommand
 from tessera.cli.flags import Flag, FlagTable
 from tessera.cli.serve_flags import FLAGS
@@ -40,6 +41,13 @@ TABLE = FlagTable(
     "folder with it, or ORGANIZATION/NAME on the hub. Without MODEL it is the bundled demo.",
     flags=(
         *(_taken(flag) for flag in FLAGS if flag.name in _TAKEN),
+        Flag(
+            "explain",
+            "result",
+            "Say who does each part of the model, and why nothing else does.",
+            "switch",
+            common=True,
+        ),
         Flag("json", "result", "Print a JSON list, an object a platform.", "switch", common=True),
     ),
     groups={"plan": "What it is planned for", "result": "What is written"},
@@ -67,7 +75,7 @@ class Column:
 @click.argument("model", required=False, shell_complete=model_folders)
 def plan_command(model: str | None, **flags: Any) -> int:
     """Say what a model takes and how many requests fit."""
-    as_json = flags.pop("json")
+    as_json, explain = flags.pop("json"), flags.pop("explain")
     places = _platforms(flags.pop("platform"))
     config = build_config(
         model=model, platform=next(iter(places.values())), load_format="dummy", skip_tokenizer_init=True, **flags
@@ -77,7 +85,7 @@ def plan_command(model: str | None, **flags: Any) -> int:
         rows = [_as_json(column) for column in columns]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
-        click.echo("\n".join(_lines(config, columns)))
+        click.echo("\n".join((*_lines(config, columns), *(_explained(columns) if explain else ()))))
     codes = [column.exit_code for column in columns]
     return 0 if 0 in codes else codes[0]
 
@@ -123,6 +131,14 @@ def _lines(config: EngineConfig, columns: Sequence[Column]) -> Iterator[str]:
         if said is not None:
             yield ""
             yield f"{column.name}: {said}"
+
+
+def _explained(columns: Sequence[Column]) -> Iterator[str]:
+    for column in columns:
+        if column.plan is not None:
+            yield ""
+            yield f"On {column.name}:"
+            yield choices_table(column.name, column.plan.choices)
 
 
 def _table(plans: Sequence[Plan]) -> Iterator[str]:

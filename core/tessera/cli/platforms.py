@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
+from tessera.cli.columns import columns
 from tessera.cli.verbosity import verbose_option
 from tessera.errors import PlatformError
 from tessera.plugins.discovery import discover
 from tessera.plugins.modules import Plugins
-from tessera.plugins.selection import Candidate, Selected, ask, choose
+from tessera.plugins.selection import Candidate, Selected, ask, choose, named, usable, verdict
 
 
-def _platforms(as_json: bool) -> int:
+def _platforms(as_json: bool, explain: bool) -> int:
     """List the installed platforms and which one is chosen."""
     candidates, chosen, problem = survey()
     rows = [describe(one, chosen) for one in candidates]
@@ -24,7 +25,7 @@ def _platforms(as_json: bool) -> int:
         click.echo(json.dumps(rows, indent=2))
         return 0
     if rows:
-        click.echo(_table(rows))
+        click.echo(table(rows, explain=explain))
     if problem is not None:
         click.echo(f"\n{problem.message}" if rows else problem.message)
     return 0
@@ -34,21 +35,35 @@ platforms = click.Command(
     "platforms",
     callback=_platforms,
     help=_platforms.__doc__,
-    params=[verbose_option(), click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list.")],
+    params=[
+        verbose_option(),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list."),
+        click.Option(["--explain"], is_flag=True, help="Say of each why it is chosen or not."),
+    ],
 )
 
 
-def survey(plugins: Plugins | None = None) -> tuple[list[Candidate], Selected | None, PlatformError | None]:
-    """Every platform with its probe's answer, and the choice or why there is none. plugins: those loaded already."""
+def survey(
+    plugins: Plugins | None = None, name: str | None = None
+) -> tuple[list[Candidate], Selected | None, PlatformError | None]:
+    """Every platform with its probe's answer, and the choice or why there is none. plugins: those loaded already. name:
+    of the platform that the user chose."""
     candidates = ask(discover(plugins))
     try:
-        return candidates, choose(candidates), None
+        return candidates, _choose(candidates, name), None
     except PlatformError as error:
         return candidates, None, error
 
 
-def describe(candidate: Candidate, chosen: Selected | None) -> dict[str, Any]:
-    """A platform as --json has it."""
+def _choose(candidates: Sequence[Candidate], name: str | None) -> Selected:
+    if name is None:
+        return choose(candidates)
+    found = named(name, [one.found for one in candidates])
+    return usable(next(one for one in candidates if one.found is found))
+
+
+def describe(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> dict[str, Any]:
+    """A platform as --json has it. name: that the user gave."""
     found, probe = candidate.found, candidate.probe
     return {
         "name": found.name,
@@ -59,20 +74,18 @@ def describe(candidate: Candidate, chosen: Selected | None) -> dict[str, Any]:
         "reason": None if probe is None else probe.reason,
         "devices": [] if probe is None else [dataclasses.asdict(device) for device in probe.devices],
         "selected": chosen is not None and (chosen.name, chosen.distribution) == (found.name, found.distribution),
+        "verdict": verdict(candidate, chosen, name),
         "error": candidate.error,
     }
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    cells = [["", "NAME", "SCORE", "DISTRIBUTION", "DEVICES", "REASON"], *map(_cells, rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(5)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+def table(rows: Sequence[dict[str, Any]], *, explain: bool = False) -> str:
+    """For people. explain: with a column of verdicts."""
+    head = ["", "NAME", "SCORE", *(["VERDICT"] if explain else []), "DISTRIBUTION", "DEVICES", "REASON"]
+    return "\n".join(columns([head, *(_cells(row, explain) for row in rows)]))
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], explain: bool) -> list[str]:
     names = [device["name"] for device in row["devices"]]
     devices = ", ".join(
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
@@ -81,6 +94,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "*" if row["selected"] else "",
         row["name"],
         "-" if row["score"] is None else str(row["score"]),
+        *([row["verdict"]] if explain else []),
         f"{row['distribution']} {row['version']}",
         devices or "-",
         row["reason"] if row["error"] is None else f"error: {row['error']}",

@@ -16,6 +16,7 @@ import click
 from tessera.cli.address import DEFAULT_HOST, listen, socket_path, url_of
 from tessera.cli.announce import ToLog, ToUser, announcer
 from tessera.cli.event_loop import loop_factory
+from tessera.cli.explain import choices_table, explained_platform
 from tessera.cli.flag_command import FlagCommand
 from tessera.cli.log import set_up_server_logging
 from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 # Flags of the front process; all others are the engine's, by the names of build_config.
 _OWN = frozenset(
     {flag.name for flag in FLAGS if flag.group in ("server", "security", "logging")}
-    | {"served_model_name", "chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
+    | {"explain", "served_model_name", "chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
 )
 
 
@@ -57,6 +58,8 @@ def serve(model: str | None, **flags: Any) -> int:
     with listen(flags["host"], flags["port"], flags["uds"]) as listener:
         names = flags["served_model_name"]
         engine_flags = {name: value for name, value in flags.items() if name not in _OWN}
+        if flags["explain"]:
+            engine_flags["platform"] = _explained(flags["platform"], announce)
         config = build_config(model=model, served_model_name=names[0] if names else None, **engine_flags)
         config = dataclasses.replace(config, log_format=log_format)
         settings = server_settings(config, flags, environment)
@@ -65,7 +68,15 @@ def serve(model: str | None, **flags: Any) -> int:
         for warning in warnings_before(host, guarded=guarded, unknown=environment.unknown):
             announce.warn(warning)
         template, routes = AskedTemplate.of(flags), flags["routes"]
-        return _run(_Served(config, settings, supervision(flags), listener, template, routes, announce, began))
+        explain = bool(flags["explain"])
+        return _run(_Served(config, settings, supervision(flags), listener, template, routes, announce, began, explain))
+
+
+def _explained(name: str | None, announce: ToUser | ToLog) -> str:
+    """The dotted path of the platform, once it is said why it is chosen."""
+    path, table = explained_platform(name)
+    announce.explain(table)
+    return path
 
 
 def _run(served: _Served) -> int:
@@ -77,7 +88,8 @@ def _run(served: _Served) -> int:
 
 
 class _Served:
-    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock."""
+    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock. explain: say who
+    does each part of the model."""
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class _Served:
         routes: Sequence[str],
         announce: ToUser | ToLog,
         began: float,
+        explain: bool,
     ) -> None:
         self.config = config
         self.settings = settings
@@ -98,6 +111,7 @@ class _Served:
         self.routes = routes
         self.announce = announce
         self.began = began
+        self.explain = explain
 
     async def until_end(self) -> int:
         """Starts the engine, serves, and reports when it is ready."""
@@ -134,6 +148,8 @@ class _Served:
         app = server.create_app(engine, self.settings, template)
         for make in make_routes:
             app.router.routes.extend(make(engine))
+        if self.explain:
+            self.announce.explain(choices_table(engine.info.platform, engine.info.choices))
         self.announce.ready(
             report(
                 engine.info,
@@ -169,5 +185,5 @@ def _plugin_routes(names: Sequence[str]) -> list[Any]:
     from tessera.plugins import load_path, load_plugins
     from tessera.plugins.extensions import named_routes
 
-    plugins = load_plugins(read_environment().load_plugins)
+    plugins = load_plugins(read_environment())
     return [load_path(path) for path in named_routes(plugins, names)]

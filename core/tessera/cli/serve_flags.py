@@ -76,7 +76,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("tensor_parallel_size", "platform", "Devices that share each layer.", "int", default="1", common=True),
     Flag("threads", "platform", "Host threads of each worker.", "int", default="the cores it may use"),
     Flag("enforce_eager", "platform", "Capture no graphs.", "switch"),
-    Flag("no_fallback", "platform", "Refuse to run an op that the platform leaves to the reference.", "switch"),
+    Flag("explain", "platform", "Print what is chosen (platform, attention, kernels, quantization), and why nothing "
+         "else is.", "switch"),
+    Flag("no_fallback", "platform", "Refuse to start where an op or attention would run on the reference.", "switch"),
     # ---- server
     Flag("host", "server", "Address to listen on; 0.0.0.0 is every network.",
          metavar="ADDRESS", default="127.0.0.1", common=True),

@@ -11,7 +11,9 @@ from pathlib import Path
 PREFIX = "TESSERA_"
 VARIABLES: Mapping[str, str] = {
     "TESSERA_API_KEY": "the key clients must send, as --api-key has it",
+    "TESSERA_DISABLE_PLUGINS": "names of the plugins not to load, with commas between, whatever else says so",
     "TESSERA_LOAD_PLUGINS": "names of the entry points to load, with commas between; empty loads none (default: all)",
+    "TESSERA_TRACE_PLUGINS": "1 writes each call of a plugin's hook to the log",
 }
 """Every variable that is read, and what it says."""
 
@@ -21,13 +23,16 @@ _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|
 
 @dataclass(frozen=True)
 class Environment:
-    """load_plugins: names of entry points, None for all. unknown: names with the prefix that mean nothing.
+    """load_plugins: names of entry points, None for all. disable_plugins: names of those left out whatever else says
+    so. trace_plugins: each call of a hook goes to the log. unknown: names with the prefix that mean nothing.
     openai_api_key: what clients of OpenAI's API send where nothing else is said."""
 
     api_key: str | None = None
     load_plugins: frozenset[str] | None = None
     unknown: tuple[str, ...] = ()
     openai_api_key: str | None = None
+    disable_plugins: frozenset[str] = frozenset()
+    trace_plugins: bool = False
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -36,10 +41,16 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     chosen = given.get("TESSERA_LOAD_PLUGINS")
     return Environment(
         api_key=given.get("TESSERA_API_KEY") or None,
-        load_plugins=None if chosen is None else frozenset(name.strip() for name in chosen.split(",") if name.strip()),
+        load_plugins=None if chosen is None else _names(chosen),
         unknown=tuple(sorted(name for name in given if _unknown(name))),
         openai_api_key=given.get("OPENAI_API_KEY") or None,
+        disable_plugins=_names(given.get("TESSERA_DISABLE_PLUGINS", "")),
+        trace_plugins=given.get("TESSERA_TRACE_PLUGINS", "0") not in ("", "0"),
     )
+
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in listed.split(",") if name.strip())
 
 
 def _unknown(name: str) -> bool:

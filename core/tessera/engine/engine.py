@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tessera.config import EngineConfig
@@ -45,6 +45,7 @@ class Engine:
         self._scheduler = make_scheduler(started, policy, self._depth)
         self._columns = frozenset(started.loaded.columns)
         self._in_flight: deque[Future[StepOutput]] = deque()
+        self._fallbacks: Mapping[str, int] = {}
         self.info = describe(started)
 
     def step(self) -> Progressed | None:
@@ -57,7 +58,9 @@ class Engine:
         if not self._in_flight:
             finished = self._scheduler.take_finished()
             return Progressed(finished=finished) if finished else None
-        return self._scheduler.update(self._in_flight.popleft().result())
+        output = self._in_flight.popleft().result()
+        self._fallbacks = output.stats.fallbacks
+        return self._scheduler.update(output)
 
     def add(self, request: Request) -> None:
         """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
@@ -83,7 +86,13 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
-        return EngineStats(scheduler.num_running, scheduler.num_waiting, scheduler.kv_usage, scheduler.counters)
+        return EngineStats(
+            scheduler.num_running,
+            scheduler.num_waiting,
+            scheduler.kv_usage,
+            scheduler.counters,
+            dict(self._fallbacks),
+        )
 
     def check_integrity(self) -> None:
         """When idle: asserts that no block was lost or used twice."""
@@ -143,4 +152,5 @@ def describe(started: Started) -> EngineInfo:
         fallback_ops=list(loaded.fallbacks),
         block_size=paged.block_size if paged else 0,
         num_blocks=paged.num_blocks - 1 if paged else 0,
+        choices=list(loaded.choices),
     )

@@ -16,6 +16,7 @@ from tessera import errors
 from tessera.arrays import decoder, encoder
 from tessera.config import EngineConfig
 from tessera.errors import EngineDeadError, TesseraError
+from tessera.platform.explained import Explained
 from tessera.request import Request
 from tessera.scheduler.progress import Progressed, SchedulerCounters
 from tessera.step import Control, ControlResult
@@ -89,15 +90,19 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Choices made in building the model, and configuration values the platform filled in, one line each."""
     block_size: int = 0
     num_blocks: int = 0
+    choices: list[Explained] = []
+    """Who does each part of the model."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """Where the scheduler stands. kv_usage: share of the blocks in use, 0 to 1."""
+    """Where the scheduler stands. kv_usage: share of the blocks in use, 0 to 1. fallbacks: runs of each op's
+    reference."""
 
     num_running: int = 0
     num_waiting: int = 0
     kv_usage: float = 0.0
     counters: SchedulerCounters = msgspec.field(default_factory=SchedulerCounters)
+    fallbacks: dict[str, int] = {}
 
 
 class Starting(msgspec.Struct, tag=True, array_like=True):

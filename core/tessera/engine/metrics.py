@@ -7,6 +7,7 @@ of time.monotonic()."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -66,6 +67,7 @@ class EngineMetrics:
         self.engine_restarts = 0
         self.replayed_requests = 0
         self._before = SchedulerCounters()
+        self._fallbacks_before: Counter[str] = Counter()
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.time_to_first_token_seconds = Histogram(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -80,6 +82,7 @@ class EngineMetrics:
     def engine_lost(self) -> None:
         """Nothing runs any more, and what was counted stays."""
         self._before = _sum(self._before, self.stats.counters)
+        self._fallbacks_before.update(self.stats.fallbacks)
         self.stats = EngineStats()
 
     def scheduled(self, times: RequestMetrics) -> None:
@@ -130,6 +133,8 @@ class EngineMetrics:
         yield Metric(
             "replayed_requests", "counter", "Requests given to another engine when theirs died.", self.replayed_requests
         )
+        for op, count in sorted((self._fallbacks_before + Counter(stats.fallbacks)).items()):
+            yield Metric("reference_fallbacks", "counter", "Runs of an op on the reference.", count, ("op", op))
         for reason, count in self.request_success.items():
             yield Metric(
                 "request_success", "counter", "Answers that ended, by reason.", count, ("finished_reason", reason)

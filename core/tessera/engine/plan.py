@@ -17,6 +17,7 @@ from tessera.engine.messages import Failure
 from tessera.engine.startup import Loader, load
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
+from tessera.platform.explained import Explained
 from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_path
 
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     requests: dict[int, int]
     fallback_ops: list[str] = []
     notes: list[str] = []
+    choices: list[Explained] = []
     problem: str | None = None
 
 
@@ -93,6 +95,7 @@ def plan_here(config: EngineConfig) -> Plan:
         requests={} if problem else {length: cache.num_requests(length) for length in lengths},
         fallback_ops=list(loaded.fallbacks),
         notes=notes,
+        choices=list(loaded.choices),
         problem=problem,
     )
 

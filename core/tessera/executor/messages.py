@@ -12,6 +12,7 @@ import msgspec
 from tessera.arrays import decoder, encoder
 from tessera.config import EngineConfig
 from tessera.platform.attention import CacheSpec, KVLayout
+from tessera.platform.explained import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
@@ -86,6 +87,7 @@ class Loaded(msgspec.Struct, tag=True):
     granted_bytes: int = 0
     workspace_bytes: int = 0
     columns: tuple[str, ...] = ()
+    choices: tuple[Explained, ...] = ()
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
@@ -100,6 +102,7 @@ class Loaded(msgspec.Struct, tag=True):
             loaded.granted_bytes,
             loaded.workspace_bytes,
             loaded.columns,
+            loaded.choices,
         )
 
 

@@ -72,6 +72,7 @@ class WorkersExecutor(Executor):
             granted_bytes=min(answer.granted_bytes for answer in answers),
             workspace_bytes=max(answer.workspace_bytes for answer in answers),
             columns=first.columns,
+            choices=first.choices,
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

@@ -3,6 +3,7 @@ attention layers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,23 +14,25 @@ from tessera.layers.weights import Slot
 from tessera.platform.attention import AttentionBackend, LayerSpec, Mixer
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Device
+from tessera.platform.place import layer_place
+from tessera.platform.platform import Device, Reason
 
 TENSOR_GROUP = "tensor"
 
 
 @dataclass(frozen=True)
 class BoundMixer:
-    """An attention layer as bound: by whom, for what."""
+    """An attention layer as bound: by whom, for what. declined: backends that were asked before, and what they said."""
 
     spec: LayerSpec
     backend: AttentionBackend
     mixer: Mixer
+    declined: tuple[tuple[str, Reason], ...] = ()
 
 
 class Build:
     """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
-    they are bound."""
+    they are bound. fallbacks: layers of each kind that the reference does."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Build:
         self.group = group or Alone()
         self.slots: list[Slot] = []
         self.mixers: list[BoundMixer] = []
+        self.fallbacks: Counter[str] = Counter()
 
     @property
     def reduce(self) -> str | None:
@@ -62,13 +66,29 @@ class Build:
         return self.group.rank * each, (self.group.rank + 1) * each
 
     def mixer(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> Mixer:
-        """The first backend that can do the layer, bound to it. weights may be filled until the model is loaded."""
-        reasons = []
+        """The first backend that can do the layer, bound to it. weights may be filled until the model is loaded. Raises
+        PlatformError where there is none, or but the reference and that is forbidden."""
+        declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
             reason = backend.supports(spec)
             if reason is None:
+                if backend.fallback:
+                    self._fall_back(spec, declined)
                 mixer = backend.bind(spec, weights, self.ops, self.device)
-                self.mixers.append(BoundMixer(spec, backend, mixer))
+                self.mixers.append(BoundMixer(spec, backend, mixer, tuple(declined)))
                 return mixer
-            reasons.append(f"{backend.name}: {reason}")
-        raise PlatformError(f"no attention backend can do layer {spec.layer} ({'; '.join(reasons)}).")
+            declined.append((backend.name, reason))
+        raise PlatformError(f"no attention backend can do layer {spec.layer} ({_said(declined)}).")
+
+    def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
+        if self.ops.no_fallback:
+            reasons = _said(declined) if declined else "the platform has no backend of its own"
+            raise PlatformError(
+                f"{spec.kind} of layer {spec.layer} ({layer_place(spec)}) would run on the reference ({reasons}), "
+                "which --no-fallback forbids."
+            )
+        self.fallbacks[spec.kind] += 1
+
+
+def _said(declined: Sequence[tuple[str, Reason]]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in declined)

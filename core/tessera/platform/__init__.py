@@ -23,6 +23,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import HostDevice, TorchDevice
+from tessera.platform.explained import Explained
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import (
@@ -153,6 +154,7 @@ __all__ = [
     "EmbeddingSpec",
     "ExactShapes",
     "ExpertsSpec",
+    "Explained",
     "Feature",
     "Future",
     "GateSpec",

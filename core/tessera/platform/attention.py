@@ -238,9 +238,11 @@ class HeadsLayer(AttentionLayer):
 
 
 class AttentionBackend(ABC):
-    """One way of doing attention over blocks, or of another mixer over State."""
+    """One way of doing attention over blocks, or of another mixer over State. fallback: it is core's reference, which
+    --no-fallback forbids."""
 
     name: str
+    fallback = False
 
     @abstractmethod
     def supports(self, spec: LayerSpec) -> Reason | None: ...

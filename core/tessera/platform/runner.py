@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
+from tessera.platform.explained import Explained
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
@@ -49,9 +50,10 @@ class CacheNeeds:
 @dataclass(frozen=True)
 class LoadedModel:
     """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
-    name, for people. fallbacks: ops that are bound to the reference. granted_bytes: of the device, to this engine in
-    all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does not say.
-    columns: names of the numbers that features keep for each row, which requests may bring."""
+    name, for people. fallbacks: ops and kinds of attention that run on the reference. granted_bytes: of the device, to
+    this engine in all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does
+    not say. columns: names of the numbers that features keep for each row, which requests may bring. choices: who does
+    what."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -62,6 +64,7 @@ class LoadedModel:
     granted_bytes: int = 0
     workspace_bytes: int = 0
     columns: tuple[str, ...] = ()
+    choices: tuple[Explained, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from tessera.config.environment import read_environment
 from tessera.platform import API_LEVELS, Manifest
 from tessera.plugins.levels import levels_problem
-from tessera.plugins.modules import Answer, Plugins, load_plugins
+from tessera.plugins.loading import load_plugins
+from tessera.plugins.modules import Answer, Plugins
 from tessera.plugins.paths import path_problem
 
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
@@ -34,7 +35,7 @@ def discover(plugins: Plugins | None = None) -> list[Discovered]:
     """Every installed platform, in the order of their names; nothing is probed. plugins: None loads those that the
     environment allows."""
     if plugins is None:
-        plugins = load_plugins(read_environment().load_plugins)
+        plugins = load_plugins(read_environment())
     found = [Discovered(p.name, p.distribution, p.version, error=p.error) for p in plugins if p.error is not None]
     for plugin in plugins.having("platforms"):
         found += _manifests(plugins.ask(plugin, "platforms"))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config.environment import read_environment
 from tessera.errors import ConfigError, PlatformError
-from tessera.plugins.modules import CORE, Plugin, Plugins, load_plugins
+from tessera.plugins.loading import load_plugins
+from tessera.plugins.modules import CORE, Plugin, Plugins
 from tessera.plugins.paths import path_problem
 from tessera.plugins.registry import Entry, Registry
 
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 def load_registry(modules: Iterable[str] = ()) -> Registry:
     """The registry of this process: core's names and the plugins'. modules: of further plugins (EngineConfig.plugins).
 
-    Raises PlatformError where a plugin's hook fails or two plugins claim a name. A plugin that could not be loaded is
-    named when a name is not found.
+    Raises PlatformError where a plugin's hook fails or two plugins claim a name. A plugin that is not loaded is named
+    when a name is not found.
     """
-    return fill_registry(load_plugins(read_environment().load_plugins, modules))
+    return fill_registry(load_plugins(read_environment(), modules))
 
 
 def fill_registry(plugins: Plugins) -> Registry:
     """The registry of loaded plugins; each plugin fills one of its own, which is taken whole."""
-    registry = Registry(CORE, absent=[f"{plugin}: {plugin.error}" for plugin in plugins if plugin.error is not None])
+    lost = [(plugin, plugin.error or plugin.left_out) for plugin in plugins]
+    registry = Registry(CORE, absent=[f"{plugin}: {why}" for plugin, why in lost if why is not None])
     for plugin in plugins.having("extensions"):
         own = Registry(plugin.distribution)
         _ask(plugins, plugin, "extensions", registry=own)

@@ -1,13 +1,10 @@
-"""Loading the modules that entry points name: one at a time, each in its own try, without torch."""
+"""The plugins of a process: their modules, checked against the hooks, and asked one at a time."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
@@ -25,14 +22,16 @@ CORE = "tessera-llm"
 
 @dataclass(frozen=True)
 class Plugin:
-    """An entry point, or a module named in a configuration, and what came of loading it. error: why it gives
-    nothing."""
+    """An entry point, or a module named in a configuration, and what came of loading it. entry: the module's dotted
+    name. error: why it gives nothing. left_out: who did not want it loaded."""
 
     name: str
     distribution: str
     version: str
+    entry: str = ""
     module: ModuleType | None = None
     error: str | None = None
+    left_out: str | None = None
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}".strip()
@@ -54,7 +53,7 @@ class Plugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(Hooks)
         self._plugins: list[Plugin] = []
-        self.add(Plugin("builtin", CORE, __version__, module=builtin))
+        self.add(Plugin("builtin", CORE, __version__, builtin.__name__, builtin))
 
     def __iter__(self) -> Iterator[Plugin]:
         return iter(self._plugins)
@@ -64,12 +63,18 @@ class Plugins:
         if plugin.module is not None:
             problem = self._register(plugin.module)
             if problem is not None:
-                plugin = Plugin(plugin.name, plugin.distribution, plugin.version, error=problem)
+                plugin = replace(plugin, module=None, error=problem)
         self._plugins.append(plugin)
 
     def having(self, hook: str) -> list[Plugin]:
         """The plugins that implement a hook."""
-        return [plugin for plugin in self._plugins if plugin.module is not None and self._has(plugin.module, hook)]
+        return [plugin for plugin in self._plugins if hook in self.hooks(plugin)]
+
+    def hooks(self, plugin: Plugin) -> list[str]:
+        """The names of the hooks that a plugin implements."""
+        if plugin.module is None:
+            return []
+        return sorted(caller.name for caller in self._manager.get_hookcallers(plugin.module) or ())
 
     def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
         """Calls the hook of one plugin alone, so that its error stops no other."""
@@ -80,11 +85,8 @@ class Plugins:
         except (Exception, SystemExit) as error:  # noqa: BLE001  # kept with the plugin's name; it ends nothing else
             return Answer(plugin, error=f"its hook {hook} failed: {describe(error)}")
         if attempts:
-            return Answer(plugin, error=_torch_problem(f"its hook {hook}", attempts))
+            return Answer(plugin, error=torch_problem(f"its hook {hook}", attempts))
         return Answer(plugin, value=values[0] if values else None)
-
-    def _has(self, module: ModuleType, hook: str) -> bool:
-        return any(caller.name == hook for caller in self._manager.get_hookcallers(module) or ())
 
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None."""
@@ -108,20 +110,6 @@ class Plugins:
 _NO_HOOKS = "{name} has no hooks; mark its functions with tessera.platform.hookimpl"
 
 
-def load_plugins(names: frozenset[str] | None = None, modules: Iterable[str] = ()) -> Plugins:
-    """Core's own plugin, the entry points in the order of their names, then modules by their dotted names.
-
-    names: of the entry points to load; None for all.
-    """
-    plugins = Plugins()
-    for entry in sorted(entry_points(group=PROJECT), key=lambda entry: (entry.name, _distribution(entry))):
-        if names is None or entry.name in names:
-            plugins.add(_load(entry))
-    for name in modules:
-        plugins.add(_import(Plugin(name, name, ""), name))
-    return plugins
-
-
 def describe(error: BaseException) -> str:
     """An exception in one line."""
     text = _one_line(error)
@@ -139,38 +127,8 @@ def no_such_hook(name: str) -> str:
     return f"it implements a hook '{name}', which core does not have; {hint}"
 
 
-def _load(entry: EntryPoint) -> Plugin:
-    plugin = Plugin(entry.name, _distribution(entry), entry.dist.version if entry.dist is not None else "")
-    if entry.attr:
-        problem = f"its entry point must name a module, not {entry.value}"
-        return Plugin(plugin.name, plugin.distribution, plugin.version, error=problem)
-    return _import(plugin, entry.module)
-
-
-def _import(plugin: Plugin, name: str) -> Plugin:
-    error: str | None = None
-    module: ModuleType | None = None
-    held = set(sys.modules)
-    try:
-        with without_torch() as attempts:
-            module = importlib.import_module(name)
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  # kept for `doctor`; it ends nothing else
-        error = f"{name} cannot be imported: {describe(raised)}"
-    if attempts:
-        error, module = _torch_problem(name, attempts), None
-        # Imported once, it would not ask again, and pass as a good plugin the next time.
-        for new in set(sys.modules) - held:
-            if new.partition(".")[0] == name.partition(".")[0]:
-                del sys.modules[new]
-    return Plugin(plugin.name, plugin.distribution, plugin.version, module, error)
-
-
-def _torch_problem(who: str, attempts: list[str]) -> str:
+def torch_problem(who: str, attempts: list[str]) -> str:
     return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path"
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def _one_line(error: BaseException) -> str:

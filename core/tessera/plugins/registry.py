@@ -24,7 +24,7 @@ class Entry:
 
 class Table:
     """The names of one kind. level: core's API level of what the paths lead to. unknown: the error for a name that is
-    not in it. absent: plugins that could not be loaded and might have brought it, in words."""
+    not in it. absent: plugins that are not loaded and might have brought it, in words."""
 
     def __init__(
         self, kind: str, owner: str, *, level: int, unknown: type[TesseraError], absent: Sequence[str] = ()
@@ -72,7 +72,7 @@ class Table:
         """The kind's error for a name, with the nearest names. reason: in words, where there is one."""
         near = get_close_matches(name, self._entries, n=3) or sorted(self._entries)[:SHOWN_NAMES]
         known = f"there is {', '.join(near)}" if near else "there is none"
-        lost = f" Plugins that could not be loaded: {'; '.join(self.absent)}." if self.absent else ""
+        lost = f" Plugins that are not loaded: {'; '.join(self.absent)}." if self.absent else ""
         why = f" ({reason})" if reason else ""
         return self.unknown(f"{self.kind} '{name}' is not supported{why}; {known}, and a plugin can add more.{lost}")
 

@@ -45,7 +45,7 @@ class Selected:
 def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
     """The platform of that name, else the best. Only what the choice needs is probed. Raises PlatformError."""
     found = discover()
-    return choose(ask(found, timeout)) if name is None else _named(name, found, timeout)
+    return choose(ask(found, timeout)) if name is None else usable(_ask(named(name, found), timeout))
 
 
 def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
@@ -62,19 +62,34 @@ def choose(candidates: Sequence[Candidate]) -> Selected:
             "No platform is installed; install the one for this machine, such as pip install tessera-cpu."
         )
     failed = next((one for one in candidates if one.error is not None), None)
-    usable = sorted((one for one in candidates if one.score > 0), key=lambda one: -one.score)
+    able = sorted((one for one in candidates if one.score > 0), key=lambda one: -one.score)
     if failed is not None:
-        others = " or ".join(f"--platform {one.found.name}" for one in usable)
+        others = " or ".join(f"--platform {one.found.name}" for one in able)
         escape = f", or choose with {others}" if others else ""
         raise PlatformError(f"Platform {failed} cannot be used: {failed.error}. Repair or uninstall it{escape}.")
-    if not usable:
+    if not able:
         reasons = "; ".join(f"{one}: {one.probe.reason}" for one in candidates if one.probe is not None)
         raise PlatformError(f"No installed platform can run here. {reasons}.")
-    tied = [one for one in usable if one.score == usable[0].score]
+    tied = [one for one in able if one.score == able[0].score]
     if len(tied) > 1:
         names = ", ".join(str(one) for one in tied)
-        raise PlatformError(f"Platforms {names} share the score {usable[0].score}; choose one with --platform NAME.")
-    return selected(usable[0])
+        raise PlatformError(f"Platforms {names} share the score {able[0].score}; choose one with --platform NAME.")
+    return selected(able[0])
+
+
+def verdict(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> str:
+    """Why a candidate was chosen, or was not. name: that the user gave."""
+    if candidate.error is not None:
+        return "cannot be used"
+    if candidate.score == 0:
+        return "cannot run here"
+    if chosen is None:
+        return "nothing is chosen"
+    if (chosen.name, chosen.distribution) == (candidate.found.name, candidate.found.distribution):
+        return "chosen: the highest score" if name is None else f"chosen: --platform {name}"
+    if name is not None:
+        return f"--platform names '{name}'"
+    return f"below the {chosen.probe.score} of '{chosen.name}'"
 
 
 def selected(candidate: Candidate) -> Selected:
@@ -84,13 +99,18 @@ def selected(candidate: Candidate) -> Selected:
     return Selected(found.name, found.manifest.platform, found.distribution, found.version, answer)
 
 
-def _named(name: str, found: Sequence[Discovered], timeout: float) -> Selected:
+def named(name: str, found: Sequence[Discovered]) -> Discovered:
+    """The platform of that name. Raises PlatformError with the nearest names."""
     same = [one for one in found if one.name == name]
     if not same:
         near = get_close_matches(name, [one.name for one in found], n=1) or [one.name for one in found]
         there = f"there is {', '.join(near)}" if near else "none is installed; try pip install tessera-cpu"
         raise PlatformError(f"There is no platform '{name}'; {there}.")
-    candidate = _ask(next((one for one in same if one.error is None), same[0]), timeout)
+    return next((one for one in same if one.error is None), same[0])
+
+
+def usable(candidate: Candidate) -> Selected:
+    """The candidate, which the user named. Raises PlatformError where it cannot run."""
     if candidate.error is not None:
         raise PlatformError(f"Platform {candidate} cannot be used: {candidate.error}.")
     if candidate.score == 0:

@@ -72,6 +72,7 @@ class ReferenceAttention(AttentionBackend):
     """Any head size, any block size, grouped queries, windows, soft caps."""
 
     name = "reference"
+    fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
         return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"

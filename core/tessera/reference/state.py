@@ -42,6 +42,7 @@ class StatePlan:
 
 class ReferenceLinearAttention(AttentionBackend):
     name = "reference_linear_attention"
+    fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
         return (

@@ -33,6 +33,7 @@ from tessera.reference.state import ReferenceLinearAttention
 from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
+from tessera.runner.explain import explain
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
 from tessera.runner.logits import LogitsEditor
 from tessera.runner.memory import activation_bytes, cache_bytes
@@ -73,8 +74,7 @@ class CoreRunner(ModelRunner):
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, workspace)
         bind_ahead(self.model, self.build.ops)
-        choices = self.build.ops.choices.values()
-        fallbacks = sorted({choice.op for choice in choices if choice.how == "reference"})
+        fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
             self.model.facts,
             tuple(self._needs()),
@@ -85,6 +85,7 @@ class CoreRunner(ModelRunner):
             granted_bytes=budget.total,
             workspace_bytes=workspace,
             columns=tuple(column.name for feature in self.features for column in feature.columns()),
+            choices=explain(self.build),
         )
 
     def _needs(self) -> list[CacheNeeds]:
@@ -160,6 +161,7 @@ class CoreRunner(ModelRunner):
             for feature in self.features:
                 feature.before(launch)
             hidden = self._replay(launch)
+            self.build.ops.fallbacks.update(self.build.fallbacks)
             whole = len(prepared.rows) == len(step.rows)
             results.append(
                 (prepared, hidden if whole else hidden.clone())
@@ -184,8 +186,7 @@ class CoreRunner(ModelRunner):
             self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
-        fallbacks = self.build.ops.fallbacks.total()
-        stats = StepStats(forward=pending.seconds, sample=perf_counter() - began, fallbacks=fallbacks)
+        stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
         return PendingStep(pending.step.step, pending.step.epoch, drawn, scored, stats)
 
     def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:

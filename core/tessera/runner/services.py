@@ -109,6 +109,11 @@ class Services:
     def sample(self, logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> Array:
         assert isinstance(batch, InputBatch), "the batch that input_batch() made"
         host, columns = torch.as_tensor(logits), batch.sampling
+        if self.config.no_fallback:
+            raise PlatformError(
+                "op 'sample' would run on the reference (this platform's own runner asks for it), "
+                "which --no-fallback forbids."
+            )
         editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
         if asks := editor.asks(rows):
             host = editor(asks, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)

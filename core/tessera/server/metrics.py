@@ -17,7 +17,7 @@ from tessera.server.context import ServerContext
 
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
-NOT_VLLMS = frozenset({"engine_restarts", "replayed_requests"})  # it has no such names
+NOT_VLLMS = frozenset({"engine_restarts", "replayed_requests", "reference_fallbacks"})  # it has no such names
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 PLATFORMS = "tests.platforms.planned"
 SAME = (
     *("platform", "device", "dtype", "weight_bytes", "cache_bytes"),
-    *("num_cache_tokens", "max_model_len", "fallback_ops", "notes"),
+    *("num_cache_tokens", "max_model_len", "fallback_ops", "notes", "choices"),
 )
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],

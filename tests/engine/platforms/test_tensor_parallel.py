@@ -45,6 +45,7 @@ def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequ
             run.engine.info.weight_bytes,
             run.engine.info.cache_bytes,
         )
+        assert planned.choices == run.engine.info.choices != []
     assert [process.returncode for process in processes] == [0, 0]
     assert not folder.exists()
 

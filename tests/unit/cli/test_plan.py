@@ -11,7 +11,7 @@ import pytest
 from tessera.cli.program import run
 from tessera.engine.plan import Plan
 from tessera.errors import PlatformError
-from tessera.platform import CacheGroup
+from tessera.platform import CacheGroup, Explained
 
 MIB = 1 << 20
 GROUPS = [
@@ -79,6 +79,20 @@ def test_a_column_a_platform(model, planned, capsys):
     assert "3.0 MiB a request (1 layer)" in "\n".join(lines)
     assert (cells["requests of 4,096"], cells["requests of 2,048"]) == (["1", "0"], ["3", "0"])
     assert lines[-1] == "small: The KV cache has no room."
+
+
+def test_who_does_what_where_that_is_asked_for(model, planned, capsys):
+    kernel = Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))
+    planned[1].update({"a:Fast": msgspec.structs.replace(PLAN, choices=[kernel])})
+    assert run(["plan", model]) == 0
+    assert "linear" not in capsys.readouterr().out
+    assert run(["plan", model, "--explain"]) == 0
+    text = capsys.readouterr().out
+    head = "On fast:\nWHAT    WHERE  CHOSEN       WHY NOT THE OTHERS\n"
+    assert f"{head}linear  n=8    kernel Fast  reference: a kernel comes first\n" in text
+    assert "On small:\nPlatform 'small' runs models its own way and does not say who does what." in text
+    assert run(["plan", model, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["choices"][0]["others"] == [["reference", "a kernel comes first"]]
 
 
 def test_a_file_of_flags_stands_behind_the_command_line(model, planned, capsys, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tessera.cli.program import run
+from tessera.platform import Explained
 from tessera.server.settings import AnswerLimits, CorsRules
 from tests.certificates import Authority
 
@@ -35,6 +36,7 @@ def served(monkeypatch):
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
             max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[],
+            choices=[Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))],
         )  # fmt: skip
         return SimpleNamespace(config=config, info=info, tokenizer=tokenizer, health=SimpleNamespace(alive=True))
 
@@ -67,6 +69,20 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
     assert f"http://127.0.0.1:{served.address[1]}" in output.out
     assert "64 tokens = 2.0 requests of 32 tokens" in output.out
     assert output.err == ""
+
+
+def test_what_is_chosen_is_said_before_it_serves_where_that_is_asked_for(model, served, capsys, caplog):
+    assert serve(model) == 0
+    assert "kernel Fast" not in capsys.readouterr().out
+    assert serve(model, "--explain") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"Platform {PLATFORM}: --platform gives its path."
+    assert lines[2] == "WHAT    WHERE  CHOSEN       WHY NOT THE OTHERS"
+    assert lines[3] == "linear  n=8    kernel Fast  reference: a kernel comes first"
+    assert any("serves tiny" in line for line in lines[4:])
+    assert serve(model, "--explain", "--log-format", "json") == 0
+    assert capsys.readouterr().out == ""
+    assert "chosen: linear  n=8    kernel Fast" in caplog.text
 
 
 def test_what_is_not_given_comes_from_the_environment_or_is_off(model, served, monkeypatch, capsys):

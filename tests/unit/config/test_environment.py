@@ -17,6 +17,13 @@ def test_what_the_variables_say():
     assert (found.api_key, found.unknown) == ("secret", ())
 
 
+def test_plugins_to_leave_out_and_to_trace():
+    assert (read_environment({}).disable_plugins, read_environment({}).trace_plugins) == (frozenset(), False)
+    found = read_environment({"TESSERA_DISABLE_PLUGINS": "one, two,", "TESSERA_TRACE_PLUGINS": "1"})
+    assert (found.disable_plugins, found.trace_plugins, found.unknown) == ({"one", "two"}, True, ())
+    assert not any(read_environment({"TESSERA_TRACE_PLUGINS": value}).trace_plugins for value in ("", "0"))
+
+
 def test_unknown_variables_are_found_but_not_those_a_cluster_sets():
     variables = {
         "TESSERA_LOAD_PLUGIN": "",

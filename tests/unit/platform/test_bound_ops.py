@@ -125,15 +125,48 @@ def test_a_fallback_is_counted_each_time_it_runs() -> None:
 def test_without_fallbacks_a_reference_is_one_line() -> None:
     ops = bound(replace(REFERENCE, rms_norm=Refusing()), no_fallback=True)
     with pytest.raises(
-        PlatformError, match=r"op 'rms_norm' would run on the reference \(not on a Friday\), "
+        PlatformError,
+        match=r"op 'rms_norm' \(n=40, dtype=float32, eps=1e-06\) would run on the reference \(not on a Friday\), ",
     ) as raised:
         ops.bind("add_norm", AddNormSpec(NORM))
     assert "\n" not in raised.value.message
 
 
 def test_without_fallbacks_a_composite_may_be_its_native_parts() -> None:
-    ops = bound(replace(REFERENCE, rms_norm=doubled, linear=Int8Linear()), no_fallback=True)
+    assert REFERENCE.linear.reference is not None
+    ops = bound(replace(REFERENCE, rms_norm=doubled, linear=REFERENCE.linear.reference), no_fallback=True)
     ops.bind("norm_linear", NORM_LINEAR)
+
+
+def test_without_fallbacks_a_kernel_may_not_take_the_reference() -> None:
+    ops = bound(replace(REFERENCE, rms_norm=FallingBack()), no_fallback=True)
+    what = r"op 'rms_norm' \(n=40, .*\) would run on the reference \(inside the kernel of 'rms_norm'\), "
+    with pytest.raises(PlatformError, match=what):
+        ops.bind("add_norm", AddNormSpec(NORM))
+    with pytest.raises(PlatformError, match=r"reference \(asked for outside of a kernel's bind\), "):
+        bound(no_fallback=True).reference("rms_norm", NORM)
+
+
+def test_the_reference_of_a_composite_is_its_parts() -> None:
+    class Composite(Kernel[Any]):
+        def bind(self, spec: Any, ops: BoundOps, device: Device) -> HotCall:
+            return ops.reference("add_norm", spec)
+
+    native = bound(replace(REFERENCE, add_norm=Composite(), rms_norm=doubled), no_fallback=True)
+    native.bind("add_norm", AddNormSpec(NORM))(*OpInputs(4).of("add_norm", AddNormSpec(NORM)))
+    assert (native.fallbacks, native.referenced) == ({}, set())
+    with pytest.raises(PlatformError, match=r"op 'rms_norm' .* \(no kernel\)"):
+        bound(replace(REFERENCE, add_norm=Composite()), no_fallback=True).bind("add_norm", AddNormSpec(NORM))
+
+
+def test_what_is_bound_to_the_reference_is_counted_as_what_a_kernel_takes() -> None:
+    ops = bound(replace(REFERENCE, linear=Int8Linear()))
+    arguments = OpInputs(4).of("norm_linear", NORM_LINEAR)
+    for _ in range(2):
+        ops.bind("norm_linear", NORM_LINEAR)(*arguments)
+    assert ops.fallbacks == {"rms_norm": 2, "linear": 2}
+    assert ops.referenced == {"linear", "rms_norm"}
+    assert ops.choices["linear", LINEAR].inside == ("linear",)
 
 
 def test_groups_reach_composites() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-KEYS = ["name", "distribution", "version", "api_levels", "score", "reason", "devices", "selected", "error"]
+KEYS = ["name", "distribution", "version", "api_levels", "score", "reason", "devices", "selected", "verdict", "error"]
 LEVEL = (
     "import sys; from tessera.platform import API_LEVELS; API_LEVELS['platform'] = int(sys.argv.pop(1)); "
     "from tessera.cli import main; main()"
@@ -47,6 +47,7 @@ def test_a_platform_as_it_should_be(site):
         "reason": "two chips through reference ops",
         "devices": [{"name": "chip", "index": index, "memory": 2**34} for index in (0, 1)],
         "selected": True,
+        "verdict": "chosen: the highest score",
         "error": None,
     }
     table = site.run("platforms").stdout

@@ -9,7 +9,7 @@ docs/decisions/ops.md is the table of all.
 
 from __future__ import annotations
 
-from tessera.platform.ops.binding import BoundOps, Choice
+from tessera.platform.ops.binding import BoundOps, Choice, Emission
 from tessera.platform.ops.elementwise import ActivationSpec, AddSpec, GateSpec, SoftCapSpec
 from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed, TunedKernel
 from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec
@@ -42,6 +42,7 @@ __all__ = [
     "EditLogitsSpec",
     "Edits",
     "EmbeddingSpec",
+    "Emission",
     "ExpertsSpec",
     "FunctionKernel",
     "GateSpec",

@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tessera.errors import PlatformError
-from tessera.platform.ops.kernel import FunctionKernel, HotCall, Packed
+from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed, kernel_name
 from tessera.platform.ops.op import Op
 from tessera.platform.ops.table import OpSet
-from tessera.platform.platform import Device
+from tessera.platform.place import op_place
+from tessera.platform.platform import Device, Reason
 from tessera.platform.quantization import ActSpec
 
 if TYPE_CHECKING:
@@ -23,19 +24,35 @@ _AS_IT_IS = FunctionKernel(lambda *_: None)
 
 @dataclass(frozen=True)
 class Choice:
-    """What was bound for an op at one place. how: "native", "parts" or "reference"; reason: why not native."""
+    """What was bound for an op at one place. how: "native", "parts" or "reference"; reason: why not native. inside: ops
+    whose reference a native kernel took for itself. kernel: its name where native; instead: what would do without."""
 
     op: str
     spec: Any
     how: str
     reason: str = ""
+    inside: tuple[str, ...] = ()
+    kernel: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """An op whose result the kernel after it wants quantised. reason: why it is not."""
+
+    op: str
+    spec: Any
+    emit: ActSpec
+    reason: Reason | None
 
 
 class BoundOps:
     """Binds ops for one device: dispatch is paid here, once, and never in a step.
 
     groups: communicators by name. wrappers: calls put around an op by a feature, name -> (spec, call) -> call; a
-    composite one of whose parts is wrapped is bound as its parts. no_fallback: the reference is an error.
+    composite one of whose parts is wrapped is bound as its parts. no_fallback: the reference is an error, a kernel's
+    own use of it too. fallbacks: runs of each op's reference; those of a captured graph count once, as it is captured.
+    referenced: ops whose reference is bound, or taken by whoever is bound.
     """
 
     def __init__(
@@ -51,8 +68,11 @@ class BoundOps:
         self.groups = dict(groups or {})
         self.wrappers = dict(wrappers or {})
         self.choices: dict[tuple[str, Any], Choice] = {}
+        self.emissions: dict[tuple[str, Any], Emission] = {}
         self.fallbacks: Counter[str] = Counter()
+        self.referenced: set[str] = set()
         self._calls: dict[tuple[str, Any], HotCall] = {}
+        self._kernels: list[tuple[str, list[str]]] = []  # that are being bound: their op, the references they took
 
     def bind(self, name: str, spec: Any) -> HotCall:
         """The hot call of an op at a place. Raises PlatformError where it would be the reference and that is
@@ -65,15 +85,18 @@ class BoundOps:
 
     def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
         """bind, with the result quantised as its consumer wants it, where a kernel can; spec has emitting()."""
-        if emit is not None and self._emits(name, spec.emitting(emit)):
-            return self.bind(name, spec.emitting(emit))
-        return self.bind(name, spec)
+        if emit is None:
+            return self.bind(name, spec)
+        reason = self._why_plain(name, spec.emitting(emit))
+        self.emissions[name, spec] = Emission(name, spec, emit, reason)
+        return self.bind(name, spec if reason is not None else spec.emitting(emit))
 
-    def _emits(self, name: str, spec: Any) -> bool:
+    def _why_plain(self, name: str, spec: Any) -> Reason | None:
+        """Why an op cannot emit what its spec says."""
         op = self.ops[name]
         if op.kernel is not None:
-            return op.kernel.supports(spec) is None
-        return op.emits_by is not None and self._emits(*op.emits_by(spec))
+            return op.kernel.supports(spec)
+        return "no kernel" if op.emits_by is None else self._why_plain(*op.emits_by(spec))
 
     def wants(self, name: str, spec: Any) -> ActSpec | None:
         """How the kernel that takes an op's input would have it, if it is native here."""
@@ -90,8 +113,55 @@ class BoundOps:
         return _AS_IT_IS.prepare(spec, raw, into)
 
     def reference(self, name: str, spec: Any) -> HotCall:
-        """The reference of an op, for a kernel that cannot do a call after all. Each run is counted."""
-        call = self._reference(self.ops[name], spec)
+        """The reference of an op, for a kernel that cannot do a call after all; a composite's is its bound parts. Each
+        run is counted. Raises PlatformError where it is forbidden."""
+        op = self.ops[name]
+        if op.parts:
+            return self._composed(op, spec)
+        if not self._kernels:
+            return self._reference(op, spec, "asked for outside of a kernel's bind")
+        asking, taken = self._kernels[-1]
+        taken.append(name)
+        return self._reference(op, spec, f"inside the kernel of '{asking}'")
+
+    def _bind(self, op: Op[Any], spec: Any) -> HotCall:
+        reason = "no kernel"
+        if op.kernel is not None:
+            reason = "a part is wrapped" if self._wrapped(op) else op.kernel.supports(spec) or ""
+            if not reason:
+                return self._native(op, op.kernel, spec)
+        self.choices[op.name, spec] = Choice(op.name, spec, _without_kernel(op), reason)
+        return self._composed(op, spec) if op.parts else self._reference(op, spec, reason)
+
+    def _native(self, op: Op[Any], kernel: Kernel[Any], spec: Any) -> HotCall:
+        taken: list[str] = []
+        self._kernels.append((op.name, taken))
+        try:
+            call = kernel.bind(spec, self, self.device)
+        finally:
+            self._kernels.pop()
+        inside = tuple(dict.fromkeys(taken))
+        self.choices[op.name, spec] = Choice(
+            op.name, spec, "native", inside=inside, kernel=kernel_name(kernel), instead=_without_kernel(op)
+        )
+        return call
+
+    def _composed(self, op: Op[Any], spec: Any) -> HotCall:
+        assert op.compose is not None, op.name
+        return op.compose(spec, self)
+
+    def _reference(self, op: Op[Any], spec: Any, reason: str) -> HotCall:
+        if self.no_fallback:
+            raise PlatformError(
+                f"op '{op.name}' ({op_place(spec)}) would run on the reference ({reason}), which --no-fallback forbids."
+            )
+        name = op.name
+        self.referenced.add(name)
+        if op.compose is not None:
+            call = op.compose(spec, self)
+        else:
+            assert op.reference is not None, name
+            call = partial(op.reference, spec)
 
         def counted(*tensors: Any, **keywords: Any) -> Any:
             self.fallbacks[name] += 1
@@ -99,24 +169,9 @@ class BoundOps:
 
         return counted
 
-    def _bind(self, op: Op[Any], spec: Any) -> HotCall:
-        reason = "no kernel"
-        if op.kernel is not None:
-            reason = "a part is wrapped" if self._wrapped(op) else op.kernel.supports(spec) or ""
-            if not reason:
-                self.choices[op.name, spec] = Choice(op.name, spec, "native")
-                return op.kernel.bind(spec, self, self.device)
-        how = "parts" if op.parts else "reference"
-        self.choices[op.name, spec] = Choice(op.name, spec, how, reason)
-        if how == "reference" and self.no_fallback:
-            raise PlatformError(f"op '{op.name}' would run on the reference ({reason}), which --no-fallback forbids.")
-        return self._reference(op, spec)
-
-    def _reference(self, op: Op[Any], spec: Any) -> HotCall:
-        if op.compose is not None:
-            return op.compose(spec, self)
-        assert op.reference is not None, op.name
-        return partial(op.reference, spec)
-
     def _wrapped(self, op: Op[Any]) -> bool:
         return any(part in self.wrappers or self._wrapped(self.ops[part]) for part in op.parts)
+
+
+def _without_kernel(op: Op[Any]) -> str:
+    return "parts" if op.parts else "reference"

@@ -28,7 +28,8 @@ class Kernel(ABC, Generic[S]):
 
     @abstractmethod
     def bind(self, spec: S, ops: BoundOps, device: Device) -> HotCall:
-        """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs."""
+        """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs; --no-fallback forbids
+        it."""
 
     def prepare(self, spec: S, raw: Packed, into: Packed | None = None) -> Packed:
         """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it
@@ -67,3 +68,10 @@ class FunctionKernel(Kernel[Any]):
 
     def bind(self, spec: Any, ops: BoundOps, device: Device) -> HotCall:
         return partial(self.function, spec)
+
+
+def kernel_name(kernel: Kernel[Any]) -> str:
+    """For people: its class, or the function that it is."""
+    if isinstance(kernel, FunctionKernel):
+        return getattr(kernel.function, "__name__", type(kernel.function).__name__)
+    return type(kernel).__name__

@@ -31,6 +31,7 @@ class StrictAttention(ReferenceAttention):
     """The reference in blocks of 24, over int32 indices alone."""
 
     name = "strict"
+    fallback = False
 
     def __init__(self, current: Current) -> None:
         self.current = current

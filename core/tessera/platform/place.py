@@ -1,0 +1,35 @@
+"""A place of a model in words, for messages and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tessera.platform.attention import LayerSpec
+
+
+def op_place(spec: Any) -> str:
+    """The constants of an op's spec that are not the usual ones, such as "n=896, dtype=bfloat16"."""
+    if not _has_fields(spec):
+        return "" if spec is None else str(spec)
+    shown = []
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if value != field.default:
+            shown.append(f"{field.name}=({op_place(value)})" if _has_fields(value) else f"{field.name}={value}")
+    return ", ".join(shown)
+
+
+def layer_place(spec: LayerSpec) -> str:
+    """A layer of attention, or of another mixer, without its number."""
+    parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
+    if spec.window is not None:
+        parts.append(f"window of {spec.window}")
+    if spec.softcap is not None:
+        parts.append(f"soft cap {spec.softcap:g}")
+    return ", ".join(parts)
+
+
+def _has_fields(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)

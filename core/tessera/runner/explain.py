@@ -1,0 +1,69 @@
+"""What was chosen as a model was built: the answers that backends and kernels gave then, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tessera.layers.build import BoundMixer, Build
+from tessera.platform.explained import Explained
+from tessera.platform.ops import Choice, Emission
+from tessera.platform.place import layer_place, op_place
+
+
+def explain(build: Build) -> tuple[Explained, ...]:
+    """Attention by kind of layer, quantization, then ops in the order in which they were bound."""
+    return (*_attention(build), *_quantization(build), *map(_op, build.ops.choices.values()))
+
+
+def _attention(build: Build) -> Iterator[Explained]:
+    alike: dict[Explained, list[int]] = {}
+    for bound in build.mixers:
+        alike.setdefault(_mixer(build, bound), []).append(bound.spec.layer)
+    for one, layers in alike.items():
+        yield dataclasses.replace(one, place=f"{_spans(layers)}: {one.place}")
+
+
+def _mixer(build: Build, bound: BoundMixer) -> Explained:
+    names = [backend.name for backend in build.backends]
+    later = names[names.index(bound.backend.name) + 1 :]
+    not_asked = tuple((name, f"comes after {bound.backend.name}") for name in later)
+    return Explained(bound.spec.kind, layer_place(bound.spec), bound.backend.name, (*bound.declined, *not_asked))
+
+
+def _spans(numbers: list[int]) -> str:
+    """Rising numbers in words: "layers 0-3, 5"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"layer {shown}" if len(numbers) == 1 else f"layers {shown}"
+
+
+def _quantization(build: Build) -> Iterator[Explained]:
+    yield Explained("quantization", "weights", "none", (("a format", "config.json names none"),))
+    emissions = list(build.ops.emissions.values())
+    if not emissions:
+        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input in one"),))
+    yield from map(_emission, emissions)
+
+
+def _emission(emission: Emission) -> Explained:
+    place = f"activations of {emission.op}, {op_place(emission.spec)}"
+    wanted = op_place(emission.emit)
+    if emission.reason is None:
+        return Explained("quantization", place, wanted, (("none", "the kernel that takes them wants them so"),))
+    return Explained("quantization", place, "none", ((wanted, emission.reason),))
+
+
+def _op(choice: Choice) -> Explained:
+    place = op_place(choice.spec)
+    if choice.how == "native":
+        chosen = f"kernel {choice.kernel}"
+        if choice.inside:
+            chosen += f" over the reference of {', '.join(choice.inside)}"
+        return Explained(choice.op, place, chosen, ((choice.instead, "a kernel comes first"),))
+    return Explained(choice.op, place, choice.how, (("kernel", choice.reason),))
