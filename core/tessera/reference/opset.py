@@ -61,12 +61,14 @@ def _norms() -> Iterator[NormSpec]:
     for dtype in _DTYPES:
         yield NormSpec(40, dtype, 1e-6)
         yield NormSpec(129, dtype, 1e-5, offset=1.0)
+        yield NormSpec(520, dtype, 1e-2)  # wide enough for a sum in few bits to show, and an eps that shows
 
 
 def _layer_norms() -> Iterator[LayerNormSpec]:
     for dtype in _DTYPES:
         yield LayerNormSpec(40, dtype, 1e-5)
         yield LayerNormSpec(129, dtype, 1e-5)
+        yield LayerNormSpec(520, dtype, 1e-2)
 
 
 def _add_norms() -> Iterator[AddNormSpec]:

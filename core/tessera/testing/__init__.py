@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
-from tessera.testing.attention_cases import AttentionCase, AttentionTrial, attention_cases
+from tessera.testing.attention_cases import AttentionCase, attention_cases
+from tessera.testing.attention_trial import AttentionTrial
+from tessera.testing.compare import TOLERANCES, assert_same, difference, tolerance
 from tessera.testing.host_reads import HostReads
-from tessera.testing.op_inputs import TOLERANCES, OpInputs, assert_same
+from tessera.testing.op_inputs import OpInputs
 from tessera.testing.reference import ReferencePlatform
 from tessera.testing.strict import SeparateStrictPlatform, StrictPlatform
 
@@ -24,4 +26,6 @@ __all__ = [
     "StrictPlatform",
     "assert_same",
     "attention_cases",
+    "difference",
+    "tolerance",
 ]

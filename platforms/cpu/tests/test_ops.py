@@ -1,14 +1,11 @@
-"""Every op that the platform overrides, against the reference."""
+"""What is particular about the ops that the platform overrides; that they are right is the conformance kit's to say."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 
-from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LogitsSampleSpec, NormSpec, Op, SampleSpec
+from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, NormSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu import mlp
 from tessera_cpu.platform import CpuPlatform
@@ -16,38 +13,6 @@ from tessera_cpu.platform import CpuPlatform
 PLATFORM = CpuPlatform()
 OPS = PLATFORM.ops(REFERENCE)
 NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
-
-
-def places() -> Iterator[Any]:
-    for name in OPS.names():
-        op = OPS[name]
-        assert op.sample_specs is not None
-        for number, spec in enumerate(op.sample_specs()):
-            if op.compose is not None or (op.kernel is not None and op.kernel.supports(spec) is None):
-                yield pytest.param(op, spec, id=f"{name}-{number}")
-
-
-def dtype_of(spec: Any) -> str:
-    text = str(spec)
-    return next((name for name in ("bfloat16", "float16") if name in text), "float32")
-
-
-@pytest.mark.parametrize(("op", "spec"), list(places()))
-def test_it_agrees_with_the_reference(op: Op[Any], spec: Any) -> None:
-    device = PLATFORM.open(0)
-    own = BoundOps(OPS, device)
-    native, reference = own.bind(op.name, spec), BoundOps(REFERENCE, device).bind(op.name, spec)
-    sampling = isinstance(spec, SampleSpec | LogitsSampleSpec)
-    for tokens in (1, 2, 19):
-        mine, theirs = (OpInputs(tokens, seed=tokens, ops=ops).of(op.name, spec) for ops in (own, None))
-        result, expected = native(*mine), reference(*theirs)
-        assert_same(result, expected, TOLERANCES[dtype_of(spec)])
-        if op.mutates:
-            assert_same(mine, theirs, TOLERANCES[dtype_of(spec)])
-        elif isinstance(expected, torch.Tensor) and not sampling:
-            out = torch.full_like(expected, torch.nan)
-            assert native(*OpInputs(tokens, seed=tokens, ops=own).of(op.name, spec), out=out) is out
-            assert_same(out, result, 0.0)
 
 
 def test_what_is_overridden() -> None:

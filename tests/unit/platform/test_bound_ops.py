@@ -32,7 +32,7 @@ from tessera.platform import (
 )
 from tessera.platform.ops import REPLACED_OPS, HotCall
 from tessera.reference import REFERENCE
-from tessera.testing.op_inputs import OpInputs, assert_same
+from tessera.testing import OpInputs, assert_same
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
 NORM = NormSpec(40, "float32", 1e-6)

@@ -27,7 +27,7 @@ SCALED = ActSpec("float32", granularity="token")
 
 
 class PoisonedEmbedding(Kernel[EmbeddingSpec]):
-    """The reference, and NaN for every token that is padding."""
+    """The reference, and within a launch NaN for every token that is padding."""
 
     def __init__(self, current: Current) -> None:
         self.current = current
@@ -37,7 +37,8 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
 
         def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
             launch = self.current.launch
-            assert launch is not None
+            if launch is None:
+                return look_up(tokens, weight, out=out)
             at = torch.arange(len(tokens))[:, None]
             real = ((at >= launch.q_start) & (at < launch.q_start + launch.q_len)).any(-1, keepdim=True)
             poisoned = torch.where(real, look_up(tokens, weight), torch.nan)

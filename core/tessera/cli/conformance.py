@@ -1,0 +1,101 @@
+"""`tessera conformance --platform NAME`: what of a platform is right, what is wrong, and what falls back to core."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tessera.cli.verbosity import verbose_option
+from tessera.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tessera.testing.conformance import Level, Result
+
+_NOT_BUILT = "is not built yet: leave it out, or ask for --level bronze or silver"
+
+
+def _conformance(
+    platform: str, level: str, perf: bool, case: str | None, json_file: Path | None, dump_folder: Path | None
+) -> int:
+    """Try whether a platform does what it claims."""
+    if level == "gold" or perf:
+        raise ConfigError(f"{'--perf' if perf else '--level gold'} {_NOT_BUILT}.")
+    from tessera.testing.conformance import Target, cases_of, chosen, reached, record, table
+
+    target, asked = Target.named(platform), _level(level)
+    cases = cases_of(target, asked)
+    results = []
+    for one in cases if case is None else chosen(cases, case):
+        results.append(one.result())
+        _tell(results[-1], dump_folder)
+    click.echo(table(results))
+    failed = [result for result in results if result.status == "failed"]
+    highest = reached(results, asked) if case is None else None
+    if case is None:
+        click.echo(f"\n{target.platform.name}: {highest or 'not even bronze'}, {len(failed)} of {len(results)} failed")
+    if json_file is not None:
+        facts: dict[str, Any] = {"platform": target.platform.name, "asked": asked, "reached": highest}
+        _write(json_file, json.dumps({**facts, "cases": [record(result) for result in results]}, indent=2))
+    return 1 if failed else 0
+
+
+conformance = click.Command(
+    "conformance",
+    callback=_conformance,
+    help="Try whether a platform does what it claims: against core's reference, on its own device. What is claimed and "
+    "wrong fails, with exit code 1; what is not claimed is listed as falling back. docs/conformance.md says what is "
+    "tried.",
+    short_help=_conformance.__doc__,
+    params=[
+        verbose_option(),
+        click.Option(["--platform"], required=True, metavar="NAME", help="Its name, or package.module:Class."),
+        click.Option(
+            ["--level"], type=click.Choice(["bronze", "silver", "gold"]), default="silver", show_default=True,
+            help="How much is tried.",
+        ),
+        click.Option(["--case"], metavar="ID", help="This case alone, or all below it, such as op/linear."),
+        click.Option(
+            ["--json", "json_file"], type=click.Path(path_type=Path), metavar="FILE", help="Write every case's result."
+        ),
+        click.Option(
+            ["--dump", "dump_folder"], type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+            help="Write the tensors of what fails, as safetensors.",
+        ),
+        click.Option(["--perf"], is_flag=True, help="Also how fast each op is. Not built yet."),
+    ],
+)  # fmt: skip
+
+
+def _level(name: str) -> Level:
+    return "silver" if name == "silver" else "bronze"
+
+
+def _tell(result: Result, dump_folder: Path | None) -> None:
+    """A failure at once, and where its tensors are."""
+    if result.status != "failed":
+        return
+    from tessera.testing.conformance import dump
+
+    click.echo(f"failed  {result.line}")
+    if dump_folder is not None:
+        try:
+            path = dump(result, dump_folder)
+        except OSError as error:
+            raise _unwritable(dump_folder, error) from None
+        if path is not None:
+            click.echo(f"        {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"'{path}' cannot be written: {os.strerror(error.errno or 0)}.")

@@ -1,0 +1,75 @@
+"""What counts as the same result: one table of tolerances, and where two results differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
+"""By dtype, relative and absolute, for elements of about 1."""
+
+_ROUNDED_ONCE = frozenset({"embedding", "rms_norm", "layer_norm", "gate", "activation", "add", "soft_cap", "qk_norm"})
+_TIGHTER: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})  # two units in the last place
+_WIDE = 512  # elements over which rounding evens out
+
+
+def tolerance(op: str, dtype: str) -> float:
+    """Of an op in a dtype: those that compute in float32 and round at the end have less of it."""
+    return _TIGHTER.get(dtype, TOLERANCES[dtype]) if op in _ROUNDED_ONCE else TOLERANCES[dtype]
+
+
+def assert_same(result: Any, expected: Any, tolerance: float) -> None:
+    """Nested results: integers alike, floats within the tolerance, relative and absolute."""
+    text = difference(result, expected, tolerance)
+    assert text is None, text
+
+
+def difference(result: Any, expected: Any, tolerance: float) -> str | None:
+    """Where nested results differ, in one line; None: they are the same. NaN is the same as nothing."""
+    if isinstance(expected, Tensor):
+        return _of_tensors(result, expected, tolerance)
+    if isinstance(expected, tuple):
+        if not isinstance(result, tuple) or len(result) != len(expected):
+            return f"{type(result).__name__} instead of {len(expected)} results"
+        for place, (part, other) in enumerate(zip(result, expected, strict=True)):
+            text = difference(part, other, tolerance)
+            if text is not None:
+                return f"result {place}: {text}"
+        return None
+    return None if result is expected else f"{type(result).__name__} instead of {expected}"
+
+
+def _of_tensors(result: Any, expected: Tensor, tolerance: float) -> str | None:
+    if not isinstance(result, Tensor):
+        return f"{type(result).__name__} instead of a tensor"
+    if result.shape != expected.shape:
+        return f"shape {list(result.shape)} instead of {list(expected.shape)}"
+    if result.dtype != expected.dtype:
+        return f"{result.dtype} instead of {expected.dtype}"
+    if expected.is_floating_point():
+        wrong = ~torch.isclose(result.double(), expected.double(), rtol=tolerance, atol=tolerance)
+    else:
+        wrong = result != expected
+    if not wrong.any():
+        return leaning(result, expected)
+    first = tuple(int(place) for place in wrong.nonzero()[0])
+    found, other = result[first].item(), expected[first].item()
+    return f"{int(wrong.sum())} of {wrong.numel()} elements differ, first {list(first)}: {found:.6g}, not {other:.6g}"
+
+
+def leaning(result: Tensor, expected: Tensor) -> str | None:
+    """A wide row of 16-bit floats that is longer or shorter as a whole: each element is within what rounding does, but
+    rounding does not lean."""
+    if expected.dtype not in (torch.float16, torch.bfloat16) or expected.dim() < 2 or expected.shape[-1] < _WIDE:
+        return None
+    found, other = result.double(), expected.double()
+    length = other.square().sum(-1)
+    off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
+    limit = 4 * torch.finfo(expected.dtype).eps / math.sqrt(expected.shape[-1])
+    worst = float(off.max()) if off.numel() else 0.0
+    return None if worst <= limit else f"a row is {worst:.2%} too long or too short as a whole, more than rounding does"

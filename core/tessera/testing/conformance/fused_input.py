@@ -1,0 +1,88 @@
+"""Silver: an attention layer as one composite (norms, rotary, write, attend) against the reference's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from tessera.platform.attention import AttentionBackend, LayerSpec
+from tessera.platform.ops import BoundOps, NormSpec, RotarySpec
+from tessera.reference.attention import ReferenceAttention
+from tessera.reference.dtypes import torch_dtype
+from tessera.testing.attention_cases import AttentionCase
+from tessera.testing.attention_trial import AttentionTrial
+from tessera.testing.compare import TOLERANCES, difference
+from tessera.testing.conformance.arguments import named, placed
+from tessera.testing.conformance.attention import block_sizes
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
+from tessera.testing.conformance.target import Target, reference_ops
+
+_HEAD_DIM = 12
+_ROTARIES: Mapping[str, RotarySpec | None] = MappingProxyType(
+    {
+        "unturned": None,
+        "half": RotarySpec(_HEAD_DIM, _HEAD_DIM, "half"),
+        "half-in-part": RotarySpec(_HEAD_DIM, 8, "half"),
+        "pairs": RotarySpec(_HEAD_DIM, _HEAD_DIM, "pairs"),
+    }
+)
+
+
+def fused_cases(target: Target) -> Iterator[Case]:
+    """One for each backend, way of turning heads, and dtype, with norms of heads and without."""
+    if target.brings_a_runner:
+        return
+    for backend in target.backends:
+        for dtype in target.platform.capabilities.dtypes:
+            for name, rotary in _ROTARIES.items():
+                for norms in (False, True):
+                    yield Case(
+                        f"fused/{backend.name}/{name}{'-normed' if norms else ''}-{dtype}",
+                        "silver",
+                        "fused attention",
+                        partial(_check, target, backend, rotary, norms, dtype),
+                    )
+
+
+def _check(target: Target, backend: AttentionBackend, rotary: RotarySpec | None, norms: bool, dtype: str) -> Verdict:
+    case = AttentionCase(((1, 20), (7, 30)), head_dim=_HEAD_DIM, dtype=dtype)
+    norm = NormSpec(_HEAD_DIM, dtype, 1e-6) if norms else None
+    spec = replace(case.spec(), rotary=rotary, q_norm=norm, k_norm=norm)
+    reason = backend.supports(spec)
+    if reason is not None:
+        return falls_back(reason)
+    case = replace(case, block_size=block_sizes(backend, case)[-1])
+    index_dtype = target.platform.capabilities.index_dtype
+    found = _fused(AttentionTrial(backend, case, index_dtype=index_dtype, ops=target.bound()), spec)
+    expected = _fused(AttentionTrial(ReferenceAttention(), case, ops=reference_ops()), spec)
+    text = difference(found, expected, TOLERANCES[dtype])
+    if text is not None:
+        said = f"{rotary}, {'normed, ' if norms else ''}{dtype}"
+        raise ConformanceError(f"fused attention of {said}: {text}", named(result=found, expected=expected))
+    return PASSED
+
+
+def _fused(trial: AttentionTrial, spec: LayerSpec) -> Tensor:
+    """[T, H D] of the same random activation, on the host."""
+    trial.run()
+    ops: BoundOps = trial.ops
+    random = torch.Generator().manual_seed(1)
+    dim = _HEAD_DIM if spec.rotary is None else spec.rotary.dim
+    angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
+    weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
+    weights |= {name: torch.rand(_HEAD_DIM, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
+    layer = trial.backend.bind(spec, placed(weights, trial.target), ops, ops.device)
+    launch, _ = trial.launch(trial.grants)
+    width = (spec.num_heads + 2 * spec.num_kv_heads) * _HEAD_DIM
+    x = torch.randn(launch.key.tokens, width, generator=random).to(_dtype(spec))
+    mixed: Tensor = layer.fused(x.to(trial.target), launch.positions, trial.caches, launch.plans[0])
+    return mixed.cpu()
+
+
+def _dtype(spec: LayerSpec) -> torch.dtype:
+    return torch_dtype(spec.dtype)

@@ -1,0 +1,46 @@
+"""All cases of a platform, by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from tessera.errors import ConfigError
+from tessera.testing.conformance.attention import backend_cases
+from tessera.testing.conformance.cache_layout import layout_cases
+from tessera.testing.conformance.case import Case, Level
+from tessera.testing.conformance.device import device_cases
+from tessera.testing.conformance.fused_input import fused_cases
+from tessera.testing.conformance.model import model_cases
+from tessera.testing.conformance.ops import op_cases
+from tessera.testing.conformance.target import Target
+
+Suite = Callable[[Target], Iterator[Case]]
+LEVELS: tuple[Level, ...] = ("bronze", "silver")
+_SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
+    {
+        "bronze": (device_cases, op_cases, model_cases),
+        "silver": (backend_cases, fused_cases, layout_cases),
+    }
+)
+
+
+def cases_of(target: Target, level: Level = "silver") -> list[Case]:
+    """Of a level and those below it."""
+    levels = LEVELS[: LEVELS.index(level) + 1]
+    return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
+
+
+def chosen(cases: list[Case], wanted: str) -> list[Case]:
+    """The one of an id, or those below it ("op/linear"). Raises ConfigError where there is none."""
+    found = [case for case in cases if case.id == wanted or case.id.startswith(f"{wanted}/")]
+    if not found:
+        kinds = ", ".join(dict.fromkeys(case.id.split("/")[0] for case in cases))
+        raise ConfigError(f"there is no case '{wanted}'; ids begin with {kinds}, and --json lists them all.")
+    return found
+
+
+def conformance_cases(platform: str, level: Level = "silver") -> list[Case]:
+    """For pytest.mark.parametrize("case", conformance_cases("mychip"), ids=str), whose test calls case.run(). platform:
+    a name or a dotted path. Raises PlatformError."""
+    return cases_of(Target.named(platform), level)

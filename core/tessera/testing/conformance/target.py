@@ -1,0 +1,64 @@
+"""The platform under test: found by its name or its dotted path, one device of it opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tessera.platform.attention import AttentionBackend
+from tessera.platform.collectives import Alone
+from tessera.platform.ops import BoundOps, OpSet
+from tessera.platform.platform import Device, Platform, WorkerSpec
+from tessera.plugins import Selected, load_platform, select
+from tessera.reference import REFERENCE
+from tessera.testing.reference import host_device
+
+OWN: Mapping[str, str] = MappingProxyType(
+    {"reference": "tessera.testing:ReferencePlatform", "strict": "tessera.testing:StrictPlatform"}
+)
+"""Platforms that come with the kit."""
+
+
+@dataclass
+class Target:
+    """path: dotted path of the platform's class. selected: what discovery and the probe said; None where the path was
+    given. ops: the platform's over core's reference. backends: of an instance of its own, since ops may ask which
+    launch is under way."""
+
+    path: str
+    selected: Selected | None = None
+    platform: Platform = field(init=False)
+    device: Device = field(init=False)
+    ops: OpSet = field(init=False)
+    backends: Sequence[AttentionBackend] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.platform = load_platform(self.path)
+        self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=True))
+        self.device = self.platform.open(0)
+        self.ops = self.platform.ops(REFERENCE)
+        self.backends = load_platform(self.path).attention_backends()
+
+    @classmethod
+    def named(cls, name: str) -> Target:
+        """name: of an installed platform, of one of the kit's own, or a dotted path. Raises PlatformError."""
+        path = OWN.get(name, name)
+        if ":" in path:
+            return cls(path)
+        selected = select(name)
+        return cls(selected.platform, selected)
+
+    @property
+    def brings_a_runner(self) -> bool:
+        """At runner depth core runs none of its ops and attention."""
+        return type(self.platform).runner is not Platform.runner
+
+    def bound(self) -> BoundOps:
+        """The platform's ops on its device."""
+        return BoundOps(self.ops, self.device, {"tensor": Alone()})
+
+
+def reference_ops() -> BoundOps:
+    """Core's reference on the host, which all else is compared with."""
+    return BoundOps(REFERENCE, host_device(), {"tensor": Alone()})

@@ -1,0 +1,103 @@
+"""The conformance kit on core's own platforms, and as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tessera.cli.program import run
+from tessera.testing.conformance import LEVELS, Case, Result, conformance_cases, reached
+from tessera.testing.conformance.case import PASSED
+
+FAULTY = "tests.platforms.faulty:EpsOutside"
+CASES = [
+    pytest.param(case, id=f"{platform}:{case}")
+    for platform in ("reference", "strict")
+    for case in conformance_cases(platform)
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_conforms(case: Case) -> None:
+    case.run()
+
+
+def test_what_is_not_claimed_falls_back_and_what_is_absent_does_not_count() -> None:
+    reference, strict, numpy = (
+        {case.id: case for case in conformance_cases(platform)}
+        for platform in ("reference", "strict", "tests.platforms.numpy_runner:NumpyPlatform")
+    )
+    assert reference["op/linear"].run().status == "falls back"
+    assert reference["attention"].run().status == "falls back"
+    assert strict["op/linear/0"].run().status == "passed"
+    assert strict["op/rotary"].run().status == "falls back"
+    half = [case for name, case in strict.items() if name.startswith("op/linear/")][12:]
+    assert {case.run().text for case in half} == {"float16 is not among its dtypes"}
+    assert numpy["op/linear"].run().text == numpy["attention"].run().text == "it brings a runner of its own"
+
+
+def test_the_command_lists_what_falls_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["conformance", "--platform", "strict", "--case", "op", "--json", str(tmp_path / "kit.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["SUBJECT", "LEVEL", "PASSED", "FAILED"]
+    rows = {line.split()[0]: line for line in lines[1:]}
+    assert rows["linear"].split()[:6] == ["linear", "bronze", "12", "-", "-", "6"]
+    assert rows["rotary"].split()[5] == "-"
+    assert rows["rotary"].endswith("no kernel")
+    written = json.loads((tmp_path / "kit.json").read_text())
+    assert written["platform"] == "strict"
+    assert {case["status"] for case in written["cases"]} == {"passed", "falls back", "n/a"}
+
+
+def test_a_failure_is_one_line_and_its_tensors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["conformance", "--platform", FAULTY, "--level", "bronze", "--case", "op/rms_norm"]
+    assert run([*asked, "--dump", str(tmp_path)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
+    assert lines[0].startswith("failed  op/rms_norm/")
+    assert "NormSpec(n=" in lines[0]
+    assert "elements differ" in lines[0]
+    (first, *_) = sorted(tmp_path.iterdir())
+    tensors = load_file(first)
+    assert {"arguments.0", "arguments.1", "result", "expected"} <= set(tensors)
+    assert tensors["result"].shape == tensors["expected"].shape
+
+
+def test_one_case_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "--platform", "strict", "--case", "op/linear/3"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--level", "gold"], "--level gold is not built yet"),
+        (["--perf"], "--perf is not built yet"),
+        (["--case", "op/nothing"], "there is no case 'op/nothing'; ids begin with device, op, model, attention"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "--platform", "strict", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_level_is_reached_where_nothing_of_it_and_below_failed() -> None:
+    def results(*failed: str) -> list[Result]:
+        cases = (Case(level, level, level, lambda: PASSED) for level in LEVELS)
+        return [Result(case, "failed" if case.id in failed else "passed", "", 0.0) for case in cases]
+
+    assert reached(results(), "silver") == "silver"
+    assert reached(results(), "bronze") == "bronze"
+    assert reached(results("silver"), "silver") == "bronze"
+    assert reached(results("bronze"), "silver") is None
+
+
+def test_the_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 100
