@@ -126,7 +126,7 @@ class SdpaAttention(AttentionBackend):
             Part(slice(starts[row], starts[row] + lengths[row]), _past(table[row], keys[row], lengths[row], size))
             for row in range(decoding, len(lengths))
         )
-        slots = launch.slots[group].long()  # here once, or in every layer by the indexing
+        slots = launch.slots[group].long()  # as writing wants them: once, not in every layer
         return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 
