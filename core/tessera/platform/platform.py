@@ -28,10 +28,12 @@ Reason = str  # "Reason | None": None means yes, a text says why not
 Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
 T_co = TypeVar("T_co", covariant=True)
 
-_FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner")
+_FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
 _OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
 
-API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], 0)
+_FIRST = 0  # the level of all of them until one is raised
+
+API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], _FIRST)
 """Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first
 tagged one."""
 

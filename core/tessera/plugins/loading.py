@@ -11,18 +11,20 @@ from types import ModuleType
 
 from tessera.config.environment import Environment
 from tessera.hookspecs import PROJECT
+from tessera.plugins.api import API, Api
 from tessera.plugins.modules import Plugin, Plugins, describe, torch_problem
 from tessera.plugins.torch_guard import without_torch
 from tessera.plugins.trace import TracedPlugins
 
 
-def load_plugins(environment: Environment | None = None, modules: Iterable[str] = ()) -> Plugins:
+def load_plugins(environment: Environment | None = None, modules: Iterable[str] = (), api: Api = API) -> Plugins:
     """Core's own plugin, the entry points in the order of their names, then modules by their dotted names.
 
     environment: says which of them are left out, by name, and whether calls of hooks are traced; None is an empty one.
+    api: what core promises them.
     """
     environment = environment or Environment()
-    plugins = TracedPlugins() if environment.trace_plugins else Plugins()
+    plugins = TracedPlugins(api) if environment.trace_plugins else Plugins(api)
     for entry in sorted(entry_points(group=PROJECT), key=lambda entry: (entry.name, _distribution(entry))):
         version = entry.dist.version if entry.dist is not None else ""
         plugins.add(_loaded(Plugin(entry.name, _distribution(entry), version, entry.value), environment, entry))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -33,13 +33,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selected:
-    """The chosen platform. platform: dotted path of its class. reason: the probe's."""
+    """The chosen platform. platform: dotted path of its class. levels: of each facet and op group that it was written
+    for, which load_platform() needs."""
 
     name: str
     platform: str
     distribution: str
     version: str
     probe: Probe
+    levels: Mapping[str, int]
 
 
 def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
@@ -96,7 +98,8 @@ def selected(candidate: Candidate) -> Selected:
     found, answer = candidate.found, candidate.probe
     assert found.manifest is not None
     assert answer is not None
-    return Selected(found.name, found.manifest.platform, found.distribution, found.version, answer)
+    manifest = found.manifest
+    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.levels)
 
 
 def named(name: str, found: Sequence[Discovered]) -> Discovered:
