@@ -116,7 +116,12 @@ def _source(module: str, name: str) -> str:
 
 
 def _definitions(module: str, facet: str) -> Iterator[Name]:
-    body = _parse(module).body
+    body = [
+        statement
+        for node in _parse(module).body
+        # What only a type checker sees is what it is for a reader too.
+        for statement in (node.body if isinstance(node, ast.If) else [node])
+    ]
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             name, doc = node.name, ast.get_docstring(node) or ""

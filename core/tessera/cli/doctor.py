@@ -19,7 +19,8 @@ from tessera.config.environment import Environment, allowed_cores, read_environm
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
 from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import CORE, Plugins
+from tessera.plugins.modules import Plugins
+from tessera.plugins.requirements import CORE
 from tessera.plugins.selection import Candidate
 
 

@@ -50,7 +50,11 @@ def _manifests(answer: Answer, api: Api) -> list[Discovered]:
     if answer.error is not None:
         return [replace(nameless, error=answer.error)]
     if not isinstance(answer.value, list | tuple) or not all(isinstance(one, Manifest) for one in answer.value):
-        return [replace(nameless, error="its hook platforms must return a list of tessera.platform.Manifest")]
+        return [
+            replace(
+                nameless, error="its hook platforms must return a list of tessera.platform.Manifest; correct the plugin"
+            )
+        ]
     return [_announced(nameless, one, api) for one in answer.value]
 
 

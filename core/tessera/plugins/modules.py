@@ -15,11 +15,9 @@ from tessera.errors import TesseraError
 from tessera.hookspecs import PROJECT, Hooks
 from tessera.plugins import builtin
 from tessera.plugins.api import API, Api
+from tessera.plugins.requirements import CORE
 from tessera.plugins.shims import adapted_module
 from tessera.plugins.torch_guard import without_torch
-
-CORE = "tessera-llm"
-"""The distribution of core, which owns the built-in plugin."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Plugins:
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None."""
         if self._manager.is_registered(module):
-            return f"{module.__name__} is registered already, by another entry point"
+            return f"{module.__name__} is registered already, by another entry point; remove one of the two"
         try:
             self._manager.register(module)
         except pluggy.PluginValidationError as error:
@@ -134,7 +132,7 @@ def no_such_hook(name: str, api: Api = API) -> str:
 
 
 def torch_problem(who: str, attempts: list[str]) -> str:
-    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path"
+    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path; import it there"
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from tessera.config.environment import read_environment
 from tessera.errors import PlatformError
 from tessera.platform import Manifest, Probe
 from tessera.plugins.discovery import Discovered, discover
+from tessera.plugins.loading import load_plugins
 from tessera.plugins.probe import PROBE_SECONDS, probe
 
 MAX_PROBES = 8
@@ -46,8 +48,17 @@ class Selected:
 
 def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
     """The platform of that name, else the best. Only what the choice needs is probed. Raises PlatformError."""
-    found = discover()
-    return choose(ask(found, timeout)) if name is None else usable(_ask(named(name, found), timeout))
+    plugins = load_plugins(read_environment())
+    found = discover(plugins)
+    if name is None and found:
+        return choose(ask(found, timeout))
+    kept_out = [f"{plugin.name} ({plugin.left_out})" for plugin in plugins if plugin.left_out is not None]
+    try:
+        return choose([]) if name is None else usable(_ask(named(name, found), timeout))
+    except PlatformError as error:
+        if not kept_out or any(one.name == name for one in found):
+            raise
+        raise PlatformError(f"{error.message} Plugins that are left out: {', '.join(kept_out)}.") from None
 
 
 def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
