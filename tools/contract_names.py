@@ -14,6 +14,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
 FACETS: Mapping[str, str] = MappingProxyType(
     {
         "tessera.arrays": "platform",
+        "tessera.errors": "platform",
         "tessera.hookspecs": "platform",
         "tessera.plugins.registry": "platform",
         "tessera.platform.hooks": "platform",
@@ -48,6 +49,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
+        "tessera.errors": ("TesseraError", "PlatformError", "ModelError", "MemoryBudgetError"),
         "tessera.hookspecs": ("RegisterRoutes", "Hooks"),
         "tessera.plugins.registry": ("Table", "Registry"),
     }

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from tessera.platform.quantization import Scheme
     from tessera.platform.runner import ModelRunner, RunnerServices
 
-Tensor = Any  # the device's own: torch's, or another library's
-Reason = str  # "Reason | None": None means yes, a text says why not
+Tensor = Any
+"""The device's own: torch's at op depth, another library's where a platform brings its runner."""
+
+Reason = str
+"""`Reason | None`: None means yes, a text says why not, for a person to read."""
+
 Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
+"""What memory is taken for."""
+
 T_co = TypeVar("T_co", covariant=True)
 
 _FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
@@ -95,8 +101,11 @@ class MemoryFigures:
 class Future(Protocol[T_co]):
     """A value on its way: result() waits for it."""
 
-    def done(self) -> bool: ...
-    def result(self) -> T_co: ...
+    def done(self) -> bool:
+        """Whether result() would return at once."""
+
+    def result(self) -> T_co:
+        """The value, once it is there; the host waits for the device until then."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +147,13 @@ class SleepingArena(Arena, ABC):
     """An optional ability: memory that can be given up and taken back. Core does not use it yet."""
 
     @abstractmethod
-    def release(self, *, to_host: bool, keep_addresses: bool) -> None: ...
+    def release(self, *, to_host: bool, keep_addresses: bool) -> None:
+        """Gives the memory back to the device. to_host: its contents go to the host first, else they are lost.
+        keep_addresses: restore() must bring every tensor back to where it was."""
 
     @abstractmethod
-    def restore(self) -> None: ...
+    def restore(self) -> None:
+        """Takes the memory again, and the contents that went to the host."""
 
 
 class Device(ABC):
@@ -151,10 +163,13 @@ class Device(ABC):
     name: str = ""
 
     @abstractmethod
-    def memory(self) -> MemoryFigures: ...
+    def memory(self) -> MemoryFigures:
+        """Bytes as they are now: asked at start-up for the budget, and again once the weights are loaded. Never
+        in a step."""
 
     @abstractmethod
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Waits until all that was launched on the device is done, and raises what went wrong there."""
 
     @abstractmethod
     def to_host(self, tensor: Tensor) -> Future[Any]:
@@ -203,7 +218,9 @@ class Platform(ABC):
     capabilities: Capabilities
 
     @abstractmethod
-    def open(self, index: int) -> Device: ...
+    def open(self, index: int) -> Device:
+        """Opens a device, once in each process, after enter_process(). index: one of WorkerSpec.devices, from
+        0. Raises PlatformError with what to do where the device is not there or is taken."""
 
     def enter_process(self, spec: WorkerSpec) -> None:
         """The only place with process-wide effects (imports, threads, environment). Where spec.shared, imports only."""

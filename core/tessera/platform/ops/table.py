@@ -80,6 +80,7 @@ class OpSet:
         return op
 
     def names(self) -> list[str]:
+        """All ops, in the order of the fields, then the extra ones."""
         return [f.name for f in dataclasses.fields(self) if f.name != "extra"] + list(self.extra)
 
 
