@@ -185,8 +185,9 @@ class Device(ABC):
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One process and its devices. shared: it is the process of a Python user (LLM), where nothing process-wide may be
-    changed."""
+    """One process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: of the host,
+    None lets the platform choose. environment: variables the process starts with. shared: it is the process of a Python
+    user (LLM), where nothing process-wide may be changed."""
 
     rank: int
     world_size: int
@@ -212,7 +213,8 @@ class Problem:
 
 
 class Platform(ABC):
-    """A vendor's answers to the contract."""
+    """A vendor's answers to the contract. name: as the manifest has it. capabilities: facts, the same before and after
+    open(). Made without arguments in the engine's process and in every worker's; making one touches no device."""
 
     name: str
     capabilities: Capabilities
@@ -226,37 +228,42 @@ class Platform(ABC):
         """The only place with process-wide effects (imports, threads, environment). Where spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """Default: one process a device. A mesh may be one process with many."""
+        """The processes of an engine, by rank; called before any is started. Default: one process a device. A mesh may
+        be one process with many."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 
     def ops(self, reference: OpSet) -> OpSet:
-        """Return replace(reference, rms_norm=..., ...). Default: the reference."""
+        """The table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError for
+        a name that is no op. Called once, at load. Default: the reference."""
         return reference
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide."""
+        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide.
+        Core does not ask yet."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        """By preference; the reference is always last. Default: none, so the reference."""
+        """By preference; the reference is always last. Called once, at load; each layer gets the first that supports
+        it. Default: none, so the reference."""
         return ()
 
     def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
-        """The group of all workers. rendezvous: a URL all of them were given. Default: core's over
-        torch.distributed."""
+        """The group of all workers, in each of them; not asked where there is one. rendezvous: a file:// URL that all
+        of them were given. Default: None, core's over torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:
-        """Default: eager."""
+        """What captures launches on an opened device. Default: None, eager."""
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        """Default: exact shapes, one launch a step."""
+        """How steps are cut and padded, where shapes are bounded. Default: None, exact shapes, one launch a step."""
         return None
 
     def step_rules(self, model: ModelFacts) -> StepRules | None:
-        """Default: StepRules(), which forbids nothing."""
+        """What a step may hold, for the scheduler; asked in the engine's process. Default: None, StepRules(), which
+        forbids nothing."""
         return None
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:
@@ -273,5 +280,6 @@ class Platform(ABC):
         return {}
 
     def runner(self, services: RunnerServices) -> ModelRunner | None:
-        """Default: core's runner over the ops (op depth)."""
+        """A runner of its own (runner depth), which then computes all; core's ops and backends are not asked. Default:
+        None, core's runner over the ops (op depth)."""
         return None
