@@ -184,5 +184,6 @@ for _ in range(2):
     print([plugin.error for plugin in load_plugins() if plugin.name == "torch_at_load"])
 """
     done = site.install("torch_at_load").run(program=program)
-    line = "['fixture_torch_at_load imports torch, which is only for what its manifest names by dotted path']\n"
+    said = "imports torch, which is only for what its manifest names by dotted path; import it there"
+    line = f"['fixture_torch_at_load {said}']\n"
     assert done.stdout == 2 * line
