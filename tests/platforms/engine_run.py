@@ -38,6 +38,7 @@ class EngineRun:
         plugins: Sequence[str] = (),
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
+        levels: Mapping[str, int] | None = None,
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
@@ -54,7 +55,11 @@ class EngineRun:
                 config, model=dataclasses.replace(config.model, eos_token_ids=tuple(eos_token_ids))
             )
         config = dataclasses.replace(
-            config, features=tuple(features), plugins=tuple(plugins), embedded=executor is not None
+            config,
+            features=tuple(features),
+            plugins=tuple(plugins),
+            embedded=executor is not None,
+            platform_levels=dict(levels or {}),
         )
         self.engine = Engine(config, executor=executor)
         self.answers: dict[int, list[int]] = {}

@@ -67,11 +67,14 @@ class ThreadWorker(Worker):
 class ThreadsExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.platform = load_platform(config.platform)
+        self.platform = load_platform(config.platform, config.platform_levels)
         specs = self.platform.placement(config.parallel)
         table = Table(len(specs))
         self.workers = [
-            ThreadWorker(config, load_platform(config.platform), replace(spec, shared=True), table) for spec in specs
+            ThreadWorker(
+                config, load_platform(config.platform, config.platform_levels), replace(spec, shared=True), table
+            )
+            for spec in specs
         ]
         self.threads = ThreadPoolExecutor(len(specs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.arrays import Array
+from tessera.errors import MemoryBudgetError, ModelError, PlatformError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -184,10 +185,12 @@ __all__ = [
     "MaskLogitsSpec",
     "Masks",
     "MemoryBudget",
+    "MemoryBudgetError",
     "MemoryFigures",
     "Mixer",
     "MoESpec",
     "Model",
+    "ModelError",
     "ModelFacts",
     "ModelRunner",
     "NormAddSpec",
@@ -202,6 +205,7 @@ __all__ = [
     "Plan",
     "Plane",
     "Platform",
+    "PlatformError",
     "Probe",
     "Problem",
     "Progress",

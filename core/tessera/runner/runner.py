@@ -28,6 +28,7 @@ from tessera.platform.runner import (
     ModelRunner,
     Progress,
 )
+from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.request import TensorRef
@@ -61,7 +62,8 @@ class CoreRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
-        self.model = services.build_model(platform.ops(services.reference()), backends)
+        ops = platform.ops(services.reference())
+        self.model = services.build_model(ops, backends)
         assert services.build is not None
         self.build = services.build
         services.fill_defaults(platform, self.model.facts)
@@ -69,6 +71,8 @@ class CoreRunner(ModelRunner):
             fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
         self.graphs: GraphRunner = platform.graph_runner(self.device) or Eager()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
+        kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
+        check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
         bounded: Sequence[LaunchKey] = self.shapes.keys()
         self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)

@@ -10,6 +10,7 @@ from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.platform import Future, Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
+from tessera.plugins.contract import check_members
 from tessera.runner.collectives import TorchCommunicator
 from tessera.runner.memory import budget
 from tessera.runner.runner import CoreRunner
@@ -36,6 +37,7 @@ class Worker:
         self.groups = {TENSOR_GROUP: self._group(device.target)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = platform.runner(services) or CoreRunner(services, platform, report)
+        check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded

@@ -34,11 +34,12 @@ class Target:
     backends: Sequence[AttentionBackend] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.platform = load_platform(self.path)
+        levels = None if self.selected is None else self.selected.levels
+        self.platform = load_platform(self.path, levels)
         self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=True))
         self.device = self.platform.open(0)
         self.ops = self.platform.ops(REFERENCE)
-        self.backends = load_platform(self.path).attention_backends()
+        self.backends = load_platform(self.path, levels).attention_backends()
 
     @classmethod
     def named(cls, name: str) -> Target:
