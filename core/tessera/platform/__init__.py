@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.arrays import Array
+from tessera.errors import RefusedError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -211,6 +212,7 @@ __all__ = [
     "Quantized",
     "Ready",
     "Reason",
+    "RefusedError",
     "RequestView",
     "Resource",
     "RotarySpec",

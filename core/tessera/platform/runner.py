@@ -135,7 +135,8 @@ class ModelRunner(ABC):
     was taken."""
 
     @abstractmethod
-    def load(self, budget: MemoryBudget) -> LoadedModel: ...
+    def load(self, budget: MemoryBudget) -> LoadedModel:
+        """Raises RefusedError for a model that it cannot run."""
 
     @abstractmethod
     def allocate(self, plan: CachePlan) -> None: ...
