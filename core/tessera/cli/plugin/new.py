@@ -53,7 +53,7 @@ new = click.Command(
 def _answers(
     name: str, depth: Depth | None, device: str | None, registers: str | None, dtypes: str | None, *, ask: bool
 ) -> Answers:
-    def answer(given: str | None, question: str, default: str, kind: click.ParamType | None = None) -> str:
+    def answer(given: str | None, question: str, default: str, kind: click.ParamType[str] | None = None) -> str:
         if given is not None or not ask:
             return default if given is None else given
         return str(click.prompt(question, default=default, type=kind, show_default=bool(default)))
