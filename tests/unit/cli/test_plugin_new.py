@@ -82,6 +82,7 @@ def test_what_no_flag_says_is_asked_for_at_a_terminal(tmp_path: Path, monkeypatc
         (["chip", "--dtypes", "int8"], "there is no dtype 'int8'; choose from bfloat16, float16, float32"),
         (["chip", "--dtypes", "float32,float32"], "name each dtype once"),
         (["chip", "--depth", "runner", "--dtypes", "bfloat16"], "computes in float32 alone"),
+        (["chip", "--depth", "runner", "--device", "cpu"], "--device and --registers are for op depth"),
     ],
 )
 def test_what_does_not_hold_is_one_line_and_nothing_is_written(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from tessera.cli.verbosity import verbose_option
+from tessera.errors import ConfigError
 from tessera.plugins.template import DTYPES, RUNNER_DTYPE, Answers, Depth, check_name, generate
 
 _DEPTHS = "op: core runs the model on a torch device, kernels replace its ops. runner: the package runs the model."
@@ -60,6 +60,8 @@ def _answers(
 
     chosen: Depth = "op"
     if answer(depth, _DEPTHS + "\nDepth", chosen, click.Choice(get_args(Depth))) == "runner":
+        if device is not None or registers is not None:
+            raise ConfigError("--device and --registers are for op depth; a runner's platform opens its own device.")
         return Answers(name, "runner", "", "", _listed(RUNNER_DTYPE if dtypes is None else dtypes))
     return Answers(
         name,
@@ -75,7 +77,6 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _next(name: str, folder: Path) -> str:
-    shown: Callable[[str], str] = "  {}".format
     commands = (
         f"cd {folder}",
         "pip install -e '.[dev]'",
@@ -84,4 +85,5 @@ def _next(name: str, folder: Path) -> str:
         f"tessera serve --platform {name}",
         "tessera plugin check .",
     )
-    return "\n".join([f"Wrote {folder}. Next:", *map(shown, commands), "README.md says what to write first."])
+    listed = [f"  {command}" for command in commands]
+    return "\n".join([f"Wrote {folder}. Next:", *listed, "README.md says what to write first."])
