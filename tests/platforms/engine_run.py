@@ -14,6 +14,7 @@ from tessera.engine.engine import Engine
 from tessera.request import Request, SamplingParams
 from tessera.scheduler.progress import Finished, Progressed
 from tessera.step import RowLogprobs, SchedulerOutput, ScoredTokens
+from tests.platforms.generated import numpy_platform
 from tests.platforms.watched import WATCHED, WatchedExecutor
 
 PLATFORMS: Mapping[str, str] = {
@@ -21,7 +22,6 @@ PLATFORMS: Mapping[str, str] = {
     "reference": "tessera.testing:ReferencePlatform",
     "strict": "tessera.testing:StrictPlatform",
     "strict-separate": "tessera.testing:SeparateStrictPlatform",
-    "numpy": "tests.platforms.numpy_runner:NumpyPlatform",
 }
 
 
@@ -44,7 +44,7 @@ class EngineRun:
         flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
         config = build_config(
             model=str(model),
-            platform=PLATFORMS.get(platform, platform),
+            platform=numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform),
             skip_tokenizer_init=True,
             steps_in_flight=depth,
             threads=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.arrays import Array
-from tessera.errors import MemoryBudgetError, ModelError, PlatformError
+from tessera.errors import MemoryBudgetError, ModelError, PlatformError, RefusedError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -215,6 +215,7 @@ __all__ = [
     "Quantized",
     "Ready",
     "Reason",
+    "RefusedError",
     "RequestView",
     "Resource",
     "RotarySpec",

@@ -137,8 +137,8 @@ class ModelRunner(ABC):
     @abstractmethod
     def load(self, budget: MemoryBudget) -> LoadedModel:
         """Builds the model and loads its weights. budget: bytes of the device that are the engine's. Called
-        once, first. Raises ModelError for a model that cannot be run, MemoryBudgetError where it does not fit,
-        PlatformError for what the device lacks; each says what to do."""
+        once, first. Raises RefusedError for a model that it cannot run, MemoryBudgetError where it does not fit,
+        ModelError for files that are broken, PlatformError for what the device lacks; each says what to do."""
 
     @abstractmethod
     def allocate(self, plan: CachePlan) -> None:

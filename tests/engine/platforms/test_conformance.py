@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tessera.cli.program import run
 from tessera.testing.conformance import LEVELS, Case, Result, conformance_cases, reached
 from tessera.testing.conformance.case import PASSED
+from tests.platforms.generated import numpy_platform
 
 FAULTY = "tests.platforms.faulty:EpsOutside"
 CASES = [
@@ -28,7 +29,7 @@ def test_it_conforms(case: Case) -> None:
 def test_what_is_not_claimed_falls_back_and_what_is_absent_does_not_count() -> None:
     reference, strict, numpy = (
         {case.id: case for case in conformance_cases(platform)}
-        for platform in ("reference", "strict", "tests.platforms.numpy_runner:NumpyPlatform")
+        for platform in ("reference", "strict", numpy_platform())
     )
     assert reference["op/linear"].run().status == "falls back"
     assert reference["attention"].run().status == "falls back"
