@@ -19,14 +19,20 @@ _NOT_BUILT = "is not built yet: leave it out, or ask for --level bronze or silve
 
 
 def _conformance(
-    platform: str, level: str, perf: bool, case: str | None, json_file: Path | None, dump_folder: Path | None
+    platform: str,
+    level: str,
+    perf: bool,
+    case: str | None,
+    devices: int | None,
+    json_file: Path | None,
+    dump_folder: Path | None,
 ) -> int:
     """Try whether a platform does what it claims."""
     if level == "gold" or perf:
         raise ConfigError(f"{'--perf' if perf else '--level gold'} {_NOT_BUILT}.")
     from tessera.testing.conformance import Target, cases_of, chosen, reached, record, table
 
-    target, asked = Target.named(platform), _level(level)
+    target, asked = Target.named(platform, devices), _level(level)
     cases = cases_of(target, asked)
     results = []
     for one in cases if case is None else chosen(cases, case):
@@ -58,6 +64,10 @@ conformance = click.Command(
             help="How much is tried.",
         ),
         click.Option(["--case"], metavar="ID", help="This case alone, or all below it, such as op/linear."),
+        click.Option(
+            ["--devices"], type=click.IntRange(1, 64), metavar="N",
+            help="Try collectives over so many; default: as many as its probe says.",
+        ),
         click.Option(
             ["--json", "json_file"], type=click.Path(path_type=Path), metavar="FILE", help="Write every case's result."
         ),

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tessera.platform.collectives import Communicator
+from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.platform import Platform, WorkerSpec
 
 
 class TorchCommunicator(Communicator):
@@ -30,8 +31,9 @@ class TorchCommunicator(Communicator):
         return cls(dist.group.WORLD, rank, size, host)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        dist.all_reduce(x, group=self.group)
-        return x
+        dense = x.contiguous()  # gloo takes the rows of another for one after the other, and writes so
+        dist.all_reduce(dense, group=self.group)
+        return dense
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         parts = [torch.empty_like(x) for _ in range(self.size)]
@@ -39,8 +41,9 @@ class TorchCommunicator(Communicator):
         return torch.cat(parts, dim=dim)
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        dist.broadcast(x, dist.get_global_rank(self.group, source), group=self.group)
-        return x
+        dense = x.contiguous()
+        dist.broadcast(dense, dist.get_global_rank(self.group, source), group=self.group)
+        return x if dense is x else x.copy_(dense)
 
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> TorchCommunicator:
         group = dist.new_group([dist.get_global_rank(self.group, rank) for rank in ranks], group_desc=role)
@@ -54,3 +57,12 @@ class TorchCommunicator(Communicator):
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def join(platform: Platform, spec: WorkerSpec, rendezvous: str, target: Any) -> Communicator:
+    """The group of all workers, seen from one of them: the platform's own, else core's. rendezvous: a URL where they
+    meet; unused where there is one. target: the device that tensors are on."""
+    if spec.world_size == 1:
+        return Alone()
+    own = platform.communicator(spec, rendezvous)
+    return own or TorchCommunicator.join(rendezvous, spec.rank, spec.world_size, target)

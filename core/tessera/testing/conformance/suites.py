@@ -9,6 +9,7 @@ from tessera.errors import ConfigError
 from tessera.testing.conformance.attention import backend_cases
 from tessera.testing.conformance.cache_layout import layout_cases
 from tessera.testing.conformance.case import Case, Level
+from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases
 from tessera.testing.conformance.fused_input import fused_cases
 from tessera.testing.conformance.model import model_cases
@@ -20,7 +21,7 @@ LEVELS: tuple[Level, ...] = ("bronze", "silver")
 _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
-        "silver": (backend_cases, fused_cases, layout_cases),
+        "silver": (backend_cases, fused_cases, layout_cases, collective_cases),
     }
 )
 
@@ -40,7 +41,8 @@ def chosen(cases: list[Case], wanted: str) -> list[Case]:
     return found
 
 
-def conformance_cases(platform: str, level: Level = "silver") -> list[Case]:
+def conformance_cases(platform: str, level: Level = "silver", num_devices: int | None = None) -> list[Case]:
     """For pytest.mark.parametrize("case", conformance_cases("mychip"), ids=str), whose test calls case.run(). platform:
-    a name or a dotted path. Raises PlatformError."""
-    return cases_of(Target.named(platform), level)
+    a name or a dotted path. num_devices: that collectives are tried over; None: as many as the probe says. Raises
+    PlatformError."""
+    return cases_of(Target.named(platform, num_devices), level)

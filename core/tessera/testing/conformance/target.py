@@ -23,11 +23,12 @@ OWN: Mapping[str, str] = MappingProxyType(
 @dataclass
 class Target:
     """path: dotted path of the platform's class. selected: what discovery and the probe said; None where the path was
-    given. ops: the platform's over core's reference. backends: of an instance of its own, since ops may ask which
-    launch is under way."""
+    given. num_devices: that collectives are tried over; None: as many as the probe says. ops: the platform's over
+    core's reference. backends: of an instance of its own, since ops may ask which launch is under way."""
 
     path: str
     selected: Selected | None = None
+    num_devices: int | None = None
     platform: Platform = field(init=False)
     device: Device = field(init=False)
     ops: OpSet = field(init=False)
@@ -41,13 +42,19 @@ class Target:
         self.backends = load_platform(self.path).attention_backends()
 
     @classmethod
-    def named(cls, name: str) -> Target:
+    def named(cls, name: str, num_devices: int | None = None) -> Target:
         """name: of an installed platform, of one of the kit's own, or a dotted path. Raises PlatformError."""
         path = OWN.get(name, name)
         if ":" in path:
-            return cls(path)
+            return cls(path, num_devices=num_devices)
         selected = select(name)
-        return cls(selected.platform, selected)
+        return cls(selected.platform, selected, num_devices)
+
+    @property
+    def devices(self) -> int:
+        """How many there are to try collectives over, at least 1."""
+        found = 0 if self.selected is None else len(self.selected.probe.devices)
+        return self.num_devices or max(found, 1)
 
     @property
     def brings_a_runner(self) -> bool:
