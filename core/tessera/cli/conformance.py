@@ -30,14 +30,15 @@ def _conformance(
     """Try whether a platform does what it claims."""
     if level == "gold" or perf:
         raise ConfigError(f"{'--perf' if perf else '--level gold'} {_NOT_BUILT}.")
-    from tessera.testing.conformance import Target, cases_of, chosen, reached, record, table
+    from tessera.testing.conformance import Target, cases_of, chosen, one_thread, reached, record, table
 
     target, asked = Target.named(platform, devices), _level(level)
     cases = cases_of(target, asked)
     results = []
-    for one in cases if case is None else chosen(cases, case):
-        results.append(one.result())
-        _tell(results[-1], dump_folder)
+    with one_thread():
+        for one in cases if case is None else chosen(cases, case):
+            results.append(one.result())
+            _tell(results[-1], dump_folder)
     click.echo(table(results))
     failed = [result for result in results if result.status == "failed"]
     highest = reached(results, asked) if case is None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tessera.testing.conformance.case import Case, ConformanceError, Level, Result, Status, Verdict
 from tessera.testing.conformance.report import dump, reached, record, table
-from tessera.testing.conformance.suites import LEVELS, cases_of, chosen, conformance_cases
+from tessera.testing.conformance.suites import LEVELS, cases_of, chosen, conformance_cases, one_thread
 from tessera.testing.conformance.target import Target
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "chosen",
     "conformance_cases",
     "dump",
+    "one_thread",
     "reached",
     "record",
     "table",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
+
+import torch
 
 from tessera.errors import ConfigError
 from tessera.testing.conformance.attention import backend_cases
+from tessera.testing.conformance.bounded_shapes import shape_cases
 from tessera.testing.conformance.cache_layout import layout_cases
 from tessera.testing.conformance.case import Case, Level
 from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases
 from tessera.testing.conformance.fused_input import fused_cases
+from tessera.testing.conformance.implicit_reads import read_cases
 from tessera.testing.conformance.model import model_cases
 from tessera.testing.conformance.ops import op_cases
+from tessera.testing.conformance.scheduling import scheduling_cases
+from tessera.testing.conformance.schemes import scheme_cases
 from tessera.testing.conformance.target import Target
 
 Suite = Callable[[Target], Iterator[Case]]
@@ -21,15 +28,29 @@ LEVELS: tuple[Level, ...] = ("bronze", "silver")
 _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
-        "silver": (backend_cases, fused_cases, layout_cases, collective_cases),
+        "silver": (
+            backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, shape_cases, read_cases,
+            scheme_cases,
+        ),
     }
-)
+)  # fmt: skip
 
 
 def cases_of(target: Target, level: Level = "silver") -> list[Case]:
     """Of a level and those below it."""
     levels = LEVELS[: LEVELS.index(level) + 1]
     return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The host's tensors are so small here that threads of it would wait for each other longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def chosen(cases: list[Case], wanted: str) -> list[Case]:

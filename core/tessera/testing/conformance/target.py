@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tessera.platform.attention import AttentionBackend
+from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
+from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
+from tessera.platform.launch import StepRules
+from tessera.platform.model import LayerCache, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet
 from tessera.platform.platform import Device, Platform, WorkerSpec
 from tessera.plugins import Selected, load_platform, select
 from tessera.reference import REFERENCE
+from tessera.testing.attention_steps import Shaping
 from tessera.testing.reference import host_device
 
 OWN: Mapping[str, str] = MappingProxyType(
@@ -60,6 +64,21 @@ class Target:
     def brings_a_runner(self) -> bool:
         """At runner depth core runs none of its ops and attention."""
         return type(self.platform).runner is not Platform.runner
+
+    def shaping(self, spec: LayerSpec, max_model_len: int) -> Shaping | None:
+        """How it cuts and pads launches of a model of such layers; None: launches are of exactly their shape."""
+        facts = ModelFacts("LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, (LayerCache(0, spec.cache),))
+        model = ModelConfig("", "conformance", {}, facts.vocab_size, max_model_len, dtype=spec.dtype)
+        scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
+        config = EngineConfig(model=model, scheduler=scheduler, platform=self.path)
+        policy = self.platform.shapes(facts, config)
+        return None if policy is None else Shaping(policy, self.platform.step_rules(facts) or StepRules())
+
+    @property
+    def exact_dtype(self) -> str:
+        """float32, where roundings choose no token; where it is not claimed, the first that is."""
+        claimed = self.platform.capabilities.dtypes
+        return "float32" if "float32" in claimed else claimed[0]
 
     def bound(self) -> BoundOps:
         """The platform's ops on its device."""
