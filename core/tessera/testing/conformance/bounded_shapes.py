@@ -72,7 +72,7 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
 def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -> Verdict:
     if target.brings_a_runner:
         return absent("it brings a runner of its own")
-    with TinyRun(target, target.exact_dtype, positions=256) as run:
+    with TinyRun(target, target.exact_dtype, positions=256, enable_prefix_caching=False) as run:
         policy: ShapePolicy = run.runner.shapes
         if not policy.keys():
             if target.platform.capabilities.static_shapes:

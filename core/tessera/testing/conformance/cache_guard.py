@@ -14,10 +14,12 @@ from tessera.runner.runner import CoreRunner
 from tessera.step import SchedulerOutput
 from tessera.testing.conformance.case import ConformanceError
 
+_FREE = 0x5A  # in every byte
+
 
 class CacheGuard:
-    """An observer of steps at op depth. Raises ConformanceError within the step that wrote elsewhere; the null block
-    takes what padding writes."""
+    """An observer of steps at op depth, of an engine without prefix caching: what no row holds is filled anew before
+    each step. Raises ConformanceError in the step that wrote elsewhere; the null block takes what padding writes."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -28,6 +30,9 @@ class CacheGuard:
         if step is None:
             yield
             return
+        for number, group in enumerate(runner.plan.groups):
+            if group.kind != "state":
+                _fill_free(runner, number, group)
         before = [_bytes(buffer) for buffer in runner.memory.buffers]
         yield
         runner.device.synchronize()
@@ -40,6 +45,14 @@ class CacheGuard:
 
 def _bytes(buffer: Tensor) -> Tensor:
     return buffer.detach().to("cpu", copy=True)
+
+
+def _fill_free(runner: CoreRunner, number: int, group: CacheGroup) -> None:
+    """So that whoever writes there is seen, though he may write the same each time."""
+    held = torch.zeros(group.num_blocks, dtype=torch.bool)
+    held[torch.from_numpy(runner.batch.tables[number].astype("int64")).flatten()] = True
+    free = (~held).nonzero()[:, 0].to(runner.device.target)
+    runner.memory.buffers[number][free] = _FREE
 
 
 def _granted(runner: CoreRunner, number: int, group: CacheGroup, step: SchedulerOutput) -> Tensor:

@@ -60,7 +60,9 @@ class Ranks:
         with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
             outputs = [Path(folder, f"answers-{spec.rank}") for spec in self.specs]
             problem = self._run(Path(folder), outputs)
-            said = [[msgspec.json.decode(line, type=Said) for line in path.open("rb")] for path in outputs]
+            said = [
+                [msgspec.json.decode(line, type=Said) for line in path.read_bytes().splitlines()] for path in outputs
+            ]
             return self._merged(Path(folder), said, problem)
 
     def _run(self, folder: Path, outputs: Sequence[Path]) -> str:

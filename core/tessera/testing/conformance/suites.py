@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
@@ -12,19 +11,23 @@ from tessera.errors import ConfigError
 from tessera.testing.conformance.attention import backend_cases
 from tessera.testing.conformance.bounded_shapes import shape_cases
 from tessera.testing.conformance.cache_layout import layout_cases
-from tessera.testing.conformance.case import Case, Level
+from tessera.testing.conformance.case import Case, Level, Result
 from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases
 from tessera.testing.conformance.fused_input import fused_cases
+from tessera.testing.conformance.graphs import graph_cases
 from tessera.testing.conformance.implicit_reads import read_cases
 from tessera.testing.conformance.model import model_cases
+from tessera.testing.conformance.native import native_cases
 from tessera.testing.conformance.ops import op_cases
+from tessera.testing.conformance.perf import perf_cases
 from tessera.testing.conformance.scheduling import scheduling_cases
 from tessera.testing.conformance.schemes import scheme_cases
+from tessera.testing.conformance.served import served_cases
 from tessera.testing.conformance.target import Target
 
 Suite = Callable[[Target], Iterator[Case]]
-LEVELS: tuple[Level, ...] = ("bronze", "silver")
+LEVELS: tuple[Level, ...] = ("bronze", "silver", "gold")
 _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
@@ -32,6 +35,7 @@ _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
             backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, shape_cases, read_cases,
             scheme_cases,
         ),
+        "gold": (native_cases, graph_cases, served_cases, perf_cases),
     }
 )  # fmt: skip
 
@@ -42,13 +46,15 @@ def cases_of(target: Target, level: Level = "silver") -> list[Case]:
     return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The host's tensors are so small here that threads of it would wait for each other longer than they compute."""
+def tried(case: Case) -> Result:
+    """A case's result. On one thread of the host, whose tensors are so small here that more would wait for each other
+    longer than they compute; but one that measures has them all."""
+    if case.measures:
+        return case.result()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        return case.result()
     finally:
         torch.set_num_threads(threads)
 

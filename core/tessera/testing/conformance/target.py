@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -79,6 +80,13 @@ class Target:
         """float32, where roundings choose no token; where it is not claimed, the first that is."""
         claimed = self.platform.capabilities.dtypes
         return "float32" if "float32" in claimed else claimed[0]
+
+    @property
+    def reference(self) -> OpSet:
+        """The platform's table without its kernels."""
+        plain = {name: dataclasses.replace(self.ops[name], kernel=None) for name in self.ops.names()}
+        extra = {name: plain.pop(name) for name in self.ops.extra}
+        return dataclasses.replace(self.ops, **plain, extra=extra)
 
     def bound(self) -> BoundOps:
         """The platform's ops on its device."""

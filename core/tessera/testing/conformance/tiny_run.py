@@ -95,18 +95,26 @@ class TinyRun:
         """The answers to all at once, each of max_tokens; that of prompt i draws by seed i."""
         first = len(self.answers)
         for seed, prompt in enumerate(prompts):
-            sampling = SamplingParams(
-                **{"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, **params}, logprobs=self._logprobs
-            )
-            key = len(self.answers)
-            self.answers.append([])
-            self.logprobs.append([])
-            self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed))
+            self.add(prompt, max_tokens, seed, **params)
+        self.finish()
+        return self.answers[first:]
+
+    def add(self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, **params: Any) -> int:
+        """The request's key. leader: key of the sibling whose prompt it shares."""
+        params = {"temperature": 0.0, "ignore_eos": True, **params}
+        sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
+        key = len(self.answers)
+        self.answers.append([])
+        self.logprobs.append([])
+        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader))
+        return key
+
+    def finish(self) -> None:
+        """Steps until nothing is left to do."""
         while self.scheduler.has_work:
             self._step()
         self.scheduler.take_finished()
         self.scheduler.check_integrity()
-        return self.answers[first:]
 
     def _step(self) -> None:
         scheduled = self.scheduler.schedule()
