@@ -22,6 +22,9 @@ PLATFORMS: Mapping[str, str] = {
     "strict": "tessera.testing:StrictPlatform",
     "strict-separate": "tessera.testing:SeparateStrictPlatform",
     "numpy": "tests.platforms.numpy_runner:NumpyPlatform",
+    "fakechip": "tessera_fakechip.platform:Fakechip",
+    "fakechip-static": "tessera_fakechip.platform:FakechipStatic",
+    "fakechip-bronze": "tessera_fakechip.platform:FakechipBronze",
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Alone, Communicator
-from tessera.platform.platform import Future, Platform, WorkerSpec
+from tessera.platform.platform import Device, Future, Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
-from tessera.runner.collectives import TorchCommunicator
+from tessera.runner.collectives import join
 from tessera.runner.memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
@@ -33,18 +33,18 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: self._group(device.target)}
+        self.groups = {TENSOR_GROUP: self._group(device)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = platform.runner(services) or CoreRunner(services, platform, report)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
 
-    def _group(self, target: Any) -> Communicator:
+    def _group(self, device: Device) -> Communicator:
         if self.spec.world_size == 1:
             return Alone()
         own = self.platform.communicator(self.spec, self.rendezvous)
-        return own or TorchCommunicator.join(self.rendezvous, self.spec.rank, self.spec.world_size, target)
+        return own or join(self.rendezvous, self.spec.rank, self.spec.world_size, device)
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)

@@ -4,7 +4,6 @@
 
 #include "memory.h"
 
-#include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -85,7 +84,7 @@ inline Stack computed(const c10::OperatorHandle& op, const Stack& arguments) {
   Stack stack;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    const bool unsized = alias && alias->isWrite() && arguments[i].isTensor() && arguments[i].toTensor().numel() == 0;
+    const bool unsized = alias && schema.arguments()[i].kwarg_only() && arguments[i].isTensor() && arguments[i].toTensor().numel() == 0;
     stack.push_back(
         unsized ? c10::IValue(at::empty({0}, arguments[i].toTensor().options().device(at::kCPU))) : on_host(arguments[i]));
   }
@@ -94,7 +93,7 @@ inline Stack computed(const c10::OperatorHandle& op, const Stack& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i].isTensor() && arguments[i].toTensor().defined() && on_device(arguments[i].toTensor()) &&
         given[i].toTensor().sizes() != arguments[i].toTensor().sizes())
-      at::_copy_from_and_resize(given[i].toTensor(), arguments[i].toTensor());
+      host_alias(arguments[i].toTensor().resize_(given[i].toTensor().sizes())).copy_(given[i].toTensor());
   return stack;
 }
 
