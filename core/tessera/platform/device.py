@@ -25,7 +25,7 @@ class TorchDevice(Device):
     def to_host(self, tensor: Tensor) -> Future[Any]:
         copy = tensor.to("cpu", non_blocking=True)
         arrived = self.torch.Event(device=self.target)
-        arrived.record()
+        arrived.record(self.torch.accelerator.current_stream(self.target))
         return _Copy(copy, arrived)
 
 
