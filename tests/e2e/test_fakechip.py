@@ -44,9 +44,8 @@ def test_it_is_found_and_chosen(installed: dict[str, str]) -> None:
     assert [device["index"] for device in rows["fakechip"]["devices"]] == [0, 1]
 
 
-@pytest.mark.parametrize("case", ["device", "op/linear", "op/rms_norm", "fused", "cache", "model/llama-bfloat16"])
-def test_the_kit_passes(installed: dict[str, str], case: str) -> None:
-    done = tessera(installed, "conformance", "--platform", "fakechip", "--case", case)
+def test_the_kit_tries_it_by_its_name(installed: dict[str, str]) -> None:
+    done = tessera(installed, "conformance", "--platform", "fakechip", "--case", "device")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

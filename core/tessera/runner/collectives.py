@@ -13,7 +13,6 @@ from torch import Tensor
 from tessera.platform.collectives import Communicator
 from tessera.platform.platform import Device
 
-
 HOST = "gloo"
 
 

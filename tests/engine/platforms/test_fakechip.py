@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
+from tessera.platform import TorchDevice
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -141,6 +142,18 @@ def test_a_copy_that_does_not_wait_is_there_when_its_event_has_passed(chip: Any)
     passed.synchronize()
     assert host.tolist() == [0, 1, 2, 3, 4]
     assert (chip.reads(), chip.copies()) == ({}, 1)
+
+
+def test_to_host_starts_a_copy_of_what_is_there_then(chip: Any) -> None:
+    device = TorchDevice(torch, "fakechip", 1)
+    x = torch.arange(3, device=device.target)
+    chip.reset()
+    future = device.to_host(x)
+    x.zero_()
+    assert not future.done()
+    assert future.result().tolist() == [0, 1, 2]
+    assert future.done()
+    assert chip.reads() == {}
 
 
 def test_memory_is_counted_and_nobody_s_is_poison(chip: Any) -> None:

@@ -7,6 +7,6 @@ import pytest
 from tessera.testing.conformance import Case, conformance_cases
 
 
-@pytest.mark.parametrize("case", conformance_cases("fakechip"), ids=str)
+@pytest.mark.parametrize("case", conformance_cases("tessera_fakechip.platform:Fakechip"), ids=str)
 def test_it_conforms(case: Case) -> None:
     case.run()

@@ -29,8 +29,6 @@ def _registered() -> tuple[ModuleType, str]:
 
 device, part = _registered()
 kind = device.KIND
-"""The module that the device is: torch.fakechip."""
-
 reads, ops, copies, allocated = device.reads, device.ops, device.copies, device.allocated
 refused_reads, only_ops, reset, Graph = device.refused_reads, device.only_ops, device.reset, device.Graph
 device_count = device.device_count
