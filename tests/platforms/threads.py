@@ -60,7 +60,7 @@ class ThreadWorker(Worker):
         super().__init__(config, platform, spec)
         self.table = table
 
-    def _group(self, target: Any) -> Communicator:
+    def _group(self, device: Any) -> Communicator:
         return AtTable(self.table, self.spec.rank)
 
 
