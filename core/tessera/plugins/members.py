@@ -3,7 +3,7 @@ they are not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType, MappingProxyType
@@ -98,10 +98,16 @@ def _own_members(cls: type, contract: type) -> dict[str, type]:
 
 
 def _removed(name: str, owner: type, contract: type, api: Api, levels: Mapping[str, int]) -> Finding | None:
+    replacement = replacement_of(name, contract, api, levels)
+    return None if replacement is None else Finding(_place(owner), name, contract.__name__, True, replacement)
+
+
+def replacement_of(name: str, contract: type, api: Api = API, levels: Mapping[str, int] | None = None) -> str | None:
+    """What replaced a member that a contract no longer has, for a plugin of these levels; None where it is not gone."""
     gone = api.removed.get(contract.__name__, {}).get(name)
-    if gone is None or levels.get(gone.facet, api.levels[gone.facet]) < gone.level:
+    if gone is None or (levels or {}).get(gone.facet, api.levels[gone.facet]) < gone.level:
         return None
-    return Finding(_place(owner), name, contract.__name__, True, gone.replacement)
+    return gone.replacement
 
 
 def _unknown(name: str, owner: type, cls: type, contract: type) -> Finding | None:
@@ -110,13 +116,20 @@ def _unknown(name: str, owner: type, cls: type, contract: type) -> Finding | Non
         for one in cls.__mro__
         if _is_cores(one)
         for member in (*vars(one), *vars(one).get("__annotations__", ()))
-        if not member.startswith("_")
     }
+    method = isinstance(vars(owner)[name], FunctionType | classmethod | staticmethod | property)
+    near = nearest_member(name, known, method=method)
+    return None if near is None else Finding(_place(owner), name, contract.__name__, False, near)
+
+
+def nearest_member(name: str, known: Set[str], *, method: bool) -> str | None:
+    """Of a name that a class defines, which known member it may be meant for, "" where it is like none; None where
+    nothing is wrong: it is known, or a constant of the class's own."""
     if name in known:
         return None
-    method = isinstance(vars(owner)[name], FunctionType | classmethod | staticmethod | property)
-    near = get_close_matches(name, sorted(known), n=1, cutoff=NEAR_METHOD if method else NEAR_CONSTANT)
-    return Finding(_place(owner), name, contract.__name__, False, "".join(near)) if near or method else None
+    public = sorted(member for member in known if not member.startswith("_"))
+    near = get_close_matches(name, public, n=1, cutoff=NEAR_METHOD if method else NEAR_CONSTANT)
+    return "".join(near) if near or method else None
 
 
 def _is_cores(cls: type) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.platform import API_LEVELS
+from tessera.plugins.api import API
 from tessera.plugins.check.members import facets_of
 from tessera.plugins.check.package import Finding, Package, Source
 from tessera.plugins.levels import levels_problem
@@ -70,7 +70,7 @@ def manifest(package: Package) -> Iterator[Finding]:
 
 
 def _levels(package: Package, source: Source, told: Told) -> Iterator[Finding]:
-    problem = levels_problem(told.levels, API_LEVELS)
+    problem = levels_problem(told.levels, API)
     if problem is not None:
         what, _, todo = problem.partition("; ")
         yield Finding(source.file, 0, f"the manifest of {told.name}: {what}", todo or "name a level that core has")

@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
-from types import MappingProxyType
 
 import tessera.platform
 from tessera.hookspecs import Hooks
-from tessera.platform import (
-    Arena,
-    AttentionBackend,
-    Communicator,
-    Device,
-    GraphRunner,
-    Kernel,
-    Mixer,
-    ModelRunner,
-    Platform,
-    Resource,
-    ShapePolicy,
-)
 from tessera.plugins.check.package import Finding, Package, Source
-from tessera.plugins.contract import REMOVED_MEMBERS
+from tessera.plugins.members import CONTRACTS, nearest_member, replacement_of
 from tessera.plugins.modules import no_such_hook
 
-FACETS: Mapping[type, str] = MappingProxyType(
-    {
-        Platform: "platform", Device: "platform", Arena: "platform", AttentionBackend: "attention", Mixer: "attention",
-        GraphRunner: "graph", Communicator: "collectives", ModelRunner: "runner", Kernel: "ops.core",
-        ShapePolicy: "launch", Resource: "launch",
-    }
-)  # fmt: skip
-"""Classes that plugins subclass, each with the facet it is of."""
-
-NEAR_CONSTANT = 0.85
 _PREFIX = "tessera.platform."
 
 
@@ -68,7 +43,7 @@ def _base(
         full = source.full_name(plain) or f"{source.module}.{ast.unparse(plain)}"
         if full.startswith(_PREFIX):
             cls = getattr(tessera.platform, full.removeprefix(_PREFIX), None)
-            if isinstance(cls, type) and any(issubclass(cls, contract) for contract in FACETS):
+            if isinstance(cls, type) and any(issubclass(cls, contract) for contract in CONTRACTS):
                 return cls
         module, _, name = full.rpartition(".")
         if (module, name) in found:
@@ -79,7 +54,7 @@ def _base(
 def facets_of(package: Package) -> set[str]:
     """Facets of the contracts that its classes stand on."""
     classes = [cls for _, _, cls in contracts_of(package).values()]
-    return {facet for contract, facet in FACETS.items() if any(issubclass(cls, contract) for cls in classes)}
+    return {facet for contract, facet in CONTRACTS.items() if any(issubclass(cls, contract) for cls in classes)}
 
 
 def dead_members(package: Package) -> Iterator[Finding]:
@@ -103,16 +78,17 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 def _dead(name: str, statement: ast.stmt, cls: type, known: set[str]) -> tuple[str, str] | None:
-    if issubclass(cls, Platform) and name in REMOVED_MEMBERS:
-        return "which Platform no longer has", f"{REMOVED_MEMBERS[name]} replaced it"
-    if name in known:
+    for contract in (one for one in CONTRACTS if issubclass(cls, one)):
+        replacement = replacement_of(name, contract)
+        if replacement is not None:
+            return f"which {contract.__name__} no longer has", f"{replacement} replaced it"
+    near = nearest_member(name, known, method=isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef))
+    if near is None:
         return None
-    is_method = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
-    public = [member for member in known if not member.startswith("_")]
-    near = get_close_matches(name, public, n=1, cutoff=0.7 if is_method else NEAR_CONSTANT)
-    if near:
-        return f"which {cls.__name__} does not have", f"did it mean {near[0]}?"
-    return (f"which {cls.__name__} does not have", f"call it _{name} if it is your own") if is_method else None
+    return (
+        f"which {cls.__name__} does not have",
+        f"did it mean {near}?" if near else f"call it _{name} if it is your own",
+    )
 
 
 def unknown_hooks(package: Package) -> Iterator[Finding]:
