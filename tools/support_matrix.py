@@ -47,7 +47,7 @@ def measured() -> str:
     """The tables with speeds, and where and when they were measured."""
     today = datetime.now(UTC).date().isoformat()
     where = f"`python -m tools.support_matrix --perf`, {machine.platform()}, {today}"
-    lines = [f"{where}; at 1 / 16 / 256 tokens, attention of 16 rows that decode / of 128 tokens of a prompt."]
+    lines = [f"{where}; at 1 / 16 / 128 tokens, attention of 16 rows that decode / of 128 tokens of a prompt."]
     for name, path in PLATFORMS.items():
         target = Target(path)
         results = [tried(case) for case in perf_cases(target, judged=False)]

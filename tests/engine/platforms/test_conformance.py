@@ -74,7 +74,7 @@ def test_an_op_slower_than_the_reference_is_named_at_gold_alone() -> None:
     result = tried(judged)
     assert result.status == "failed"
     assert re.match(r"gate in float32 at \d+ tokens takes \d+ us, the reference on this device \d+ us", result.text)
-    assert [timing.tokens for timing in result.timings] == [1, 16, 256]
+    assert [timing.tokens for timing in result.timings] == [1, 16, 128]
     assert min(timing.ratio for timing in result.timings) < 0.3
     assert tried(told).status == "passed"
 
@@ -84,7 +84,7 @@ def test_speeds_are_a_table_a_record_and_a_matrix(capsys: pytest.CaptureFixture[
     assert run([*asked, "--json", str(tmp_path / "kit.json"), "--matrix", str(tmp_path / "matrix.md")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines if line.startswith("rms_norm  float32")] == [
-        ["rms_norm", "float32", str(tokens)] for tokens in (1, 16, 256)
+        ["rms_norm", "float32", str(tokens)] for tokens in (1, 16, 128)
     ]
     (case,) = json.loads((tmp_path / "kit.json").read_text())["cases"]
     assert [set(timing) for timing in case["timings"]] == [{"op", "dtype", "tokens", "native", "reference"}] * 3

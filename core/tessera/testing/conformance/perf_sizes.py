@@ -39,7 +39,7 @@ from tessera.platform.quantization import QuantSpec
 from tessera.testing.conformance.ops import dtype_of
 
 _HIDDEN, _WIDE, _KEYS, _VOCAB, _EXPERTS, _NARROW = 1024, 2816, 256, 32000, 8, 512
-TOKENS = (1, 16, 256)
+TOKENS = (1, 16, 128)
 """One row that decodes, some, and a chunk of a prompt."""
 
 

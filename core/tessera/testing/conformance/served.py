@@ -23,7 +23,7 @@ import httpx
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict
 from tessera.testing.conformance.target import Target
 
-_CLIENTS, _ROUNDS, _TOKENS = 16, 2, 24
+_CLIENTS, _ROUNDS, _PROMPTS, _TOKENS = 16, 2, 8, 16
 _START_SECONDS, _ANSWER_SECONDS, _END_SECONDS = 120.0, 60.0, 40.0
 _SUBJECT, _MODEL = "served API", "conformance"
 
@@ -34,7 +34,7 @@ def served_cases(target: Target) -> Iterator[Case]:
 
 def _check(target: Target) -> Verdict:
     """Every answer under load is the one that is given alone; health stays; nothing runs on afterwards."""
-    prompts = [f"{_START[number % len(_START)]} {number * 'very '}old" for number in range(_CLIENTS)]
+    prompts = [f"{_START[number % len(_START)]} {number * 'very '}old" for number in range(_PROMPTS)]
     with server(target) as served, served.client() as client:
         alone = [answer(client, prompt) for prompt in prompts]
         with served.watched() as health:

@@ -18,7 +18,8 @@ INSTANT = 2e-6
 REPEATS = 3
 """Measurements that must all say slower before it is called so."""
 
-_RUNS = 7
+_RUNS, _RUNS_OF_LONG = 7, 3
+_LONG = 0.03  # seconds of a call
 _SHORTEST = 0.002  # seconds of a run, of as many calls as that takes
 _MOST_CALLS = 200
 
@@ -50,7 +51,7 @@ def seconds(device: Device, calls: Sequence[Call]) -> list[float]:
     """Of each, the median of several runs after a warm-up, taken in turn."""
     numbers = [_warmed(device, call) for call in calls]
     taken: list[list[float]] = [[] for _ in calls]
-    for _ in range(_RUNS):
+    while len(taken[0]) < (_RUNS_OF_LONG if taken[0] and taken[0][0] > _LONG else _RUNS):
         for call, number, times in zip(calls, numbers, taken, strict=True):
             times.append(_run(device, call, number) / number)
     return [statistics.median(times) for times in taken]
@@ -68,6 +69,6 @@ def _run(device: Device, call: Call, number: int) -> float:
 
 def _warmed(device: Device, call: Call) -> int:
     """How many calls a run takes."""
-    _run(device, call, 2)
+    _run(device, call, 1)
     once = max(_run(device, call, 1), 1e-7)
     return max(1, min(_MOST_CALLS, int(_SHORTEST / once)))
