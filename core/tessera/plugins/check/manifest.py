@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import msgspec
 from tessera.plugins.api import API
 from tessera.plugins.check.members import facets_of
 from tessera.plugins.check.package import Finding, Package, Source
+from tessera.plugins.children import end
 from tessera.plugins.levels import levels_problem
 
 SECONDS = 10.0
@@ -119,25 +118,12 @@ def _report(package: Package, module: str) -> Report:
     except subprocess.TimeoutExpired:
         return Report(error=f"importing it did not end within {SECONDS:g} s")
     finally:
-        _end(child)
+        end(child)
     try:
         return msgspec.json.decode(output, type=Report)
     except msgspec.MsgspecError:
         last = (log.decode("utf-8", errors="replace").strip().splitlines() or ["no word"])[-1]
         return Report(error=f"importing it ended the process: {last[:160]}")
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends the child and whatever it started."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        child.wait()
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
 
 
 def shown(path: str, folder: Path) -> str | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import random
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from tessera.errors import RefusedError
 from tessera.llm import LLM
@@ -19,38 +17,8 @@ from tessera.request import RequestOutput, SamplingParams
 from tessera.testing.compare import TOLERANCES
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
 from tessera.testing.conformance.target import OWN, Target
-from tessera.testing.conformance.tiny import save_checkpoint
+from tessera.testing.conformance.tiny import FAMILIES, VOCAB, save_tiny
 
-_VOCAB = 101
-_SIZES: Mapping[str, Any] = MappingProxyType(
-    {
-        "vocab_size": _VOCAB,
-        "hidden_size": 72,
-        "intermediate_size": 88,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "max_position_embeddings": 256,
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "rms_norm_eps": 1e-6,
-    }
-)
-_FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "llama": {"architectures": ["LlamaForCausalLM"]},
-        "gemma2": {"architectures": ["Gemma2ForCausalLM"], "sliding_window": 19},
-        "mixtral": {
-            "architectures": ["MixtralForCausalLM"],
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "sliding_window": None,
-        },
-    }
-)
 _ANSWER = 12  # tokens
 _SLACK = 10  # of a log probability, over the tolerance of one op: layers add up
 
@@ -59,7 +27,7 @@ def model_cases(target: Target) -> Iterator[Case]:
     """One a family and dtype, and one for their sum: a platform may refuse families, but not all."""
     trials = {
         f"{family}-{dtype}": _Trial(target, family, dtype)
-        for family in _FAMILIES
+        for family in FAMILIES
         for dtype in target.platform.capabilities.dtypes
     }
     for name, trial in trials.items():
@@ -106,8 +74,7 @@ class _Trial:
     @contextmanager
     def _folder(self) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
-            settings = {**_SIZES, **_FAMILIES[self.family], "model_type": self.family}
-            save_checkpoint(Path(folder), settings, self.dtype)
+            save_tiny(Path(folder), self.family, self.dtype)
             yield folder
 
     def _engine(self, folder: str, platform: str) -> LLM:
@@ -119,7 +86,7 @@ class _Trial:
     def _answers(self, folder: str, platform: str) -> list[RequestOutput]:
         """To prompts of many lengths, in chunks, half of them greedily and half drawn by seed."""
         chance = random.Random(0)  # noqa: S311  # no secret: the same prompts each time
-        prompts = [[chance.randrange(3, _VOCAB) for _ in range(length)] for length in (1, 5, 16, 17, 33, 60, 90)]
+        prompts = [[chance.randrange(3, VOCAB) for _ in range(length)] for length in (1, 5, 16, 17, 33, 60, 90)]
         params = [
             SamplingParams(
                 temperature=float(place % 2), seed=place, max_tokens=_ANSWER, ignore_eos=True, prompt_logprobs=0,

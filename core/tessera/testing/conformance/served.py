@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 
+from tessera.plugins.children import end
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict
 from tessera.testing.conformance.target import Target
 
@@ -138,7 +139,7 @@ def server(target: Target) -> Iterator[Server]:
             yield served
             served.end()
         finally:
-            _kill_all(process)
+            end(process)
 
 
 def answer(client: httpx.Client, prompt: str) -> str:
@@ -182,12 +183,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()

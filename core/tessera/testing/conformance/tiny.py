@@ -1,10 +1,11 @@
-"""Checkpoints of random weights: config.json and the tensors that the reference would read of such a model."""
+"""Tiny checkpoints of random weights: config.json and the tensors that the reference would read of such a model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors.torch import save_file
@@ -19,6 +20,42 @@ from tessera.reference.dtypes import torch_dtype
 from tessera.runner.services import Services
 from tessera.testing.conformance.target import OWN
 from tessera.testing.reference import ReferencePlatform, host_device
+
+VOCAB = 101
+_SIZES: Mapping[str, Any] = MappingProxyType(
+    {
+        "vocab_size": VOCAB,
+        "hidden_size": 72,
+        "intermediate_size": 88,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-6,
+    }
+)
+FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "llama": {"architectures": ["LlamaForCausalLM"]},
+        "gemma2": {"architectures": ["Gemma2ForCausalLM"], "sliding_window": 19},
+        "mixtral": {
+            "architectures": ["MixtralForCausalLM"],
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+        },
+    }
+)
+
+
+def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256) -> None:
+    """A model of FAMILIES. positions: tokens that prompt and answer may have."""
+    settings = {**_SIZES, **FAMILIES[family], "model_type": family, "max_position_embeddings": positions}
+    save_checkpoint(folder, settings, dtype)
 
 
 def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> None:

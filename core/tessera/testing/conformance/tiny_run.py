@@ -23,7 +23,7 @@ from tessera.request import Request, SamplingParams
 from tessera.scheduler.progress import Progressed
 from tessera.step import Masks, SchedulerOutput, StepOutput
 from tessera.testing.conformance.target import Target
-from tessera.testing.conformance.tiny_model import VOCAB, save_tiny_model
+from tessera.testing.conformance.tiny import VOCAB, save_tiny
 
 
 class Observer(Protocol):
@@ -64,7 +64,7 @@ class TinyRun:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         try:
-            save_tiny_model(Path(self._folder.name), positions)
+            save_tiny(Path(self._folder.name), "llama", "float32", positions)
             config = build_config(
                 model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
             )
