@@ -49,7 +49,14 @@ FACETS: Mapping[str, str] = MappingProxyType(
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
-        "tessera.errors": ("TesseraError", "PlatformError", "ModelError", "MemoryBudgetError", "ConfigError", "RefusedError"),
+        "tessera.errors": (
+            "TesseraError",
+            "PlatformError",
+            "ModelError",
+            "MemoryBudgetError",
+            "ConfigError",
+            "RefusedError",
+        ),
         "tessera.hookspecs": ("RegisterRoutes", "Hooks"),
         "tessera.plugins.registry": ("Table", "Registry"),
     }
