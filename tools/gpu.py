@@ -83,8 +83,7 @@ class Run:
     def generate(self) -> Figures:
         self.tessera("generate", "plugin", "new", self.name, "--device", self.device, "--into", str(self.work), "--yes")
         self.pip("--no-deps", "--no-build-isolation", str(self.folder))
-        lines = [str(self.python), "-m", "tools.plugin_lines", str(self.folder)]
-        return {"lines by hand": int(self.call("generate", lines).split()[0])}
+        return {"lines by hand": int(self.tessera("generate", "plugin", "lines", str(self.folder)).split()[0])}
 
     def platforms(self) -> Figures:
         rows = json.loads(self.tessera("platforms", "platforms", "--json"))
@@ -160,7 +159,7 @@ class Run:
 
     def call(self, step: str, command: list[str]) -> str:
         """What a command prints; its log goes to the folder of figures. Raises FailedError with its last line."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT) if "tools.plugin_lines" in command else ""}
+        environment = {**os.environ, "PYTHONPATH": ""}
         done = subprocess.run(
             command, cwd=self.work, env=environment, capture_output=True, text=True, timeout=STEP_SECONDS, check=False
         )

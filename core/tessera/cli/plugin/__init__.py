@@ -13,8 +13,9 @@ plugin = LazyGroup(
         {
             "new": ("tessera.cli.plugin.new:new", "Write the package of a new platform, which runs at once."),
             "check": ("tessera.cli.plugin.check:check", "Say what in a plugin's package breaks the contract."),
+            "lines": ("tessera.cli.plugin.lines:lines", "Count the lines of a package that were written by hand."),
         }
     ),
-    help="Write a platform's package, or check one. docs/plugins/template.md says more.",
+    help="Write a platform's package, check one, count its lines. docs/plugins/guide.md leads through it.",
     params=[verbose_option()],
 )
