@@ -20,7 +20,7 @@ def test_steps_are_carried_out_in_one_shell(tmp_path: Path) -> None:
     (tmp_path / "deep/said.py").touch()
     page = (
         '# Page\n\n```console\n$ cd deep\n```\n\n```python title="said.py"\nprint("said")\n```\n'
-        '\n```console\n$ cat \\\n> said.py\n'
+        "\n```console\n$ cat \\\n> said.py\n"
         'print(...)\n$ sleep 0.1 && echo "much   later" &\nmuch later\n$ kill %1 2>/dev/null; wait\n```\n\n'
         "```console exit=3\n$ (exit 3)\n```\n\n```bash\nexit 1\n```\n"
     )

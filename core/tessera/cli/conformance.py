@@ -55,6 +55,8 @@ def _conformance(
     highest = reached(results, level) if case is None else None
     if case is None:
         click.echo(f"\n{target.platform.name}: {highest or 'not even bronze'}, {len(failed)} of {len(results)} failed")
+    if failed and dump_folder is None:
+        click.echo(_look_closer(platform, failed[0]))
     if json_file is not None:
         facts: dict[str, Any] = {"platform": target.platform.name, "asked": level, "reached": highest}
         _write(json_file, json.dumps({**facts, "cases": [record(result) for result in results]}, indent=2))
@@ -112,6 +114,15 @@ def _tell(result: Result, dump_folder: Path | None) -> None:
             raise _unwritable(dump_folder, error) from None
         if path is not None:
             click.echo(f"        {path}")
+
+
+def _look_closer(platform: str, failed: Result) -> str:
+    """How to see more of a failure."""
+    level = " --level gold" if failed.case.level == "gold" else ""
+    return (
+        "\nOne alone, with its tensors as a file: tessera conformance "
+        f"--platform {platform}{level} --case {failed.case.id} --dump DIR"
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,15 @@ def test_a_failure_is_one_line_and_its_tensors(capsys: pytest.CaptureFixture[str
     tensors = load_file(first)
     assert {"arguments.0", "arguments.1", "result", "expected"} <= set(tensors)
     assert tensors["result"].shape == tensors["expected"].shape
+
+
+def test_a_failure_without_tensors_says_how_to_get_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["conformance", "--platform", FAULTY, "--level", "bronze", "--case", "op/rms_norm"]) == 1
+    told, _, advice = capsys.readouterr().out.splitlines()[-1].partition(": tessera ")
+    assert told == "One alone, with its tensors as a file"
+    assert run([*shlex.split(advice)[:-1], str(tmp_path)]) == 1
+    (dumped,) = tmp_path.iterdir()
+    assert f"--case {dumped.stem.replace('.', '/')} " in advice
 
 
 def test_one_case_alone(capsys: pytest.CaptureFixture[str]) -> None:
