@@ -9,7 +9,8 @@ from tessera.platform.platform import Device, Future, MemoryFigures, Ready, Tens
 
 class TorchDevice(Device):
     """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host are started when
-    asked for and are waited for by an event, so what is launched after them goes on meanwhile."""
+    asked for and are waited for by an event, so what is launched after them goes on meanwhile. memory() asks torch
+    2.10 or newer; with an older one define it."""
 
     def __init__(self, torch: Any, kind: str, index: int) -> None:
         self.torch = torch

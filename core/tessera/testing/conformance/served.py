@@ -79,8 +79,10 @@ class Server:
                 time.sleep(0.05)
 
     def last_line(self) -> str:
+        """Of the log, the last that gives a reason and does not send the reader to one above."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1][-300:] if lines else "it said nothing"
+        reasons = [line for line in lines if line.strip() and "the log above says why" not in line]
+        return reasons[-1][-300:] if reasons else "it said nothing"
 
     @contextmanager
     def watched(self) -> Iterator[Health]:
