@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.arrays import Array
+from tessera.errors import PlatformError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -202,6 +203,7 @@ __all__ = [
     "Plan",
     "Plane",
     "Platform",
+    "PlatformError",
     "Probe",
     "Problem",
     "Progress",
