@@ -1,5 +1,5 @@
-"""Builds the library of native kernels: every instruction set of one architecture in one file, which needs the C library
-alone. `python build.py FILE` builds it there; the package's own build (hatch_build.py) does so too."""
+"""Builds the library of native kernels: every instruction set of one architecture in one file, which needs the C
+library alone. `python build.py FILE` builds it there; the package's own build (hatch_build.py) does so too."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
 
 def _quiet(cxx: str) -> Sequence[str]:
     """The intrinsics of GCC 12 are written so that it warns of them itself."""
-    return () if "clang" in cxx else ("-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-ignored-attributes")
+    return (
+        ()
+        if "clang" in cxx
+        else ("-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-ignored-attributes")
+    )
 
 
 def _linking() -> Sequence[str]:

@@ -1,5 +1,5 @@
-"""The gated MLP: native with the gate inside the first product, or in stretches of rows, so that what is between its two
-products stays in the cache (of a prompt of thousands of tokens it is many times as large)."""
+"""The gated MLP: the gate inside the first product where it is native; in stretches of rows, so that what is between
+its two products stays in the cache (of a prompt of thousands of tokens it is many times as large)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""The library of native kernels (csrc), where the package has it: loaded once, its instruction set chosen, its work dealt
-out to torch's own threads."""
+"""The library of native kernels (csrc), where the package has it: loaded once, its instruction set chosen. The probe
+asks for it too, so torch is imported only where its threads are wanted."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from tessera.platform import PlatformError
 
@@ -92,14 +91,15 @@ def library() -> Any:
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "torch" or not FILE.is_file():
         if wanted not in ("", "torch"):
-            raise PlatformError(f"{VARIABLE} names {wanted[:40]}, but tessera-cpu was installed without native kernels.")
+            raise PlatformError(
+                f"{VARIABLE} names {wanted[:40]}, but tessera-cpu was installed without native kernels."
+            )
         return None
     found = ctypes.CDLL(str(FILE))
     for name, arguments in _SIGNATURES.items():
         function = getattr(found, name)
         function.argtypes, function.restype = arguments, _RESULTS.get(name)
     use(found, wanted or variants(found)[-1])
-    use_threads(found)
     return found
 
 
@@ -111,6 +111,11 @@ def variants(found: Any) -> list[str]:
     return names
 
 
+def used() -> str:
+    """The instruction set in use."""
+    return os.environ.get(VARIABLE) or variants(library())[-1]
+
+
 def use(found: Any, name: str) -> None:
     """Raises PlatformError where the processor has no such instruction set."""
     if found.tessera_cpu_use(name.encode()):
@@ -118,13 +123,15 @@ def use(found: Any, name: str) -> None:
 
 
 def use_threads(found: Any) -> None:
-    """Gives it the threads of the OpenMP runtime that torch brought, as many as torch uses now: one set of threads, of
-    which none waits on the processor for another's turn."""
-    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+    """Gives it the threads of the OpenMP runtime that torch brought, as many as torch uses now: there is one set of
+    threads, and none waits on the processor for another's turn."""
+    import torch
+
+    name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
+    runtime = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / name))
     try:
-        parallel, number = torch_cpu.GOMP_parallel, torch_cpu.omp_get_thread_num
+        parallel, number = runtime.GOMP_parallel, runtime.omp_get_thread_num
     except AttributeError:  # a torch without OpenMP
         return
-    found.tessera_cpu_use_threads(
-        ctypes.cast(parallel, c_void_p), ctypes.cast(number, c_void_p), torch.get_num_threads()
-    )
+    threads = torch.get_num_threads()
+    found.tessera_cpu_use_threads(ctypes.cast(parallel, c_void_p), ctypes.cast(number, c_void_p), threads)

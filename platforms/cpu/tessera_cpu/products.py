@@ -64,7 +64,9 @@ class NativeProducts(Products):
             x = rows_apart(x)
             result = x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
             to_bias = None if bias is None else bias.data_ptr()
-            call(x.data_ptr(), x.stride(0), packed.data_ptr(), to_bias, result.data_ptr(), result.stride(0), len(x), n, k)
+            call(
+                x.data_ptr(), x.stride(0), packed.data_ptr(), to_bias, result.data_ptr(), result.stride(0), len(x), n, k
+            )
             return result if out is None or out is result else out.copy_(result)
 
         return product
@@ -86,10 +88,14 @@ class OneDnnProducts(Products):
         return n * k * self.dtype.itemsize if self.packable else None
 
     def bind(self, n: int, k: int) -> Product:
-        def packed_product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+        def packed_product(
+            x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor:
             return into(torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""), out)
 
-        def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+        def plain_product(
+            x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor:
             return into(torch.nn.functional.linear(x, weight, bias), out)
 
         return packed_product if self.packable else plain_product

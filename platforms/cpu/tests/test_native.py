@@ -1,0 +1,126 @@
+"""The library: how it is chosen, and its kernels at shapes and places where they change their ways."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tessera.platform import PlatformError
+from tessera_cpu import native
+from tessera_cpu.probe import probe
+from tessera_cpu.products import NativeProducts, OneDnnProducts, products
+from tests.platforms.cpu_kernels import available, kernels
+
+BUILD = Path(__file__).parents[1] / "csrc/build.py"
+needs_kernels = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+every_set = pytest.mark.parametrize("name", available())
+
+
+def close(found: Tensor, expected: Tensor, k: int) -> bool:
+    """Found in bfloat16, sums of k products of about 1."""
+    return bool(((found.double() - expected).abs() <= 0.01 * expected.abs() + 0.01 * k**0.5).all())
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5, 11, 12, 13, 24, 25, 385])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (31, 7), (32, 64), (33, 65), (97, 130)])
+def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
+    torch.manual_seed(rows + n)
+    wide, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((rows, k + 3), (n, k), (n,)))
+    x, out = wide[:, :k], torch.full((rows, n + 5), torch.nan, dtype=torch.bfloat16)
+    with kernels(name):
+        own = products("bfloat16")
+        assert isinstance(own, NativeProducts)
+        own.bind(n, k)(x, own.pack(weight), bias, out=out[:, :n])
+    assert close(out[:, :n], x.double() @ weight.double().T + bias.double(), k)
+    assert out[:, n:].isnan().all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("activation", "function"), [(0, "silu"), (1, "gelu")])
+def test_gates_near_and_far_from_zero(name: str, activation: int, function: str) -> None:
+    torch.manual_seed(1)
+    n, k = 64, 9
+    x, weight = (torch.randn(7, k) * 20).bfloat16(), torch.randn(2 * n, k).bfloat16()
+    out = torch.empty(7, n, dtype=torch.bfloat16)
+    with kernels(name):
+        library = native.library()
+        packed = NativeProducts(library).pack(weight)
+        library.tessera_cpu_gate_up(x.data_ptr(), k, packed.data_ptr(), out.data_ptr(), n, 7, n, k, activation)
+    gate, up = (x.double() @ weight.double().T).chunk(2, dim=-1)
+    options = {"approximate": "tanh"} if function == "gelu" else {}
+    expected = getattr(torch.nn.functional, function)(gate, **options) * up
+    assert ((out.double() - expected).abs() <= 0.01 * expected.abs() + 1e-3).all()
+
+
+@needs_kernels
+@every_set
+def test_a_number_that_is_none_stays_none(name: str) -> None:
+    x = torch.ones(2, 40, dtype=torch.bfloat16)
+    x[1, 3] = torch.nan
+    with kernels(name):
+        own = products("bfloat16")
+        found = own.bind(5, 40)(x, own.pack(torch.ones(5, 40, dtype=torch.bfloat16)))
+    assert (found[0] == 40).all()
+    assert found[1].isnan().all()
+
+
+@needs_kernels
+def test_threads_change_nothing() -> None:
+    torch.manual_seed(2)
+    own = products("bfloat16")
+    x, packed = torch.randn(9, 70).bfloat16(), own.pack(torch.randn(333, 70).bfloat16())
+    one = own.bind(333, 70)(x, packed)
+    try:
+        torch.set_num_threads(3)
+        native.use_threads(native.library())
+        assert torch.equal(own.bind(333, 70)(x, packed), one)
+    finally:
+        torch.set_num_threads(1)
+        native.use_threads(native.library())
+
+
+@needs_kernels
+def test_an_instruction_set_that_is_not_here_is_refused() -> None:
+    with pytest.raises(PlatformError, match=r"names sse9; this processor has portable.*or torch\."), kernels("sse9"):
+        native.library()
+
+
+def test_without_the_library_torch_multiplies_and_the_probe_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "FILE", Path("absent"))
+    native.library.cache_clear()
+    try:
+        assert isinstance(products("bfloat16"), OneDnnProducts)
+        assert (
+            "torch's kernels alone, which are slower: tessera-cpu was installed without a C++ compiler"
+            in probe().reason
+        )
+        monkeypatch.setenv(native.VARIABLE, "avx2")
+        native.library.cache_clear()
+        with pytest.raises(PlatformError, match="names avx2, but tessera-cpu was installed without native kernels"):
+            native.library()
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+
+
+@needs_kernels
+def test_the_probe_names_the_instruction_set() -> None:
+    assert f"native kernels ({available()[0]})" in probe().reason
+
+
+def test_without_a_compiler_the_build_says_so_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(BUILD), str(tmp_path / "none.so")]
+    done = subprocess.run(
+        command, env={"PATH": "", "CXX": "no-such-compiler"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "The native kernels were not built: no C++ compiler (no-such-compiler) was found.\n"
+    assert not list(tmp_path.iterdir())
