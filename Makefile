@@ -4,13 +4,14 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 MODEL ?=
 ARGS ?=
+PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/simd/*)
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev serve check test nightly bench dist docs format clean
+.PHONY: help install install-dev serve check test nightly gpu gpu-wheels bench dist docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,12 @@ test: $(VENV)/.dev ## what CI runs
 
 nightly: $(VENV)/.dev ## every test that is too long for make test
 	@$(BIN)/python -m tools.run_stages nightly
+
+gpu-wheels: $(VENV)/.dev ## download into .whl what a machine with torch, but no network, lacks for make gpu
+	@$(BIN)/python -m tools.gpu_wheels .whl
+
+gpu: ## a generated platform on torch's own GPU, without network, with PYTHON; figures in OUT
+	@$(PYTHON) tools/gpu.py $(ARGS)
 
 bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
 	@$(BIN)/python benchmarks/compare.py $(ARGS)

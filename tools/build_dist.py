@@ -21,12 +21,20 @@ def distributions(root: Path) -> dict[Path, Path]:
 
 
 def missing_files(wheel: Path, package: Path) -> list[str]:
-    """Files of the package that git keeps and the wheel lacks."""
-    command = ["git", "ls-files", "-z", "."]
-    listed = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True).stdout
-    wanted = {f"{package.name}/{name}" for name in listed.split("\0") if name}
+    """Files of the package, and of the template that comes with core, which git keeps and the wheel lacks."""
+    wanted = {f"{package.name}/{name}" for name in _kept(package)}
+    template = package.parents[1] / "plugins_template"
+    if package.name == "tessera" and template.is_dir():
+        wanted |= {f"tessera/plugins_template/{name}" for name in _kept(template)}
     with zipfile.ZipFile(wheel) as archive:
         return sorted(wanted - set(archive.namelist()))
+
+
+def _kept(folder: Path) -> list[str]:
+    """Files that git keeps, by their names in the folder."""
+    command = ["git", "ls-files", "-z", "."]
+    listed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if name]
 
 
 def build(root: Path, into: Path) -> dict[Path, Path]:

@@ -71,6 +71,10 @@ class ConfigError(TesseraError, ValueError):
     status, kind, exit_code = 500, "configuration_error", 2
 
 
+class RefusedError(ConfigError):
+    """A platform says that it cannot run a model, or a configuration of it. The text says why and what can run."""
+
+
 class ModelError(TesseraError):
     """The model's folder is missing, broken or of a kind that is not served."""
 

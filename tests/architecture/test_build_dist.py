@@ -13,8 +13,11 @@ def test_core_and_every_platform_package_are_built(root: Path) -> None:
 
 
 def test_a_file_that_the_wheel_lacks_is_named(tmp_path: Path) -> None:
-    package = tmp_path / "tessera"
+    package = tmp_path / "core" / "tessera"
     (package / "demo").mkdir(parents=True)
+    template = tmp_path / "plugins_template" / "package"
+    template.mkdir(parents=True)
+    (template / "README.md").touch()
     for name in ("__init__.py", "py.typed", "demo/model.safetensors", ".gitignore", "left.log"):
         (package / name).touch()
     (package / ".gitignore").write_text("*.log\n.gitignore\n", encoding="utf-8")
@@ -23,4 +26,8 @@ def test_a_file_that_the_wheel_lacks_is_named(tmp_path: Path) -> None:
     wheel = tmp_path / "tessera_llm-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tessera/__init__.py", "")
-    assert missing_files(wheel, package) == ["tessera/demo/model.safetensors", "tessera/py.typed"]
+    assert missing_files(wheel, package) == [
+        "tessera/demo/model.safetensors",
+        "tessera/plugins_template/package/README.md",
+        "tessera/py.typed",
+    ]

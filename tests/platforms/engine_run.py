@@ -14,6 +14,7 @@ from tessera.engine.engine import Engine
 from tessera.request import Request, SamplingParams
 from tessera.scheduler.progress import Finished, Progressed
 from tessera.step import RowLogprobs, SchedulerOutput, ScoredTokens
+from tests.platforms.generated import numpy_platform
 from tests.platforms.watched import WATCHED, WatchedExecutor
 
 PLATFORMS: Mapping[str, str] = {
@@ -21,7 +22,9 @@ PLATFORMS: Mapping[str, str] = {
     "reference": "tessera.testing:ReferencePlatform",
     "strict": "tessera.testing:StrictPlatform",
     "strict-separate": "tessera.testing:SeparateStrictPlatform",
-    "numpy": "tests.platforms.numpy_runner:NumpyPlatform",
+    "fakechip": "tessera_fakechip.platform:Fakechip",
+    "fakechip-static": "tessera_fakechip.platform:FakechipStatic",
+    "fakechip-bronze": "tessera_fakechip.platform:FakechipBronze",
 }
 
 
@@ -38,12 +41,13 @@ class EngineRun:
         plugins: Sequence[str] = (),
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
+        levels: Mapping[str, int] | None = None,
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
         config = build_config(
             model=str(model),
-            platform=PLATFORMS.get(platform, platform),
+            platform=numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform),
             skip_tokenizer_init=True,
             steps_in_flight=depth,
             threads=1,
@@ -54,7 +58,11 @@ class EngineRun:
                 config, model=dataclasses.replace(config.model, eos_token_ids=tuple(eos_token_ids))
             )
         config = dataclasses.replace(
-            config, features=tuple(features), plugins=tuple(plugins), embedded=executor is not None
+            config,
+            features=tuple(features),
+            plugins=tuple(plugins),
+            embedded=executor is not None,
+            platform_levels=dict(levels or {}),
         )
         self.engine = Engine(config, executor=executor)
         self.answers: dict[int, list[int]] = {}

@@ -60,18 +60,21 @@ class ThreadWorker(Worker):
         super().__init__(config, platform, spec)
         self.table = table
 
-    def _group(self, target: Any) -> Communicator:
+    def _group(self, device: Any) -> Communicator:
         return AtTable(self.table, self.spec.rank)
 
 
 class ThreadsExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.platform = load_platform(config.platform)
+        self.platform = load_platform(config.platform, config.platform_levels)
         specs = self.platform.placement(config.parallel)
         table = Table(len(specs))
         self.workers = [
-            ThreadWorker(config, load_platform(config.platform), replace(spec, shared=True), table) for spec in specs
+            ThreadWorker(
+                config, load_platform(config.platform, config.platform_levels), replace(spec, shared=True), table
+            )
+            for spec in specs
         ]
         self.threads = ThreadPoolExecutor(len(specs))
 

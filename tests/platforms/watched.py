@@ -8,6 +8,7 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.platform import Future
+from tessera.plugins.api import API, Api
 from tessera.step import Masks, SchedulerOutput, StepOutput
 from tessera.testing import HostReads
 
@@ -18,8 +19,8 @@ class WatchedExecutor(InProcessExecutor):
     """steps: as they were scheduled. host_reads: implicit ones inside execute and sample, where the device is
     asynchronous. most_in_flight: steps whose output had not been taken when another was launched."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: EngineConfig, api: Api = API) -> None:
+        super().__init__(config, api)
         self.steps: list[SchedulerOutput] = []
         self.host_reads: list[str] = []
         self.in_flight = self.most_in_flight = 0

@@ -19,6 +19,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
         "plugins": ("tessera.cli.plugins:plugins", "List the installed plugins and what each implements."),
+        "plugin": ("tessera.cli.plugin:plugin", "Write a platform's package, or check one."),
         "conformance": ("tessera.cli.conformance:conformance", "Try whether a platform does what it claims."),
         "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
         "completion": ("tessera.cli.completion:completion", "Print the script that lets a shell complete commands."),

@@ -15,31 +15,51 @@ from tessera.errors import ConfigError
 if TYPE_CHECKING:
     from tessera.testing.conformance import Level, Result
 
-_NOT_BUILT = "is not built yet: leave it out, or ask for --level bronze or silver"
-
 
 def _conformance(
-    platform: str, level: str, perf: bool, case: str | None, json_file: Path | None, dump_folder: Path | None
+    platform: str,
+    level: Level,
+    perf: bool,
+    case: str | None,
+    devices: int | None,
+    json_file: Path | None,
+    dump_folder: Path | None,
+    matrix_file: Path | None,
 ) -> int:
     """Try whether a platform does what it claims."""
-    if level == "gold" or perf:
-        raise ConfigError(f"{'--perf' if perf else '--level gold'} {_NOT_BUILT}.")
-    from tessera.testing.conformance import Target, cases_of, chosen, reached, record, table
+    from tessera.testing.conformance import (
+        Target,
+        cases_of,
+        chosen,
+        matrix,
+        perf_cases,
+        reached,
+        record,
+        speeds,
+        table,
+        tried,
+    )
 
-    target, asked = Target.named(platform), _level(level)
-    cases = cases_of(target, asked)
+    target = Target.named(platform, devices)
+    cases = cases_of(target, level)
+    if perf and level != "gold":
+        cases += perf_cases(target, judged=False)
     results = []
     for one in cases if case is None else chosen(cases, case):
-        results.append(one.result())
+        results.append(tried(one))
         _tell(results[-1], dump_folder)
     click.echo(table(results))
+    if any(result.timings for result in results):
+        click.echo(f"\n{speeds(results)}")
     failed = [result for result in results if result.status == "failed"]
-    highest = reached(results, asked) if case is None else None
+    highest = reached(results, level) if case is None else None
     if case is None:
         click.echo(f"\n{target.platform.name}: {highest or 'not even bronze'}, {len(failed)} of {len(results)} failed")
     if json_file is not None:
-        facts: dict[str, Any] = {"platform": target.platform.name, "asked": asked, "reached": highest}
+        facts: dict[str, Any] = {"platform": target.platform.name, "asked": level, "reached": highest}
         _write(json_file, json.dumps({**facts, "cases": [record(result) for result in results]}, indent=2))
+    if matrix_file is not None:
+        _write(matrix_file, f"# {target.platform.name}\n\n{matrix(target, results)}")
     return 1 if failed else 0
 
 
@@ -59,19 +79,23 @@ conformance = click.Command(
         ),
         click.Option(["--case"], metavar="ID", help="This case alone, or all below it, such as op/linear."),
         click.Option(
+            ["--devices"], type=click.IntRange(1, 64), metavar="N",
+            help="Try collectives over so many; default: as many as its probe says.",
+        ),
+        click.Option(
             ["--json", "json_file"], type=click.Path(path_type=Path), metavar="FILE", help="Write every case's result."
         ),
         click.Option(
             ["--dump", "dump_folder"], type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
             help="Write the tensors of what fails, as safetensors.",
         ),
-        click.Option(["--perf"], is_flag=True, help="Also how fast each op is. Not built yet."),
+        click.Option(["--perf"], is_flag=True, help="Also how fast each op is, which gold always measures."),
+        click.Option(
+            ["--matrix", "matrix_file"], type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+            help="Write who computes each op in each dtype, as Markdown.",
+        ),
     ],
 )  # fmt: skip
-
-
-def _level(name: str) -> Level:
-    return "silver" if name == "silver" else "bronze"
 
 
 def _tell(result: Result, dump_folder: Path | None) -> None:

@@ -19,7 +19,9 @@ from tessera.config.environment import Environment, allowed_cores, read_environm
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
 from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import CORE, Plugins
+from tessera.plugins.modules import Plugins
+from tessera.plugins.requirements import CORE
+from tessera.plugins.selection import Candidate
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,15 @@ def check_platforms(plugins: Plugins) -> Iterator[Check]:
             yield Check("platform", False, f"{one}: {one.error}", _remedy(one.found.distribution))
         elif one.probe is not None:
             able = f"score {one.score}" if one.score else "not for this machine"
-            yield Check("platform", True, f"{one}: {able}, {one.probe.reason}")
+            yield Check("platform", True, "; ".join([f"{one}: {able}, {one.probe.reason}", *_shims(one)]))
     if chosen is not None:
         yield Check(CHOICE, True, f"'{chosen.name}' runs where --platform names no other")
     elif problem is not None:
         yield Check(CHOICE, False, problem.message)
+
+
+def _shims(candidate: Candidate) -> list[str]:
+    return [f"shim: {shim}" for shim in candidate.found.shims]
 
 
 def _remedy(distribution: str) -> str:

@@ -11,16 +11,17 @@ from tessera.platform.explained import Explained
 _HEAD = ("WHAT", "WHERE", "CHOSEN", "WHY NOT THE OTHERS")
 
 
-def explained_platform(name: str | None) -> tuple[str, str]:
-    """The dotted path of the platform that `--platform name` leads to, and a table that says why it and no other.
-    Raises PlatformError."""
+def explained_platform(name: str | None) -> tuple[str, dict[str, int], str]:
+    """The dotted path of the platform that `--platform name` leads to, the API levels that it was written for, and a
+    table that says why it and no other. Raises PlatformError."""
     if name is not None and ":" in name:
-        return name, f"Platform {name}: --platform gives its path."
+        return name, {}, f"Platform {name}: --platform gives its path."
     candidates, chosen, problem = survey(name=name)
     if problem is not None:
         raise problem
     assert chosen is not None
-    return chosen.platform, table([describe(one, chosen, name) for one in candidates], explain=True)
+    text = table([describe(one, chosen, name) for one in candidates], explain=True)
+    return chosen.platform, dict(chosen.levels), text
 
 
 def choices_table(platform: str, choices: Sequence[Explained]) -> str:

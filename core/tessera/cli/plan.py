@@ -78,9 +78,12 @@ def plan_command(model: str | None, **flags: Any) -> int:
     as_json, explain = flags.pop("json"), flags.pop("explain")
     places = _platforms(flags.pop("platform"))
     config = build_config(
-        model=model, platform=next(iter(places.values())), load_format="dummy", skip_tokenizer_init=True, **flags
+        model=model, platform=next(iter(places.values()))[0], load_format="dummy", skip_tokenizer_init=True, **flags
     )
-    columns = [_column(name, dataclasses.replace(config, platform=path)) for name, path in places.items()]
+    columns = [
+        _column(name, dataclasses.replace(config, platform=path, platform_levels=levels))
+        for name, (path, levels) in places.items()
+    ]
     if as_json:
         rows = [_as_json(column) for column in columns]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
@@ -90,17 +93,18 @@ def plan_command(model: str | None, **flags: Any) -> int:
     return 0 if 0 in codes else codes[0]
 
 
-def _platforms(name: str | None) -> dict[str, str]:
-    """Dotted paths by name: of the platform that is asked for, else of all that can run here. Raises PlatformError."""
+def _platforms(name: str | None) -> dict[str, tuple[str, dict[str, int]]]:
+    """Dotted paths and API levels by name: of the platform that is asked for, else of all that can run here. Raises
+    PlatformError."""
     if name is not None and ":" in name:
-        return {name: name}
+        return {name: (name, {})}
     found = [one for one in discover() if name in (None, one.name)]
     usable = [selected(one) for one in ask(found) if one.error is None and one.score > 0] if found else []
     if not usable:  # the choice says why
         from tessera.plugins import select
 
         usable = [select(name)]
-    return {one.name: one.platform for one in usable}
+    return {one.name: (one.platform, dict(one.levels)) for one in usable}
 
 
 def _column(name: str, config: EngineConfig) -> Column:

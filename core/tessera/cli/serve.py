@@ -58,9 +58,12 @@ def serve(model: str | None, **flags: Any) -> int:
     with listen(flags["host"], flags["port"], flags["uds"]) as listener:
         names = flags["served_model_name"]
         engine_flags = {name: value for name, value in flags.items() if name not in _OWN}
+        levels: dict[str, int] | None = None
         if flags["explain"]:
-            engine_flags["platform"] = _explained(flags["platform"], announce)
+            engine_flags["platform"], levels = _explained(flags["platform"], announce)
         config = build_config(model=model, served_model_name=names[0] if names else None, **engine_flags)
+        if levels is not None:
+            config = dataclasses.replace(config, platform_levels=levels)
         config = dataclasses.replace(config, log_format=log_format)
         settings = server_settings(config, flags, environment)
         guarded = bool(settings.api_keys) or flags["uds"] is not None
@@ -72,11 +75,11 @@ def serve(model: str | None, **flags: Any) -> int:
         return _run(_Served(config, settings, supervision(flags), listener, template, routes, announce, began, explain))
 
 
-def _explained(name: str | None, announce: ToUser | ToLog) -> str:
-    """The dotted path of the platform, once it is said why it is chosen."""
-    path, table = explained_platform(name)
+def _explained(name: str | None, announce: ToUser | ToLog) -> tuple[str, dict[str, int]]:
+    """The dotted path of the platform and its API levels, once it is said why it is chosen."""
+    path, levels, table = explained_platform(name)
     announce.explain(table)
-    return path
+    return path, levels
 
 
 def _run(served: _Served) -> int:

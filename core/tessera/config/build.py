@@ -127,6 +127,7 @@ def build_config(
         depth=steps_in_flight,
         max_model_len=served.max_model_len,
     )
+    path, levels = chosen or _platform(platform)
     return EngineConfig(
         model=served,
         cache=cache,
@@ -135,7 +136,8 @@ def build_config(
         enforce_eager=bool(enforce_eager),
         no_fallback=bool(no_fallback),
         seed=served.seed,
-        platform=chosen or _platform(platform),
+        platform=path,
+        platform_levels=levels,
         given=given,
     )
 
@@ -153,10 +155,11 @@ def _warn_of_remote_code(trust: bool | None) -> None:
         )
 
 
-def _platform(name: str | None) -> str:
-    """Dotted path of the Platform class."""
+def _platform(name: str | None) -> tuple[str, dict[str, int]]:
+    """Dotted path of the Platform class, and the API levels that it was written for, where a manifest says so."""
     if name is not None and ":" in name:
-        return name
+        return name, {}
     module, _, function = SELECT_PLATFORM.partition(":")
     select: Callable[[str | None], Any] = getattr(importlib.import_module(module), function)
-    return str(select(name).platform)
+    selected = select(name)
+    return str(selected.platform), dict(selected.levels)

@@ -75,7 +75,8 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """platform: dotted path of the Platform class ("package.module:Name"). features: dotted paths of factories (config)
+    """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: API levels of facets that
+    it was written for; those that are missing are core's. features: dotted paths of factories (config)
     -> Feature. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
     process, where nothing process-wide may be changed. given: names of the values the user set himself, as dotted field
     paths; the others are defaults. folder: of whoever starts the engine's processes, who removes it with all in it; ""
@@ -83,6 +84,7 @@ class EngineConfig:
 
     model: ModelConfig
     platform: str
+    platform_levels: dict[str, int] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

@@ -15,6 +15,7 @@ from tessera.executor.base import executor_path
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
+from tessera.plugins.contract import check_members
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.progress import Progressed
 from tessera.scheduler.scheduler import Scheduler
@@ -23,7 +24,7 @@ from tessera.step import Control, ControlResult, StepOutput
 if TYPE_CHECKING:
     from tessera.executor.base import Report
     from tessera.platform.platform import Capabilities, Future
-    from tessera.request import Request
+from tessera.request import Request
 
 
 def silent(progress: Progress) -> None:
@@ -121,12 +122,14 @@ def make_policy(config: EngineConfig) -> SchedulingPolicy:
 
 def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: int) -> Scheduler:
     config, facts, platform = started.config, started.loaded.facts, started.executor.platform
+    resources = platform.resources(facts)
+    check_members(resources, config.platform_levels)
     return Scheduler(
         config.scheduler,
         started.plan,
         policy=policy,
         rules=platform.step_rules(facts) or StepRules(),
-        resources=platform.resources(facts),
+        resources=resources,
         eos_token_ids=config.model.eos_token_ids,
         prefix_caching=config.cache.prefix_caching and facts.prefix_cacheable,
         max_model_len=config.model.max_model_len,

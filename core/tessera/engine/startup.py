@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.errors import ConfigError
+from tessera.errors import RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
 from tessera.platform.platform import Platform
@@ -73,7 +73,7 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
         log.info(note)
     problems = [problem.text for problem in loader.platform.check(config, loaded.facts)]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise RefusedError("\n".join(problems))
     return config, loaded, notes
 
 

@@ -15,7 +15,7 @@ class HollowLoader:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.platform = load_platform(config.platform)
+        self.platform = load_platform(config.platform, config.platform_levels)
 
     def load(self, report: Report) -> LoadedModel:
         spec = self.platform.placement(self.config.parallel)[0]

@@ -10,14 +10,17 @@ from tessera.executor.base import Executor, Report
 from tessera.platform.platform import Future
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
+from tessera.plugins.api import API, Api
 from tessera.runner.worker import Worker
 from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
 
 
 class InProcessExecutor(Executor):
-    def __init__(self, config: EngineConfig) -> None:
+    """api: what core promises to the platform."""
+
+    def __init__(self, config: EngineConfig, api: Api = API) -> None:
         super().__init__(config)
-        self.platform = load_platform(config.platform)
+        self.platform = load_platform(config.platform, config.platform_levels, api)
         (spec,) = self.platform.placement(config.parallel)
         self.worker = Worker(config, self.platform, replace(spec, shared=config.embedded))
 

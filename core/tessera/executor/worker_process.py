@@ -86,7 +86,8 @@ class WorkerProcess:
         set_up_logging(start.log_level, start.config.log_format)
         self.watch.folder = Path(start.folder)
         stacks.write_on_signal(self.watch.folder)
-        worker = self.worker = Worker(start.config, load_platform(start.config.platform), start.spec, start.rendezvous)
+        platform = load_platform(start.config.platform, start.config.platform_levels)
+        worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
         self.frames.send(Loaded.of(self.loaded))
 

@@ -51,7 +51,7 @@ class WorkersExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.platform = load_platform(config.platform)
+        self.platform = load_platform(config.platform, config.platform_levels)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
         self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
 

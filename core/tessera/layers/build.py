@@ -85,7 +85,7 @@ class Build:
             reasons = _said(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(
                 f"{spec.kind} of layer {spec.layer} ({layer_place(spec)}) would run on the reference ({reasons}), "
-                "which --no-fallback forbids."
+                "which --no-fallback forbids; give it a backend, or leave the flag out."
             )
         self.fallbacks[spec.kind] += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.arrays import Array
-from tessera.errors import PlatformError
+from tessera.errors import MemoryBudgetError, ModelError, PlatformError, RefusedError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -185,10 +185,12 @@ __all__ = [
     "MaskLogitsSpec",
     "Masks",
     "MemoryBudget",
+    "MemoryBudgetError",
     "MemoryFigures",
     "Mixer",
     "MoESpec",
     "Model",
+    "ModelError",
     "ModelFacts",
     "ModelRunner",
     "NormAddSpec",
@@ -213,6 +215,7 @@ __all__ = [
     "Quantized",
     "Ready",
     "Reason",
+    "RefusedError",
     "RequestView",
     "Resource",
     "RotarySpec",

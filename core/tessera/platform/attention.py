@@ -72,6 +72,7 @@ class Cross(msgspec.Struct, frozen=True, tag=True):
 
 
 CacheSpec = Paged | Window | Latent | State | Cross
+"""What a layer keeps."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,12 @@ class Plane:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of one block: sizes of the axes in their order."""
         return tuple(size for _, size in self.axes)
 
     @property
     def nbytes(self) -> int:
+        """Of one block."""
         return prod(self.shape) * ITEMSIZE[self.dtype]
 
     def _order(self) -> list[int]:
@@ -165,6 +168,7 @@ class KVLayout:
 
     @property
     def nbytes(self) -> int:
+        """Of one block of one layer."""
         return sum(plane.nbytes for plane in self.planes)
 
     def export(self, data: Array) -> Array:
@@ -245,13 +249,21 @@ class AttentionBackend(ABC):
     fallback = False
 
     @abstractmethod
-    def supports(self, spec: LayerSpec) -> Reason | None: ...
+    def supports(self, spec: LayerSpec) -> Reason | None:
+        """Why a layer cannot be done, in words that a person reads; None where it can. Asked once a layer, of
+        backends in the order of Platform.attention_backends(); the first that says None is bound. Sees
+        constants only."""
 
     @abstractmethod
-    def constraints(self, spec: LayerSpec) -> CacheConstraints: ...
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        """What the cache and the launches must be like for a layer that it supports. Asked at load, before
+        there is a cache."""
 
     @abstractmethod
-    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout: ...
+    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
+        """Where the bytes of one block of one layer are. block_size: tokens a block, one that constraints()
+        allows; 0 for a State, whose block is one request. What bind() is given as caches has one tensor a
+        plane, [num_blocks, *plane.shape] of its dtype."""
 
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:

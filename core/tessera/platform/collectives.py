@@ -29,7 +29,10 @@ class Communicator(ABC):
         """Rank source's x, written in place."""
 
     @abstractmethod
-    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self: ...
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        """A group of some ranks of this one. ranks: in this group, in the order that they have in the new one;
+        every member calls with the same. role: what it is for, such as "tensor", for logs. options: of the
+        library underneath; what is unknown is ignored."""
 
     @abstractmethod
     def agree(self, values: Sequence[int]) -> Sequence[int]:

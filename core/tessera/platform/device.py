@@ -8,8 +8,8 @@ from tessera.platform.platform import Device, Future, MemoryFigures, Ready, Tens
 
 
 class TorchDevice(Device):
-    """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host wait for the
-    device."""
+    """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host are started when
+    asked for and are waited for by an event, so what is launched after them goes on meanwhile."""
 
     def __init__(self, torch: Any, kind: str, index: int) -> None:
         self.torch = torch
@@ -23,7 +23,10 @@ class TorchDevice(Device):
         self.torch.accelerator.synchronize(self.target)
 
     def to_host(self, tensor: Tensor) -> Future[Any]:
-        return _LateCopy(tensor)
+        copy = tensor.to("cpu", non_blocking=True)
+        arrived = self.torch.Event(device=self.target)
+        arrived.record(self.torch.accelerator.current_stream(self.target))
+        return _Copy(copy, arrived)
 
 
 class HostDevice(TorchDevice):
@@ -44,14 +47,15 @@ class HostDevice(TorchDevice):
         return Ready(tensor.numpy())
 
 
-class _LateCopy:
-    """Reads the tensor when asked; the tensor must not be written before."""
+class _Copy:
+    """On its way to the host until its event has passed."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, copy: Any, arrived: Any) -> None:
+        self.copy, self.arrived = copy, arrived
 
     def done(self) -> bool:
-        return False
+        return bool(self.arrived.query())
 
     def result(self) -> Any:
-        return self.tensor.cpu().numpy()
+        self.arrived.synchronize()
+        return self.copy.numpy()

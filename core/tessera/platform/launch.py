@@ -67,10 +67,13 @@ class Resource(ABC):
         """How much of the grant it has room for, at least 1 token, or why not."""
 
     @abstractmethod
-    def take(self, request: RequestView, grant: int) -> None: ...
+    def take(self, request: RequestView, grant: int) -> None:
+        """The grant that fits() allowed is made. grant: tokens; for what is held "request" this comes once a
+        request."""
 
     @abstractmethod
-    def release(self, request: RequestView) -> None: ...
+    def release(self, request: RequestView) -> None:
+        """The request leaves its row. Only called for what is held "request"."""
 
 
 Kind = Literal["decode", "verify", "prefill", "mixed", "encode"]
@@ -120,7 +123,9 @@ class ShapePolicy(ABC):
     """The only place that splits a step into launches or pads one."""
 
     @abstractmethod
-    def launches(self, step: StepShape) -> Sequence[LaunchShape]: ...
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        """How a step is cut: every row in exactly one launch, in the order of the step, each with the shape
+        that it is padded to. Where keys() is not empty, each launch has one of its keys."""
 
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:

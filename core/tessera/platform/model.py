@@ -59,7 +59,8 @@ class Hidden:
 class SamplingHead(Protocol):
     """The way from hidden states to logits, for sampling as one composite."""
 
-    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec: ...
+    def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
+        """The spec of the op logits_sample for this head."""
 
     @property
     def weight(self) -> Packed: ...
@@ -76,7 +77,9 @@ class Model(Protocol):
     def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
         """[T] -> [T, hidden]."""
 
-    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden: ...
+    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
+        """x [T, hidden] of embed() through all layers, keys and values into caches. Returns the states of all T
+        tokens."""
 
     def finish(self, hidden: Hidden) -> Tensor:
         """Hidden states of tokens that sample, normed: [S, hidden]."""

@@ -23,15 +23,23 @@ if TYPE_CHECKING:
     from tessera.platform.quantization import Scheme
     from tessera.platform.runner import ModelRunner, RunnerServices
 
-Tensor = Any  # the device's own: torch's, or another library's
-Reason = str  # "Reason | None": None means yes, a text says why not
+Tensor = Any
+"""The device's own: torch's at op depth, another library's where a platform brings its runner."""
+
+Reason = str
+"""`Reason | None`: None means yes, a text says why not, for a person to read."""
+
 Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
+"""What memory is taken for."""
+
 T_co = TypeVar("T_co", covariant=True)
 
-_FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner")
+_FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
 _OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
 
-API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], 0)
+_FIRST = 0  # the level of all of them until one is raised
+
+API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], _FIRST)
 """Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first
 tagged one."""
 
@@ -93,8 +101,11 @@ class MemoryFigures:
 class Future(Protocol[T_co]):
     """A value on its way: result() waits for it."""
 
-    def done(self) -> bool: ...
-    def result(self) -> T_co: ...
+    def done(self) -> bool:
+        """Whether result() would return at once."""
+
+    def result(self) -> T_co:
+        """The value, once it is there; the host waits for the device until then."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +147,13 @@ class SleepingArena(Arena, ABC):
     """An optional ability: memory that can be given up and taken back. Core does not use it yet."""
 
     @abstractmethod
-    def release(self, *, to_host: bool, keep_addresses: bool) -> None: ...
+    def release(self, *, to_host: bool, keep_addresses: bool) -> None:
+        """Gives the memory back to the device. to_host: its contents go to the host first, else they are lost.
+        keep_addresses: restore() must bring every tensor back to where it was."""
 
     @abstractmethod
-    def restore(self) -> None: ...
+    def restore(self) -> None:
+        """Takes the memory again, and the contents that went to the host."""
 
 
 class Device(ABC):
@@ -149,10 +163,13 @@ class Device(ABC):
     name: str = ""
 
     @abstractmethod
-    def memory(self) -> MemoryFigures: ...
+    def memory(self) -> MemoryFigures:
+        """Bytes as they are now: asked at start-up for the budget, and again once the weights are loaded. Never
+        in a step."""
 
     @abstractmethod
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Waits until all that was launched on the device is done, and raises what went wrong there."""
 
     @abstractmethod
     def to_host(self, tensor: Tensor) -> Future[Any]:
@@ -168,8 +185,9 @@ class Device(ABC):
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One process and its devices. shared: it is the process of a Python user (LLM), where nothing process-wide may be
-    changed."""
+    """One process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: of the host,
+    None lets the platform choose. environment: variables the process starts with. shared: it is the process of a Python
+    user (LLM), where nothing process-wide may be changed."""
 
     rank: int
     world_size: int
@@ -195,49 +213,57 @@ class Problem:
 
 
 class Platform(ABC):
-    """A vendor's answers to the contract."""
+    """A vendor's answers to the contract. name: as the manifest has it. capabilities: facts, the same before and after
+    open(). Made without arguments in the engine's process and in every worker's; making one touches no device."""
 
     name: str
     capabilities: Capabilities
 
     @abstractmethod
-    def open(self, index: int) -> Device: ...
+    def open(self, index: int) -> Device:
+        """Opens a device, once in each process, after enter_process(). index: one of WorkerSpec.devices, from
+        0. Raises PlatformError with what to do where the device is not there or is taken."""
 
     def enter_process(self, spec: WorkerSpec) -> None:
         """The only place with process-wide effects (imports, threads, environment). Where spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """Default: one process a device. A mesh may be one process with many."""
+        """The processes of an engine, by rank; called before any is started. Default: one process a device. A mesh may
+        be one process with many."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 
     def ops(self, reference: OpSet) -> OpSet:
-        """Return replace(reference, rms_norm=..., ...). Default: the reference."""
+        """The table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError for
+        a name that is no op. Called once, at load. Default: the reference."""
         return reference
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide."""
+        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide.
+        Core does not ask yet."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        """By preference; the reference is always last. Default: none, so the reference."""
+        """By preference; the reference is always last. Called once, at load; each layer gets the first that supports
+        it. Default: none, so the reference."""
         return ()
 
     def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
-        """The group of all workers. rendezvous: a URL all of them were given. Default: core's over
-        torch.distributed."""
+        """The group of all workers, in each of them; not asked where there is one. rendezvous: a file:// URL that all
+        of them were given. Default: None, core's over torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:
-        """Default: eager."""
+        """What captures launches on an opened device. Default: None, eager."""
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        """Default: exact shapes, one launch a step."""
+        """How steps are cut and padded, where shapes are bounded. Default: None, exact shapes, one launch a step."""
         return None
 
     def step_rules(self, model: ModelFacts) -> StepRules | None:
-        """Default: StepRules(), which forbids nothing."""
+        """What a step may hold, for the scheduler; asked in the engine's process. Default: None, StepRules(), which
+        forbids nothing."""
         return None
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:
@@ -254,5 +280,6 @@ class Platform(ABC):
         return {}
 
     def runner(self, services: RunnerServices) -> ModelRunner | None:
-        """Default: core's runner over the ops (op depth)."""
+        """A runner of its own (runner depth), which then computes all; core's ops and backends are not asked. Default:
+        None, core's runner over the ops (op depth)."""
         return None

@@ -38,7 +38,7 @@ class Scheme:
     weight: QuantSpec
     activation: QuantSpec | None = None
     kv: QuantSpec | None = None
-    parts: Mapping[str, TensorSpec] = field(default_factory=dict)
+    parts: Mapping[str, TensorSpec] = field(default_factory=dict, hash=False)
     granules: tuple[int, int] = (1, 1)
 
     def granule(self, dim: int) -> int:

@@ -135,13 +135,20 @@ class ModelRunner(ABC):
     was taken."""
 
     @abstractmethod
-    def load(self, budget: MemoryBudget) -> LoadedModel: ...
+    def load(self, budget: MemoryBudget) -> LoadedModel:
+        """Builds the model and loads its weights. budget: bytes of the device that are the engine's. Called
+        once, first. Raises RefusedError for a model that it cannot run, MemoryBudgetError where it does not fit,
+        ModelError for files that are broken, PlatformError for what the device lacks; each says what to do."""
 
     @abstractmethod
-    def allocate(self, plan: CachePlan) -> None: ...
+    def allocate(self, plan: CachePlan) -> None:
+        """Takes the memory of the cache, as solved from LoadedModel.needs. Called once, after load()."""
 
     @abstractmethod
-    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None: ...
+    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
+        """Compiles, captures and tunes all that a step may need, so that no step does. store: bytes kept
+        between runs, by name, to read and to write. report: called with each part done. Called once, after
+        allocate()."""
 
     @abstractmethod
     def execute(self, step: SchedulerOutput) -> Any:
@@ -152,7 +159,9 @@ class ModelRunner(ABC):
         """Launches sampling; masks may need the token before."""
 
     @abstractmethod
-    def control(self, verb: Control) -> ControlResult: ...
+    def control(self, verb: Control) -> ControlResult:
+        """Does something beside the steps, in order with them. What it does not support, or what failed, is a
+        ControlResult with one line in error; it raises nothing."""
 
 
 @dataclass(frozen=True)
@@ -167,15 +176,27 @@ class Column:
 class Feature(Protocol):
     """LoRA, speculation, structured output, multimodal input: composed in one list, absent when off."""
 
-    def columns(self) -> Sequence[Column]: ...
-    def cache_specs(self) -> Sequence[CacheSpec]: ...
-    def wrap(self, model: Model) -> Model: ...
+    def columns(self) -> Sequence[Column]:
+        """Numbers that it keeps for each row, which a launch brings as Launch.columns. Names are the feature's
+        own."""
+
+    def cache_specs(self) -> Sequence[CacheSpec]:
+        """What it keeps in the cache besides the model's layers."""
+
+    def wrap(self, model: Model) -> Model:
+        """The model with the feature in it. Called once, at load."""
+
     def keys(self) -> frozenset[str]:
         """Bits in the launch key."""
 
-    def before(self, launch: Launch) -> None: ...
-    def logits(self, launch: Launch, logits: Tensor) -> Tensor: ...
-    def after(self, launch: Launch, sampled: Tensor) -> None: ...
+    def before(self, launch: Launch) -> None:
+        """Before the forward of each launch; may write into the launch's tensors, not move them."""
+
+    def logits(self, launch: Launch, logits: Tensor) -> Tensor:
+        """logits [S, vocabulary] of a launch -> those to sample from, of the same shape and dtype."""
+
+    def after(self, launch: Launch, sampled: Tensor) -> None:
+        """sampled [S] int32: the tokens drawn, on the device."""
 
 
 class RowSampling(Protocol):
@@ -205,7 +226,9 @@ class InputBatch(Protocol):
     def sampling(self) -> RowSampling: ...
     @property
     def columns(self) -> Mapping[str, Array]: ...
-    def apply(self, step: SchedulerOutput) -> None: ...
+    def apply(self, step: SchedulerOutput) -> None:
+        """Takes in a step: requests that start, tokens and blocks that came, rows that ended. Once a step,
+        before it is run."""
 
 
 class RunnerServices(Protocol):
@@ -218,15 +241,22 @@ class RunnerServices(Protocol):
     def reference(self) -> OpSet:
         """Core's ops and those that plugins bring, for the platform to put its kernels in."""
 
-    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model: ...
+    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
+        """Core's model of the checkpoint, over these ops, each attention layer bound to the first backend that
+        supports it. Raises ModelError for an architecture that core does not have."""
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole tensors of the checkpoint on the host, by their names in it."""
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The model's own configuration (config.json)."""
 
-    def input_batch(self, plan: CachePlan) -> InputBatch: ...
-    def features(self) -> Sequence[Feature]: ...
+    def input_batch(self, plan: CachePlan) -> InputBatch:
+        """Rows of requests as host arrays for this plan; apply() them every step."""
+
+    def features(self) -> Sequence[Feature]:
+        """Those that are on, in the order in which they are applied."""
+
     def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
         """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference
         sampler."""

@@ -7,7 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from tessera.config.environment import read_environment
-from tessera.platform import API_LEVELS, Manifest
+from tessera.platform import Manifest
+from tessera.plugins.api import Api
 from tessera.plugins.levels import levels_problem
 from tessera.plugins.loading import load_plugins
 from tessera.plugins.modules import Answer, Plugins
@@ -19,13 +20,14 @@ _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 @dataclass(frozen=True)
 class Discovered:
     """A platform as its plugin announces it, or a plugin that could not be asked (then `name` is its entry point's).
-    error: why it cannot be used."""
+    error: why it cannot be used. shims: facets that run through one, each with the levels."""
 
     name: str
     distribution: str
     version: str
     manifest: Manifest | None = None
     error: str | None = None
+    shims: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"'{self.name}' ({self.distribution} {self.version})"
@@ -38,31 +40,44 @@ def discover(plugins: Plugins | None = None) -> list[Discovered]:
         plugins = load_plugins(read_environment())
     found = [Discovered(p.name, p.distribution, p.version, error=p.error) for p in plugins if p.error is not None]
     for plugin in plugins.having("platforms"):
-        found += _manifests(plugins.ask(plugin, "platforms"))
+        found += _manifests(plugins.ask(plugin, "platforms"), plugins.api)
     return sorted(_without_duplicates(found), key=lambda one: (one.name, one.distribution))
 
 
-def _manifests(answer: Answer) -> list[Discovered]:
+def _manifests(answer: Answer, api: Api) -> list[Discovered]:
     plugin = answer.plugin
     nameless = Discovered(plugin.name, plugin.distribution, plugin.version)
     if answer.error is not None:
         return [replace(nameless, error=answer.error)]
     if not isinstance(answer.value, list | tuple) or not all(isinstance(one, Manifest) for one in answer.value):
-        return [replace(nameless, error="its hook platforms must return a list of tessera.platform.Manifest")]
-    return [
-        Discovered(str(one.name)[:80], plugin.distribution, plugin.version, manifest=one, error=_problem(one))
-        for one in answer.value
-    ]
+        return [
+            replace(
+                nameless, error="its hook platforms must return a list of tessera.platform.Manifest; correct the plugin"
+            )
+        ]
+    return [_announced(nameless, one, api) for one in answer.value]
+
+
+def _announced(plugin: Discovered, manifest: Manifest, api: Api) -> Discovered:
+    plugin = replace(plugin, name=str(manifest.name)[:80], manifest=manifest)
+    problem = levels_problem(manifest.levels, api)
+    if problem is not None:
+        return replace(plugin, error=problem)
+    adapt = api.manifests.get(manifest.levels.get("platform", api.levels["platform"]))
+    if adapt is not None:
+        manifest = adapt(manifest)
+    shims = tuple(f"{facet} {api.levels[facet] - 1} as {api.levels[facet]}" for facet in api.behind(manifest.levels))
+    return replace(plugin, manifest=manifest, error=_problem(manifest), shims=shims)
 
 
 def _problem(manifest: Manifest) -> str | None:
     if _NAME.fullmatch(str(manifest.name)) is None:
-        return "its name must be lower-case letters and digits, with single - . or _ between"
+        return "its name must be lower-case letters and digits, with single - . or _ between; correct the plugin"
     for field, path in (("probe", manifest.probe), ("platform", manifest.platform)):
         problem = path_problem(path)
         if problem is not None:
             return f"{field} of its manifest: {problem}"
-    return levels_problem(manifest.levels, API_LEVELS)
+    return None
 
 
 def _without_duplicates(found: list[Discovered]) -> list[Discovered]:

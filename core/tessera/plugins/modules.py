@@ -12,12 +12,12 @@ import pluggy
 
 from tessera._version import __version__
 from tessera.errors import TesseraError
-from tessera.hookspecs import PROJECT, REMOVED_HOOKS, Hooks
+from tessera.hookspecs import PROJECT, Hooks
 from tessera.plugins import builtin
+from tessera.plugins.api import API, Api
+from tessera.plugins.requirements import CORE
+from tessera.plugins.shims import adapted_module
 from tessera.plugins.torch_guard import without_torch
-
-CORE = "tessera-llm"
-"""The distribution of core, which owns the built-in plugin."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,11 @@ class Answer:
 
 
 class Plugins:
-    """The plugins of one process. Core's own come first, then the others in the order they were loaded."""
+    """The plugins of one process. Core's own come first, then the others in the order they were loaded. api: what core
+    promises them."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: Api = API) -> None:
+        self.api = api
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(Hooks)
         self._plugins: list[Plugin] = []
@@ -61,6 +63,8 @@ class Plugins:
     def add(self, plugin: Plugin) -> None:
         """Registers a plugin; one that does not keep to the hooks is kept with its error."""
         if plugin.module is not None:
+            plugin = replace(plugin, module=adapted_module(plugin.module, self.api.hooks))
+            assert plugin.module is not None
             problem = self._register(plugin.module)
             if problem is not None:
                 plugin = replace(plugin, module=None, error=problem)
@@ -91,7 +95,7 @@ class Plugins:
     def _register(self, module: ModuleType) -> str | None:
         """Why its hooks cannot be used, or None."""
         if self._manager.is_registered(module):
-            return f"{module.__name__} is registered already, by another entry point"
+            return f"{module.__name__} is registered already, by another entry point; remove one of the two"
         try:
             self._manager.register(module)
         except pluggy.PluginValidationError as error:
@@ -104,7 +108,7 @@ class Plugins:
         if unknown is None and callers:
             return None
         self._manager.unregister(module)
-        return no_such_hook(unknown) if unknown is not None else _NO_HOOKS.format(name=module.__name__)
+        return no_such_hook(unknown, self.api) if unknown is not None else _NO_HOOKS.format(name=module.__name__)
 
 
 _NO_HOOKS = "{name} has no hooks; mark its functions with tessera.platform.hookimpl"
@@ -118,9 +122,9 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def no_such_hook(name: str) -> str:
-    if name in REMOVED_HOOKS:
-        return f"its hook '{name}' no longer exists; {REMOVED_HOOKS[name]} replaced it"
+def no_such_hook(name: str, api: Api = API) -> str:
+    if name in api.removed_hooks:
+        return f"its hook '{name}' no longer exists; {api.removed_hooks[name]} replaced it"
     hooks = [hook for hook in vars(Hooks) if not hook.startswith("_")]
     near = get_close_matches(name, hooks, n=1)
     hint = f"did it mean {near[0]}?" if near else f"there is {', '.join(hooks)}"
@@ -128,7 +132,7 @@ def no_such_hook(name: str) -> str:
 
 
 def torch_problem(who: str, attempts: list[str]) -> str:
-    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path"
+    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path; import it there"
 
 
 def _one_line(error: BaseException) -> str:

@@ -30,10 +30,12 @@ def load_path(path: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise PlatformError(f"{path}: there is no module {error.name}.") from error
+            raise PlatformError(
+                f"{path}: there is no module {error.name}; correct the path, or install what has it."
+            ) from error
         raise
     for part in name.split("."):
         if not hasattr(found, part):
-            raise PlatformError(f"{path}: {module_name} has no {name}.")
+            raise PlatformError(f"{path}: {module_name} has no {name}; correct the path.")
         found = getattr(found, part)
     return found

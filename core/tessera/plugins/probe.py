@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import msgspec
 
 from tessera.errors import PlatformError
 from tessera.platform import DeviceInfo, Manifest, Probe
+from tessera.plugins.children import end
 
 PROBE_SECONDS = 10.0
 MAX_SCORE = 100
@@ -39,7 +39,7 @@ def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
     except subprocess.TimeoutExpired as error:
         raise PlatformError(f"its probe {manifest.probe} gave no answer within {timeout:g} s") from error
     finally:
-        _end(child)
+        end(child)
     if child.returncode != 0:
         raise PlatformError(f"its probe {manifest.probe} ended with {_ending(child.returncode)}{_last_line(log)}")
     try:
@@ -53,19 +53,6 @@ def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
             f"its probe {manifest.probe} gave the score {answer.score}, which is not from 0 to {MAX_SCORE}"
         )
     return Probe(answer.score, answer.reason, answer.devices)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends the child and whatever it started; they are a process group of their own."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        child.wait()
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
 
 
 def _ending(code: int) -> str:

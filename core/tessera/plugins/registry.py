@@ -45,7 +45,7 @@ class Table:
     def add(self, name: str, path: str, *, level: int) -> None:
         """level: the API level of the kind that it was written for. Raises PlatformError for a wrong level or path, or
         a taken name."""
-        problem = level_problem(self.kind, level, self.level) or path_problem(path)
+        problem = level_problem(self.kind, level, (self.level,)) or path_problem(path)
         if problem is not None:
             raise PlatformError(f"{self.kind} '{name}' of {self.owner}: {problem}.")
         self.take(Entry(name, path, self.owner))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from tessera.config.environment import read_environment
 from tessera.errors import PlatformError
 from tessera.platform import Manifest, Probe
 from tessera.plugins.discovery import Discovered, discover
+from tessera.plugins.loading import load_plugins
 from tessera.plugins.probe import PROBE_SECONDS, probe
 
 MAX_PROBES = 8
@@ -33,19 +35,30 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selected:
-    """The chosen platform. platform: dotted path of its class. reason: the probe's."""
+    """The chosen platform. platform: dotted path of its class. levels: of each facet and op group that it was written
+    for, which load_platform() needs."""
 
     name: str
     platform: str
     distribution: str
     version: str
     probe: Probe
+    levels: Mapping[str, int]
 
 
 def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
     """The platform of that name, else the best. Only what the choice needs is probed. Raises PlatformError."""
-    found = discover()
-    return choose(ask(found, timeout)) if name is None else usable(_ask(named(name, found), timeout))
+    plugins = load_plugins(read_environment())
+    found = discover(plugins)
+    if name is None and found:
+        return choose(ask(found, timeout))
+    kept_out = [f"{plugin.name} ({plugin.left_out})" for plugin in plugins if plugin.left_out is not None]
+    try:
+        return choose([]) if name is None else usable(_ask(named(name, found), timeout))
+    except PlatformError as error:
+        if not kept_out or any(one.name == name for one in found):
+            raise
+        raise PlatformError(f"{error.message} Plugins that are left out: {', '.join(kept_out)}.") from None
 
 
 def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
@@ -96,7 +109,8 @@ def selected(candidate: Candidate) -> Selected:
     found, answer = candidate.found, candidate.probe
     assert found.manifest is not None
     assert answer is not None
-    return Selected(found.name, found.manifest.platform, found.distribution, found.version, answer)
+    manifest = found.manifest
+    return Selected(found.name, manifest.platform, found.distribution, found.version, answer, manifest.levels)
 
 
 def named(name: str, found: Sequence[Discovered]) -> Discovered:

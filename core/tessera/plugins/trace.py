@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera.log import TEXT, set_up_logging
 from tessera.platform import Manifest
+from tessera.plugins.api import API, Api
 from tessera.plugins.modules import Answer, Plugin, Plugins
 from tessera.plugins.registry import Registry
 
@@ -19,11 +20,11 @@ SHOWN = 8
 class TracedPlugins(Plugins):
     """Its lines are written whatever the level of the log; a process without a log gets one."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: Api = API) -> None:
         if not logging.getLogger().handlers:
             set_up_logging(logging.WARNING, TEXT)
         log.setLevel(logging.INFO)
-        super().__init__()
+        super().__init__(api)
 
     def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
         given: list[str] = []

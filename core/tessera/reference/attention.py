@@ -75,10 +75,12 @@ class ReferenceAttention(AttentionBackend):
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
+        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+            return f"no attention over {spec.kind}"
+        return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(16, 1), host_lengths="none", capture="any")
+        return CacheConstraints(block_sizes=(16, 1), host_lengths="none", capture="any", features=frozenset({"lse"}))
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, Paged)

@@ -1,4 +1,4 @@
-"""The default communicator: torch.distributed."""
+"""The default communicator: torch.distributed, on the device where it has a backend for it, else through the host."""
 
 from __future__ import annotations
 
@@ -10,28 +10,43 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tessera.platform.collectives import Communicator
+from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.platform import Device, Platform, WorkerSpec
+
+HOST = "gloo"
+
+
+def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
+    """The group of all workers, seen from one of them: the platform's own, else core's. rendezvous: a URL where they
+    meet; unused where there is one."""
+    if spec.world_size == 1:
+        return Alone()
+    return platform.communicator(spec, rendezvous) or _torchs(rendezvous, spec, device)
+
+
+def _torchs(rendezvous: str, spec: WorkerSpec, device: Device) -> TorchCommunicator:
+    """The host's groups use gloo, a device's its own default where it has one."""
+    own = dist.Backend.default_device_backend_map.get(device.target.type)
+    rank, size = spec.rank, spec.world_size
+    dist.init_process_group(
+        own or HOST, init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(minutes=5)
+    )
+    world = dist.group.WORLD
+    if own is None:
+        return StagedCommunicator(world, rank, size, world, device)
+    return TorchCommunicator(world, rank, size, world if own == HOST else dist.new_group(backend=HOST))
 
 
 class TorchCommunicator(Communicator):
-    """A process group; rendezvous: a URL that torch.distributed knows. The host's groups use gloo, a device's its own
-    default."""
+    """A process group whose backend takes the device's tensors. host: one of the same ranks over gloo."""
 
     def __init__(self, group: Any, rank: int, size: int, host: Any) -> None:
         self.group, self.rank, self.size, self.host = group, rank, size, host
 
-    @classmethod
-    def join(cls, rendezvous: str, rank: int, size: int, device: torch.device) -> TorchCommunicator:
-        backend = dist.get_default_backend_for_device(device)
-        dist.init_process_group(
-            backend, init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(minutes=5)
-        )
-        host = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
-        return cls(dist.group.WORLD, rank, size, host)
-
     def all_reduce(self, x: Tensor) -> Tensor:
-        dist.all_reduce(x, group=self.group)
-        return x
+        dense = x.contiguous()  # gloo takes the rows of another for one after the other, and writes so
+        dist.all_reduce(dense, group=self.group)
+        return dense
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         parts = [torch.empty_like(x) for _ in range(self.size)]
@@ -39,12 +54,13 @@ class TorchCommunicator(Communicator):
         return torch.cat(parts, dim=dim)
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        dist.broadcast(x, dist.get_global_rank(self.group, source), group=self.group)
-        return x
+        dense = x.contiguous()
+        dist.broadcast(dense, dist.get_global_rank(self.group, source), group=self.group)
+        return x if dense is x else x.copy_(dense)
 
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> TorchCommunicator:
         group = dist.new_group([dist.get_global_rank(self.group, rank) for rank in ranks], group_desc=role)
-        host = dist.new_group(list(ranks), backend="gloo")
+        host = dist.new_group(list(ranks), backend=HOST)
         return TorchCommunicator(group, list(ranks).index(self.rank), len(ranks), host)
 
     def agree(self, values: Sequence[int]) -> Sequence[int]:
@@ -54,3 +70,30 @@ class TorchCommunicator(Communicator):
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+class StagedCommunicator(TorchCommunicator):
+    """Of a device for which torch.distributed has no backend: its tensors go through the host's memory, so a chip whose
+    collectives are still to be written serves on several devices all the same."""
+
+    def __init__(self, group: Any, rank: int, size: int, host: Any, device: Device) -> None:
+        super().__init__(group, rank, size, host)
+        self.device = device
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x.copy_(super().all_reduce(self._staged(x)))
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        return super().all_gather(self._staged(x), dim).to(x.device)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        return x.copy_(super().broadcast(self._staged(x), source))
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> StagedCommunicator:
+        group = super().new_group(ranks, role, options)
+        return StagedCommunicator(group.group, group.rank, group.size, group.host, self.device)
+
+    def _staged(self, x: Tensor) -> Tensor:
+        copy = x.to("cpu", non_blocking=True)
+        self.device.synchronize()
+        return copy

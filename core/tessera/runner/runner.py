@@ -28,6 +28,7 @@ from tessera.platform.runner import (
     ModelRunner,
     Progress,
 )
+from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.request import TensorRef
@@ -61,14 +62,17 @@ class CoreRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
-        self.model = services.build_model(platform.ops(services.reference()), backends)
+        ops = platform.ops(services.reference())
+        self.model = services.build_model(ops, backends)
         assert services.build is not None
         self.build = services.build
         services.fill_defaults(platform, self.model.facts)
         with self.device.arena("weights") as arena:
             fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
-        self.graphs: GraphRunner = platform.graph_runner(self.device) or Eager()
+        self.graphs, uncaptured = self._graph_runner()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
+        kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
+        check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
         bounded: Sequence[LaunchKey] = self.shapes.keys()
         self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
@@ -76,7 +80,7 @@ class CoreRunner(ModelRunner):
         bind_ahead(self.model, self.build.ops)
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
-            self.model.facts,
+            replace(self.model.facts, notes=(*self.model.facts.notes, *uncaptured)),
             tuple(self._needs()),
             arena.nbytes,
             left,
@@ -87,6 +91,14 @@ class CoreRunner(ModelRunner):
             columns=tuple(column.name for feature in self.features for column in feature.columns()),
             choices=explain(self.build),
         )
+
+    def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
+        """The platform's, and why it is not used where it is not."""
+        own = self.platform.graph_runner(self.device)
+        apart = [name for name, group in self.services.groups.items() if not group.capturable]
+        if own is None or not apart:
+            return own or Eager(), ()
+        return Eager(), (f"launches are not captured, since the collectives of the group {', '.join(apart)} cannot be",)
 
     def _needs(self) -> list[CacheNeeds]:
         needs = []

@@ -112,7 +112,7 @@ class Services:
         if self.config.no_fallback:
             raise PlatformError(
                 "op 'sample' would run on the reference (this platform's own runner asks for it), "
-                "which --no-fallback forbids."
+                "which --no-fallback forbids; leave the flag out."
             )
         editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
         if asks := editor.asks(rows):

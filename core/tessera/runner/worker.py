@@ -7,10 +7,11 @@ from typing import Any
 
 from tessera.config import EngineConfig
 from tessera.layers.build import TENSOR_GROUP
-from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.collectives import Communicator
 from tessera.platform.platform import Future, Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
-from tessera.runner.collectives import TorchCommunicator
+from tessera.plugins.contract import check_members
+from tessera.runner.collectives import join
 from tessera.runner.memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
@@ -33,18 +34,13 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: self._group(device.target)}
+        self.groups = {TENSOR_GROUP: join(platform, self.spec, self.rendezvous, device)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = platform.runner(services) or CoreRunner(services, platform, report)
+        check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
-
-    def _group(self, target: Any) -> Communicator:
-        if self.spec.world_size == 1:
-            return Alone()
-        own = self.platform.communicator(self.spec, self.rendezvous)
-        return own or TorchCommunicator.join(self.rendezvous, self.spec.rank, self.spec.world_size, target)
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)

@@ -16,7 +16,7 @@ Rows = tuple[tuple[int, int], ...]
 class AttentionCase:
     """rows: tokens to compute and tokens in the cache after, decoding ones first. stride: tokens between the starts of
     rows, so that padding lies between them; 0: one after the other. padding: rows, and tokens, at the end. shared:
-    blocks of their past that all rows have in common."""
+    blocks of their past that all rows have in common. kv_dtype: of the cache; "": as dtype."""
 
     rows: Rows
     block_size: int = 16
@@ -29,11 +29,17 @@ class AttentionCase:
     padding: int = 0
     shared: int = 0
     dtype: str = "float32"
+    kv_dtype: str = ""
+
+    @property
+    def kept(self) -> str:
+        """The dtype that keys and values are kept in."""
+        return self.kv_dtype or self.dtype
 
     def spec(self) -> LayerSpec:
-        cache = Paged(self.kv_heads, self.head_dim, self.dtype)
+        cache = Paged(self.kv_heads, self.head_dim, self.kept)
         if self.window is not None:
-            cache = Window(self.kv_heads, self.head_dim, self.dtype, window=self.window)
+            cache = Window(self.kv_heads, self.head_dim, self.kept, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
             window=self.window, softcap=self.softcap,

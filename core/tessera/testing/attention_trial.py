@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,30 +11,30 @@ import torch
 from torch import Tensor
 
 from tessera.platform.attention import AttentionBackend, AttentionLayer
-from tessera.platform.launch import Launch, LaunchKey
+from tessera.platform.launch import Launch, LaunchKey, LaunchShape
 from tessera.platform.ops import BoundOps
 from tessera.reference import REFERENCE
 from tessera.reference.dtypes import torch_dtype
 from tessera.testing.attention_cases import AttentionCase
+from tessera.testing.attention_steps import Grant, Shaping
 from tessera.testing.reference import host_device
 
 SPARE = 3  # blocks that nobody has, the null block among them
 _LOOSE = 5  # tokens by which a bound of a length is over it
 
-Grant = tuple[int, int, int]
-"""Tokens to compute, tokens in the cache after, row."""
-
 
 @dataclass
 class AttentionTrial:
     """A backend's layer over a cache of its own layout, on the device of `ops`. The rows' pasts are written through the
-    layer itself. Results are on the host."""
+    layer itself. shaping: how the platform cuts and pads launches; None: one of exactly its shape. Results are on the
+    host."""
 
     backend: AttentionBackend
     case: AttentionCase
     seed: int = 0
     index_dtype: str = "int32"
     ops: BoundOps = field(default_factory=lambda: BoundOps(REFERENCE, host_device()))
+    shaping: Shaping | None = None
     caches: list[Sequence[Tensor]] = field(init=False)
     tables: list[list[int]] = field(init=False)
 
@@ -46,7 +46,9 @@ class AttentionTrial:
         def heads(tokens: int, number: int) -> Tensor:
             return torch.randn(tokens, number, case.head_dim, generator=random).to(torch_dtype(case.dtype))
 
-        self.keys, self.values = ([heads(length, case.kv_heads) for _, length in case.rows] for _ in range(2))
+        self.keys, self.values = (
+            [self._kept(heads(length, case.kv_heads)) for _, length in case.rows] for _ in range(2)
+        )
         for rows in (self.keys, self.values):
             for row in rows[1:]:
                 row[:past] = rows[0][:past]
@@ -70,6 +72,10 @@ class AttentionTrial:
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
 
+    def _kept(self, rows: Tensor) -> Tensor:
+        """Rounded as the cache will have them."""
+        return rows.to(torch_dtype(self.case.kept)).to(rows.dtype)
+
     @property
     def target(self) -> Any:
         return self.ops.device.target
@@ -79,19 +85,54 @@ class AttentionTrial:
         shared = self.case.shared * self.case.block_size
         past = [length - tokens for tokens, length in self.case.rows]
         known = [(tokens - (shared if row else 0), tokens, row) for row, tokens in enumerate(past)]
-        known = [grant for grant in known if grant[0]]
+        known = [grant for grant in known if grant[0] > 0]
         if known:
             self._write(known)
         self._write(self.grants)
         return self.attended()
 
-    def attended(self, out: Tensor | None = None) -> list[Tensor]:
-        """By row: the queries over what the cache holds. out: where the result goes."""
-        launch, starts = self.launch(self.grants)
-        mixed = self.layer.attend(self.laid(launch, starts, self.queries), self.caches, launch.plans[0], out)
-        assert out is None or mixed is out, "the result is not what was given as out"
-        mixed = mixed.cpu()
-        return [mixed[start : start + tokens] for start, (tokens, _) in zip(starts, self.case.rows, strict=True)]
+    def attended(self, *, into_nan: bool = False) -> list[Tensor]:
+        """By row: the queries over what the cache holds. into_nan: the result goes where NaN was."""
+
+        def attend(q: Tensor, launch: Launch) -> Tensor:
+            out = torch.full_like(q, torch.nan) if into_nan else None
+            mixed: Tensor = self.layer.attend(q, self.caches, launch.plans[0], out)
+            assert out is None or mixed is out, "the result is not what was given as out"
+            return mixed
+
+        return self.by_row(self.queries, attend)
+
+    def sums(self) -> list[Tensor]:
+        """By row [tokens, H]: the log of the sum of exponents, as attend gives it beside its result."""
+
+        def attend(q: Tensor, launch: Launch) -> Tensor:
+            mixed = self.layer.attend(q, self.caches, launch.plans[0], lse=True)
+            return mixed[1]
+
+        return self.by_row(self.queries, attend)
+
+    def by_row(self, rows: list[Tensor], call: Callable[[Tensor, Launch], Tensor]) -> list[Tensor]:
+        """Something of each of a row's tokens through all launches, by row again, on the host. call: [T, ...] of a
+        launch to [T, ...]."""
+        found: list[list[Tensor]] = [[] for _ in rows]
+        for grants, launch, starts in self.launches(self.grants):
+            parts = []
+            for tokens, length, row in grants:
+                computed, whole = self.case.rows[row]
+                first = length - tokens - (whole - computed)
+                parts.append(rows[row][first : first + tokens])
+            result = call(self.laid(launch, starts, parts), launch).cpu()
+            for start, (tokens, _, row) in zip(starts, grants, strict=True):
+                found[row].append(result[start : start + tokens])
+        return [torch.cat(parts) for parts in found]
+
+    def launches(self, grants: list[Grant]) -> Iterator[tuple[list[Grant], Launch, list[int]]]:
+        """Those that compute these grants: what each holds, and where each row's tokens start in it."""
+        if self.shaping is None:
+            yield (grants, *self.launch(grants))
+            return
+        for held, shape in self.shaping.launches(grants, self.case.block_size):
+            yield (held, *self.launch(held, shape))
 
     @property
     def grants(self) -> list[Grant]:
@@ -99,29 +140,45 @@ class AttentionTrial:
 
     def expected(self) -> list[Tensor]:
         """The definition, in float64, a query at a time."""
-        case, results = self.case, []
-        for q, k, v in zip(self.queries, self.keys, self.values, strict=True):
-            keys, values = (x.double().repeat_interleave(case.heads // case.kv_heads, 1) for x in (k, v))
-            result = torch.empty(q.shape, dtype=torch.float64)
-            for i, query in enumerate(q.double()):
-                end = len(k) - len(q) + i + 1
-                seen = slice(0 if case.window is None else max(0, end - case.window), end)
-                scores = torch.einsum("khd,hd->hk", keys[seen], query) * case.head_dim**-0.5
-                if case.softcap is not None:
-                    scores = torch.tanh(scores / case.softcap) * case.softcap
-                result[i] = torch.einsum("hk,khd->hd", torch.softmax(scores, -1), values[seen])
-            results.append(result)
-        return results
+        group = self.case.heads // self.case.kv_heads
+        return [
+            torch.stack(
+                [
+                    torch.einsum("hk,khd->hd", torch.softmax(scores, -1), values[seen])
+                    for scores, seen in self._scored(row)
+                ]
+            )
+            for row, values in enumerate(every.double().repeat_interleave(group, 1) for every in self.values)
+        ]
+
+    def expected_sums(self) -> list[Tensor]:
+        """The definition of sums(), in float64."""
+        return [
+            torch.stack([torch.logsumexp(scores, -1) for scores, _ in self._scored(row)])
+            for row in range(len(self.queries))
+        ]
+
+    def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
+        """Of each query, its scores [H, keys seen], and which keys these are."""
+        case, q = self.case, self.queries[row].double()
+        keys = self.keys[row].double().repeat_interleave(case.heads // case.kv_heads, 1)
+        for i, query in enumerate(q):
+            end = len(keys) - len(q) + i + 1
+            seen = slice(0 if case.window is None else max(0, end - case.window), end)
+            scores = torch.einsum("khd,hd->hk", keys[seen], query) * case.head_dim**-0.5
+            if case.softcap is not None:
+                scores = torch.tanh(scores / case.softcap) * case.softcap
+            yield scores, seen
 
     def _write(self, grants: list[Grant]) -> None:
         """Keys and values of grants into their blocks."""
-        launch, starts = self.launch(grants)
-        ends = [(length - tokens, length, row) for tokens, length, row in grants]
-        k, v = (
-            self.laid(launch, starts, [every[row][first:last] for first, last, row in ends])
-            for every in (self.keys, self.values)
-        )
-        self.layer.write(k, v, self.caches, launch.plans[0])
+        for held, launch, starts in self.launches(grants):
+            ends = [(length - tokens, length, row) for tokens, length, row in held]
+            k, v = (
+                self.laid(launch, starts, [every[row][first:last] for first, last, row in ends])
+                for every in (self.keys, self.values)
+            )
+            self.layer.write(k, v, self.caches, launch.plans[0])
 
     def laid(self, launch: Launch, starts: list[int], parts: list[Tensor]) -> Tensor:
         """Rows' tensors where the launch has them, NaN in between."""
@@ -130,15 +187,14 @@ class AttentionTrial:
             whole[start : start + len(part)] = part
         return whole.to(self.target)
 
-    def launch(self, grants: list[Grant]) -> tuple[Launch, list[int]]:
+    def launch(self, grants: list[Grant], shape: LaunchShape | None = None) -> tuple[Launch, list[int]]:
         """Of grants, with its plan, and where each row's tokens start in it. Lengths on the host are as exact as the
-        backend asks."""
-        case, padding = self.case, self.case.padding
+        backend asks. shape: as the platform pads it; None: as the case does."""
+        case = self.case
         lengths = [tokens for tokens, _, _ in grants]
-        stride = case.stride if case.stride >= max(lengths) else 0
+        key, stride = self._shape(grants) if shape is None else (shape.key, shape.stride)
         starts = [stride * i if stride else sum(lengths[:i]) for i in range(len(grants))]
-        rows, tokens = len(grants) + padding, (stride * len(grants) if stride else sum(lengths)) + padding
-        width, columns = max(lengths), max(len(self.tables[row]) for *_, row in grants) + 1
+        rows, tokens, columns = key.rows, key.tokens, key.blocks
         table = np.zeros((rows, columns), self.index_dtype)
         slots = np.zeros(tokens, self.index_dtype)
         positions = np.zeros(tokens, np.int32)
@@ -160,7 +216,7 @@ class AttentionTrial:
             return torch.from_numpy(values).to(self.target)
 
         launch = Launch(
-            key=LaunchKey("mixed", rows, width, columns, tokens),
+            key=key,
             num_rows=len(grants),
             num_tokens=sum(lengths),
             rows=tensor(np.arange(rows)),
@@ -180,3 +236,12 @@ class AttentionTrial:
         )
         launch.plans = [self.backend.plan(launch, 0, None)]
         return launch, starts
+
+    def _shape(self, grants: list[Grant]) -> tuple[LaunchKey, int]:
+        """The key of one launch of these grants, and its stride."""
+        case, padding = self.case, self.case.padding
+        lengths = [tokens for tokens, _, _ in grants]
+        stride = case.stride if case.stride >= max(lengths) else 0
+        tokens = (stride * len(grants) if stride else sum(lengths)) + padding
+        columns = max(len(self.tables[row]) for *_, row in grants) + 1
+        return LaunchKey("mixed", len(grants) + padding, max(lengths), columns, tokens), stride

@@ -4,6 +4,7 @@ captured step."""
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ _READING_OPS = (
     "aten.repeat_interleave.Tensor",
 )
 _INDEXING_OPS = ("aten.index.Tensor", "aten.index_put", "aten.index_put_", "aten._index_put_impl_")
+_COPIES = ("aten._to_copy", "aten.copy_")
 _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__")
 
 
@@ -58,20 +60,29 @@ class HostReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = _name(func)
-        if name in _READING_OPS or (name in _INDEXING_OPS and _by_mask(args[1])):
+        to_host = name in _COPIES and _leaves_the_device(args, kwargs or {})
+        if to_host or name in _READING_OPS or (name in _INDEXING_OPS and _by_mask(args[1])):
             self._note(name)
         return func(*args, **(kwargs or {}))
 
+    def explicit(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call whose reads are meant, as Device.to_host."""
+
+        def meant(*args: Any, **kwargs: Any) -> Any:
+            outer, self._inside = self._inside, True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._inside = outer
+
+        return meant
+
     def _reading(self, name: str) -> Any:
-        original = getattr(torch.Tensor, name)
+        original = self.explicit(getattr(torch.Tensor, name))  # what it does to read is not another read
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._note(name)
-            outer, self._inside = self._inside, True  # what it does to read is not another read
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                self._inside = outer
+            return original(tensor, *args, **kwargs)
 
         return method
 
@@ -79,7 +90,7 @@ class HostReads(TorchDispatchMode):
         if self._inside:
             return
         frames = [frame for frame in traceback.extract_stack() if not _between(frame.filename)]
-        self.found.append(f"{what} at {frames[-1].filename}:{frames[-1].lineno}")
+        self.found.append(f"{what} in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}")
 
 
 @cache
@@ -90,6 +101,14 @@ def _name(func: Any) -> str:
 def _by_mask(indices: Any) -> bool:
     """A mask as an index: how many elements it has set must be known."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _leaves_the_device(args: Any, kwargs: Any) -> bool:
+    """Of a copy: from a device to the host."""
+    if len(args) > 1 and isinstance(args[1], torch.Tensor):
+        return args[0].device.type == "cpu" != args[1].device.type
+    target = kwargs.get("device")
+    return target is not None and torch.device(target).type == "cpu" != args[0].device.type
 
 
 def _between(filename: str) -> bool:

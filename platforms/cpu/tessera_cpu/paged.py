@@ -53,8 +53,8 @@ class PagedAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "attention" or not isinstance(spec.cache, Paged):
             return f"no attention over {spec.kind}"
-        if spec.dtype != "bfloat16" or spec.cache.dtype != "bfloat16":
-            return f"no kernels for {spec.cache.dtype}"
+        if {spec.dtype, spec.cache.dtype} != {"bfloat16"}:
+            return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
         if spec.head_dim % TOKENS or spec.head_dim > WIDEST:
             return f"heads of {spec.head_dim}, not a multiple of {TOKENS} up to {WIDEST}"
         norms = {(norm.eps, norm.offset) for norm in (spec.q_norm, spec.k_norm) if norm is not None}

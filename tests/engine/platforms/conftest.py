@@ -32,8 +32,12 @@ def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_family("mixtral", tmp_path_factory.mktemp("models"))
 
 
+IN_PROCESS = [(name, depth) for name in ("cpu", "reference", "strict", "strict-separate") for depth in (1, 2)]
+FAKECHIP = [("fakechip", 2), ("fakechip-static", 2)]
+
+
 @pytest.fixture(
-    params=[(name, depth) for name in ("cpu", "reference", "strict", "strict-separate") for depth in (1, 2)],
+    params=[*IN_PROCESS, *(pytest.param(place, marks=pytest.mark.compiler) for place in FAKECHIP)],
     ids=lambda at: f"{at[0]}-depth{at[1]}",
 )
 def place(request: pytest.FixtureRequest) -> tuple[str, int]:

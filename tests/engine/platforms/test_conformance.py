@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from tessera.cli.program import run
-from tessera.testing.conformance import LEVELS, Case, Result, conformance_cases, reached
+from tessera.testing.conformance import (
+    LEVELS,
+    Case,
+    Result,
+    Target,
+    conformance_cases,
+    perf_cases,
+    reached,
+    tried,
+)
 from tessera.testing.conformance.case import PASSED
+from tests.platforms.generated import numpy_platform
 
 FAULTY = "tests.platforms.faulty:EpsOutside"
 CASES = [
@@ -18,6 +29,7 @@ CASES = [
     for platform in ("reference", "strict")
     for case in conformance_cases(platform)
 ]
+CHEAP_GOLD = ("native", "composites", "graphs")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -25,10 +37,66 @@ def test_it_conforms(case: Case) -> None:
     case.run()
 
 
+@pytest.mark.parametrize("kind", CHEAP_GOLD)
+def test_strict_has_what_gold_wants(kind: str) -> None:
+    verdicts = [case.run() for case in conformance_cases("strict", "gold") if case.id.startswith(f"{kind}/")]
+    assert "passed" in {verdict.status for verdict in verdicts}
+
+
+def test_gold_wants_native_linear_and_attention() -> None:
+    cases = {case.id: case for case in conformance_cases("reference", "gold")}
+    for what in ("linear", "attention"):
+        result = cases[f"native/{what}-bfloat16"].result()
+        assert result.status == "failed"
+        assert result.text.startswith(f"gold wants a native {what}, and in bfloat16 it is the reference: no ")
+    assert cases["graphs/replay"].run().text == "it captures no launches"
+
+
+def test_what_is_absent_is_no_failure() -> None:
+    numpy, reference = (
+        {case.id: case for case in conformance_cases(platform, "gold")}
+        for platform in ("tests.platforms.numpy_runner:NumpyPlatform", "reference")
+    )
+    for name in ("shapes/keys", "shapes/padding", "graphs/replay", "native"):
+        assert numpy[name].run().text == "it brings a runner of its own"
+    assert reference["shapes/keys"].run().text == "its shapes are exact"
+    assert reference["collectives"].run().text == "it has one device (--devices says otherwise)"
+    assert reference["reads"].run().text == "its device is not asynchronous"
+    assert reference["scheme"].run().text == "it claims no quantization scheme"
+
+
+def test_an_op_slower_than_the_reference_is_named_at_gold_alone() -> None:
+    slow = Target.named("tests.platforms.faulty:Slow")
+    judged, told = (
+        next(case for case in perf_cases(slow, judged=judged) if case.id == "perf/gate-float32")
+        for judged in (True, False)
+    )
+    result = tried(judged)
+    assert result.status == "failed"
+    assert re.match(r"gate in float32 at \d+ tokens takes \d+ us, the reference on this device \d+ us", result.text)
+    assert [timing.tokens for timing in result.timings] == [1, 16, 128]
+    assert min(timing.ratio for timing in result.timings) < 0.3
+    assert tried(told).status == "passed"
+
+
+def test_speeds_are_a_table_a_record_and_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["conformance", "--platform", "strict", "--perf", "--case", "perf/rms_norm-float32"]
+    assert run([*asked, "--json", str(tmp_path / "kit.json"), "--matrix", str(tmp_path / "matrix.md")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("rms_norm  float32")] == [
+        ["rms_norm", "float32", str(tokens)] for tokens in (1, 16, 128)
+    ]
+    (case,) = json.loads((tmp_path / "kit.json").read_text())["cases"]
+    assert [set(timing) for timing in case["timings"]] == [{"op", "dtype", "tokens", "native", "reference"}] * 3
+    matrix = (tmp_path / "matrix.md").read_text()
+    assert matrix.startswith("# strict\n")
+    assert re.search(r"\| `rms_norm` \| native, [\d.]+ / [\d.]+ / [\d.]+ times as fast \| native \| n/a \|", matrix)
+
+
 def test_what_is_not_claimed_falls_back_and_what_is_absent_does_not_count() -> None:
     reference, strict, numpy = (
         {case.id: case for case in conformance_cases(platform)}
-        for platform in ("reference", "strict", "tests.platforms.numpy_runner:NumpyPlatform")
+        for platform in ("reference", "strict", numpy_platform())
     )
     assert reference["op/linear"].run().status == "falls back"
     assert reference["attention"].run().status == "falls back"
@@ -73,8 +141,7 @@ def test_one_case_alone(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--level", "gold"], "--level gold is not built yet"),
-        (["--perf"], "--perf is not built yet"),
+        (["--devices", "0"], "0 is not in the range 1<=x<=64"),
         (["--case", "op/nothing"], "there is no case 'op/nothing'; ids begin with device, op, model, attention"),
     ],
 )

@@ -16,6 +16,7 @@ from tessera.engine.engine import Engine
 from tessera.engine.plan import Plan, plan, plan_here
 from tessera.errors import ModelError, PlatformError
 from tessera_cpu.linear import pack
+from tests.platforms.generated import numpy_platform
 from tests.platforms.tiny_models import FAMILIES, save_family
 
 ROOT = Path(__file__).parents[3]
@@ -124,7 +125,7 @@ def test_a_cache_without_room_is_said_with_the_rest(models: dict[str, Path]) -> 
 
 def test_what_cannot_be_planned_is_one_line(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="'numpy' brings its own model runner, which cannot tell beforehand"):
-        plan_here(config_of(models["llama"], "tests.platforms.numpy_runner:NumpyPlatform", dtype="float32"))
+        plan_here(config_of(models["llama"], numpy_platform(), dtype="float32"))
     (tmp_path / "config.json").write_text(json.dumps({**QWEN, "architectures": ["NobodyForCausalLM"]}))
     with pytest.raises((PlatformError, ModelError), match="NobodyForCausalLM"):
         plan_here(config_of(tmp_path))

@@ -64,7 +64,7 @@ def test_a_probe_that_hangs(site):
 def test_an_api_level_that_is_too_old(site):
     code, found = problems(site.install("good"), program=LEVEL_3)
     assert code == 5
-    assert "written for level 0 of platform, core supports 2 and 3; upgrade the plugin" in found[0]["text"]
+    assert "written for level 0 of platform, core supports 3; upgrade the plugin" in found[0]["text"]
 
 
 def test_a_tie(site):

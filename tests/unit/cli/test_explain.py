@@ -11,7 +11,8 @@ import sys
 from tessera.cli.explain import explained_platform
 from tessera.errors import TesseraError
 try:
-    print(*explained_platform(sys.argv[1] or None), sep="\\n")
+    path, levels, text = explained_platform(sys.argv[1] or None)
+    print(path, text, sep="\\n")
 except TesseraError as error:
     print("refused:", error)
 """

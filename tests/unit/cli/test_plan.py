@@ -55,7 +55,7 @@ def planned(monkeypatch):
         return answer
 
     monkeypatch.setattr("tessera.cli.plan.plan", plan)
-    monkeypatch.setattr("tessera.cli.plan._platforms", lambda _name: {"fast": "a:Fast", "small": "a:Small"})
+    monkeypatch.setattr("tessera.cli.plan._platforms", lambda _name: {"fast": ("a:Fast", {}), "small": ("a:Small", {})})
     return asked, answers
 
 

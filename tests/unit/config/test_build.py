@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -88,6 +89,7 @@ def test_the_bundled_demo_is_served_where_no_model_is_named(folder, monkeypatch)
 def test_a_platforms_name_goes_to_the_choice(folder, monkeypatch):
     class Chosen:
         platform = "chosen.module:Platform"
+        levels = MappingProxyType({"platform": 1})
 
     asked = []
 
@@ -97,7 +99,7 @@ def test_a_platforms_name_goes_to_the_choice(folder, monkeypatch):
 
     monkeypatch.setattr("tessera.plugins.select", select)
     assert build(folder(), platform=None).platform == Chosen.platform
-    assert build(folder("other"), platform="chip").platform == Chosen.platform
+    assert build(folder("other"), platform="chip").platform_levels == Chosen.levels
     assert asked == [None, "chip"]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import click
 import pytest
 
 from tessera.errors import ConfigError, ModelError, PlatformError
-from tessera.hookspecs import REMOVED_HOOKS
 from tessera.platform import hookimpl
-from tessera.plugins import Plugin, Plugins, modules
+from tessera.plugins import Plugin, Plugins
+from tessera.plugins.api import API
 from tessera.plugins.extensions import fill_registry, named_routes, plugin_commands
 
 
@@ -92,13 +93,13 @@ def test_an_unknown_name_gets_the_nearest_and_the_plugins_that_could_not_be_load
         registry.policies.resolve("zzz")
 
 
-def test_a_removed_hook_is_an_error_that_names_its_replacement(monkeypatch):
-    monkeypatch.setattr(modules, "REMOVED_HOOKS", {**REMOVED_HOOKS, "backends": "platforms"})
-
+def test_a_removed_hook_is_an_error_that_names_its_replacement():
     def backends():
         return []
 
-    (own,) = list(loaded(plugin("own", backends=backends)))[1:]
+    plugins = Plugins(replace(API, removed_hooks={"backends": "platforms"}))
+    plugins.add(plugin("own", backends=backends))
+    (own,) = list(plugins)[1:]
     assert own.error == "its hook 'backends' no longer exists; platforms replaced it"
 
 

@@ -7,11 +7,24 @@ from typing import Any
 
 import pytest
 
-KEYS = ["name", "distribution", "version", "api_levels", "score", "reason", "devices", "selected", "verdict", "error"]
-LEVEL = (
-    "import sys; from tessera.platform import API_LEVELS; API_LEVELS['platform'] = int(sys.argv.pop(1)); "
-    "from tessera.cli import main; main()"
-)
+KEYS = [
+    "name", "distribution", "version", "api_levels", "shims", "score", "reason", "devices", "selected", "verdict",
+    "error",
+]  # fmt: skip
+LEVELS = """
+from tessera.cli.platforms import describe, survey, table
+from tessera.plugins import Plugins, load_plugins
+from tessera.plugins.api import Api
+from tessera.platform import API_LEVELS
+for level in range(4):
+    shims = {("platform", level - 1): lambda platform: platform} if level > 1 else {}
+    api = Api({**API_LEVELS, "platform": level}, shims)
+    candidates, chosen, _ = survey(load_plugins(api=api))
+    (row,) = [describe(one, chosen) for one in candidates]
+    print(row["shims"], row["error"])
+    if row["shims"]:
+        print(table([row], explain=True))
+"""
 SELECT = """
 import sys
 from tessera.errors import TesseraError
@@ -43,6 +56,7 @@ def test_a_platform_as_it_should_be(site):
         "distribution": "tessera-fixture-good",
         "version": "1.0",
         "api_levels": {"platform": 0},
+        "shims": [],
         "score": 50,
         "reason": "two chips through reference ops",
         "devices": [{"name": "chip", "index": index, "memory": 2**34} for index in (0, 1)],
@@ -127,14 +141,14 @@ assert not lives()
 
 
 def test_api_levels_from_the_one_before_to_ones_own(site):
-    site.install("leveled")
-    errors = [rows(site, str(level), program=LEVEL)["leveled"]["error"] for level in range(4)]
-    assert errors == [
-        "it was written for level 1 of platform, core has 0; upgrade tessera-llm",
-        None,
-        None,
-        "it was written for level 1 of platform, core supports 2 and 3; upgrade the plugin",
+    lines = site.install("leveled").run(program=LEVELS).stdout.splitlines()
+    assert lines[:3] == [
+        "[] it was written for level 1 of platform, core has 0; upgrade tessera-llm",
+        "[] None",
+        "['platform 1 as 2'] None",
     ]
+    assert "chosen: the highest score; shim: platform 1 as 2" in lines[4]
+    assert lines[5:] == ["[] it was written for level 1 of platform, core supports 2 and 3; upgrade the plugin"]
 
 
 def test_a_name_that_two_distributions_claim_is_an_error_of_both(site):
@@ -170,5 +184,6 @@ for _ in range(2):
     print([plugin.error for plugin in load_plugins() if plugin.name == "torch_at_load"])
 """
     done = site.install("torch_at_load").run(program=program)
-    line = "['fixture_torch_at_load imports torch, which is only for what its manifest names by dotted path']\n"
+    said = "imports torch, which is only for what its manifest names by dotted path; import it there"
+    line = f"['fixture_torch_at_load {said}']\n"
     assert done.stdout == 2 * line

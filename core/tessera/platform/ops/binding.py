@@ -153,7 +153,8 @@ class BoundOps:
     def _reference(self, op: Op[Any], spec: Any, reason: str) -> HotCall:
         if self.no_fallback:
             raise PlatformError(
-                f"op '{op.name}' ({op_place(spec)}) would run on the reference ({reason}), which --no-fallback forbids."
+                f"op '{op.name}' ({op_place(spec)}) would run on the reference ({reason}), which --no-fallback "
+                "forbids; give it a kernel, or leave the flag out."
             )
         name = op.name
         self.referenced.add(name)

@@ -32,6 +32,8 @@ class ActivationSpec:
 
 @dataclass(frozen=True)
 class AddSpec:
+    """a + b, both [T, n] of `dtype`."""
+
     n: int
     dtype: str
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 HotCall = Callable[..., Any]
+"""What a step calls: (*tensors, out=None), in the order that docs/decisions/ops.md lists them."""
 Packed = Mapping[str, Tensor]
 """A weight as its kernel keeps it: prepare() makes it, the hot call takes it."""
 
@@ -49,6 +50,8 @@ class Kernel(ABC, Generic[S]):
         return None
 
     def workspace(self, spec: S, max_tokens: int) -> int:
+        """Bytes of scratch memory that a call of at most max_tokens tokens takes besides its results. Default: 0. Core
+        does not ask yet."""
         return 0
 
 
@@ -57,7 +60,9 @@ class TunedKernel(Kernel[S]):
     yet."""
 
     @abstractmethod
-    def tune(self, spec: S, shapes: Sequence[int], store: Mapping[str, bytes]) -> None: ...
+    def tune(self, spec: S, shapes: Sequence[int], store: Mapping[str, bytes]) -> None:
+        """Measures how it runs best. shapes: numbers of tokens T. store: what was measured, by name, to read
+        and to write."""
 
 
 class FunctionKernel(Kernel[Any]):

@@ -42,6 +42,8 @@ class Edits(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskLogitsSpec:
+    """Logits [S, vocab] of tokens whose bit is 0 become -inf, in place."""
+
     vocab: int
 
 
@@ -55,4 +57,6 @@ class EditLogitsSpec:
 
 @dataclass(frozen=True)
 class PenaliseSpec:
+    """Penalties over logits [S, vocab], in place."""
+
     vocab: int

@@ -10,6 +10,9 @@ from tessera.platform.ops.linear import LinearSpec
 
 @dataclass(frozen=True)
 class GatedMLPSpec:
+    """down(gate(gate_up(x))): gate_up makes [T, 2 n], the gate's half first, gate [T, n], down [T, hidden]. Sharded
+    over a group each rank has its part of n, and the result is its summand."""
+
     gate_up: LinearSpec
     gate: GateSpec
     down: LinearSpec
@@ -17,6 +20,8 @@ class GatedMLPSpec:
 
 @dataclass(frozen=True)
 class MLPSpec:
+    """down(activation(up(x))), sharded as GatedMLPSpec is."""
+
     up: LinearSpec
     activation: ActivationSpec
     down: LinearSpec

@@ -31,6 +31,9 @@ class ExpertsSpec:
 
 @dataclass(frozen=True)
 class MoESpec:
+    """router, route and experts in one: x [T, hidden] -> [T, hidden], the weighted sum over a token's experts that are
+    here."""
+
     router: LinearSpec
     route: RouteSpec
     experts: ExpertsSpec

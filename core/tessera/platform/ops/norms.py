@@ -76,5 +76,7 @@ class QKNormSpec:
 
 @dataclass(frozen=True)
 class NormLinearSpec:
+    """add_norm, then linear over its result: gives the product and the residual."""
+
     norm: AddNormSpec
     linear: LinearSpec

@@ -19,6 +19,8 @@ class Quantized(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantizeSpec:
+    """x [T, n] of `dtype` -> Quantized as `emit` says."""
+
     n: int
     dtype: str
     emit: ActSpec

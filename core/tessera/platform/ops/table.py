@@ -80,6 +80,7 @@ class OpSet:
         return op
 
     def names(self) -> list[str]:
+        """All ops, in the order of the fields, then the extra ones."""
         return [f.name for f in dataclasses.fields(self) if f.name != "extra"] + list(self.extra)
 
 
@@ -88,7 +89,7 @@ def replace(base: OpSet, **kernels: Kernel[Any] | HotCall) -> OpSet:
     fields: dict[str, Op[Any]] = {}
     extra = dict(base.extra)
     for name, kernel in kernels.items():
-        if name in REPLACED_OPS:
+        if name in REPLACED_OPS and name not in extra:
             raise PlatformError(f"op '{name}' no longer exists; {REPLACED_OPS[name]} replaced it.")
         op = dataclasses.replace(base[name], kernel=kernel if isinstance(kernel, Kernel) else FunctionKernel(kernel))
         (extra if name in extra else fields)[name] = op

@@ -19,6 +19,7 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.target import Target
 
 _TRIED = 64  # tokens of the largest block size for whose sake a case is made longer
+_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")  # dtypes of caches that another dtype computes over
 _CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the first are tried with
 
 
@@ -39,6 +40,17 @@ def backend_cases(target: Target) -> Iterator[Case]:
                         "attention",
                         partial(_check, target, backend, name, dtype),
                     )
+            yield Case(
+                f"attention/{backend.name}/lse-{dtype}", "silver", "attention", partial(_sums, target, backend, dtype)
+            )
+            for kept in _KEPT:
+                if kept != dtype:
+                    yield Case(
+                        f"attention/{backend.name}/{dtype}-over-{kept}",
+                        "silver",
+                        "attention",
+                        partial(_check, target, backend, "mixed-plain", dtype, kept),
+                    )
 
 
 def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
@@ -53,36 +65,52 @@ def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
 
 
 def trial(target: Target, backend: AttentionBackend, case: AttentionCase) -> AttentionTrial:
-    """On the platform's device, with its ops and its dtype of indices."""
-    return AttentionTrial(backend, case, index_dtype=target.platform.capabilities.index_dtype, ops=target.bound())
+    """On the platform's device, with its ops, its dtype of indices and its shapes of launches."""
+    longest = max(length for _, length in case.rows)
+    shaping = target.shaping(case.spec(), longest + case.block_size)
+    if shaping is not None:
+        case = replace(case, rows=shaping.allowed(case.rows))
+    index_dtype = target.platform.capabilities.index_dtype
+    return AttentionTrial(backend, case, index_dtype=index_dtype, ops=target.bound(), shaping=shaping)
 
 
-def compare(how: str, made: AttentionTrial, found: list[torch.Tensor]) -> None:
-    """By row with the definition. Raises ConformanceError."""
+def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: list[torch.Tensor] | None = None) -> None:
+    """By row with what is right, the definition of attention unless something else is asked. Raises
+    ConformanceError."""
     case = made.case
-    for row, (part, expected) in enumerate(zip(found, made.expected(), strict=True)):
+    right = right or made.expected()
+    for row, (part, expected) in enumerate(zip(found, right, strict=True)):
         text = difference(part.double(), expected, TOLERANCES[case.dtype])
         if text is not None:
             tensors = named(
-                queries=made.queries, keys=made.keys, values=made.values, result=found, expected=made.expected(),
+                queries=made.queries, keys=made.keys, values=made.values, result=found, expected=right,
                 cache=made.caches[0], tables=[torch.tensor(table) for table in made.tables],
             )  # fmt: skip
             raise ConformanceError(f"{how} of {_said(case)}, row {row}: {text}", tensors)
 
 
-def _check(target: Target, backend: AttentionBackend, name: str, dtype: str) -> Verdict:
-    usual = dict(attention_cases(dtype=dtype))[name]
+def _check(target: Target, backend: AttentionBackend, name: str, dtype: str, kept: str = "") -> Verdict:
+    usual = replace(dict(attention_cases(dtype=dtype))[name], kv_dtype=kept)
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
     for size in block_sizes(backend, usual):
-        case = dict(attention_cases(size, dtype))[name]
+        case = replace(dict(attention_cases(size, dtype))[name], kv_dtype=kept)
         made = trial(target, backend, case)
         compare("attention", made, made.run())
-        launch, _ = made.launch(made.grants)
-        shape = launch.key.tokens, case.heads, case.head_dim
-        out = torch.full(shape, torch.nan, dtype=made.queries[0].dtype, device=made.target)
-        compare("attention into out= filled with NaN", made, made.attended(out))
+        compare("attention into out= filled with NaN", made, made.attended(into_nan=True))
+    return PASSED
+
+
+def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
+    usual = AttentionCase(((1, 1),), dtype=dtype)
+    if "lse" not in backend.constraints(usual.spec()).features:
+        return absent("it gives no log of the sum of exponents")
+    for size in block_sizes(backend, usual):
+        for name in ("mixed-plain", "mixed-window-softcap"):
+            made = trial(target, backend, dict(attention_cases(size, dtype))[name])
+            made.run()
+            compare("the log of the sum of exponents", made, made.sums(), made.expected_sums())
     return PASSED
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
-Level = Literal["bronze", "silver"]
+from tessera.testing.conformance.timing import Timing
+
+Level = Literal["bronze", "silver", "gold"]
 Status = Literal["passed", "failed", "falls back", "n/a"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case. text: why the reference runs instead, or what the platform declares absent."""
+    """What came of a case. text: why the reference runs instead, or what the platform declares absent. timings: of a
+    case that measures."""
 
     status: Status = "passed"
     text: str = ""
+    timings: tuple[Timing, ...] = ()
 
 
 PASSED = Verdict()
@@ -35,22 +39,23 @@ def absent(why: str) -> Verdict:
 
 
 class ConformanceError(AssertionError):
-    """What is claimed and wrong, in one line. tensors: by name, those to look at."""
+    """What is claimed and wrong, in one line. tensors: by name, those to look at. timings: of a case that measures."""
 
-    def __init__(self, text: str, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, text: str, tensors: Mapping[str, Tensor] | None = None, timings: Sequence[Timing] = ()) -> None:
         super().__init__(text)
-        self.text, self.tensors = text, dict(tensors or {})
+        self.text, self.tensors, self.timings = text, dict(tensors or {}), tuple(timings)
 
 
 @dataclass(frozen=True)
 class Case:
     """id: "op/linear/3". subject: the op, or the part of the contract, that a failure is a failure of. run raises what
-    went wrong."""
+    went wrong. measures: how fast something is."""
 
     id: str
     level: Level
     subject: str
     run: Callable[[], Verdict]
+    measures: bool = False
 
     def __str__(self) -> str:
         return self.id
@@ -62,10 +67,10 @@ class Case:
         try:
             verdict = self.run()
         except ConformanceError as error:
-            verdict, tensors = Verdict("failed", error.text), error.tensors
+            verdict, tensors = Verdict("failed", error.text, error.timings), error.tensors
         except Exception as error:  # noqa: BLE001  # a platform may raise anything, and that is the result
             verdict = Verdict("failed", described(error))
-        return Result(self, verdict.status, verdict.text, time.perf_counter() - start, tensors)
+        return Result(self, verdict.status, verdict.text, time.perf_counter() - start, tensors, verdict.timings)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Result:
     text: str
     seconds: float
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    timings: tuple[Timing, ...] = ()
 
     @property
     def line(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform.attention import AttentionBackend, LayerSpec
+from tessera.platform.launch import Launch
 from tessera.platform.ops import BoundOps, NormSpec, RotarySpec
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.dtypes import torch_dtype
@@ -18,7 +19,7 @@ from tessera.testing.attention_cases import AttentionCase
 from tessera.testing.attention_trial import AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.arguments import named, placed
-from tessera.testing.conformance.attention import block_sizes
+from tessera.testing.conformance.attention import block_sizes, trial
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
 from tessera.testing.conformance.target import Target, reference_ops
 
@@ -57,9 +58,10 @@ def _check(target: Target, backend: AttentionBackend, rotary: RotarySpec | None,
     if reason is not None:
         return falls_back(reason)
     case = replace(case, block_size=block_sizes(backend, case)[-1])
-    index_dtype = target.platform.capabilities.index_dtype
-    found = _fused(AttentionTrial(backend, case, index_dtype=index_dtype, ops=target.bound()), spec)
-    expected = _fused(AttentionTrial(ReferenceAttention(), case, ops=reference_ops()), spec)
+    made = trial(target, backend, case)
+    spec = replace(spec, cache=made.case.spec().cache)
+    found = _fused(made, spec)
+    expected = _fused(AttentionTrial(ReferenceAttention(), made.case, ops=reference_ops()), spec)
     text = difference(found, expected, TOLERANCES[dtype])
     if text is not None:
         said = f"{rotary}, {'normed, ' if norms else ''}{dtype}"
@@ -67,21 +69,24 @@ def _check(target: Target, backend: AttentionBackend, rotary: RotarySpec | None,
     return PASSED
 
 
-def _fused(trial: AttentionTrial, spec: LayerSpec) -> Tensor:
-    """[T, H D] of the same random activation, on the host."""
-    trial.run()
-    ops: BoundOps = trial.ops
+def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
+    """[tokens, H D] of the same random activation, on the host."""
+    made.run()
+    ops: BoundOps = made.ops
     random = torch.Generator().manual_seed(1)
     dim = _HEAD_DIM if spec.rotary is None else spec.rotary.dim
     angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
     weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
     weights |= {name: torch.rand(_HEAD_DIM, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
-    layer = trial.backend.bind(spec, placed(weights, trial.target), ops, ops.device)
-    launch, _ = trial.launch(trial.grants)
+    layer = made.backend.bind(spec, placed(weights, made.target), ops, ops.device)
     width = (spec.num_heads + 2 * spec.num_kv_heads) * _HEAD_DIM
-    x = torch.randn(launch.key.tokens, width, generator=random).to(_dtype(spec))
-    mixed: Tensor = layer.fused(x.to(trial.target), launch.positions, trial.caches, launch.plans[0])
-    return mixed.cpu()
+    rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in made.case.rows]
+
+    def fused(x: Tensor, launch: Launch) -> Tensor:
+        mixed: Tensor = layer.fused(x, launch.positions, made.caches, launch.plans[0])
+        return mixed
+
+    return torch.cat(made.by_row(rows, fused))
 
 
 def _dtype(spec: LayerSpec) -> torch.dtype:

@@ -37,6 +37,8 @@ class OpTrial:
         self._compare("run again, it is another", again, plain, 0.0)
         if self.tokens:
             self._check_strides()
+        if not self.op.mutates:
+            self._check_it_stays()
         if self._takes_out:
             self._check_out(plain)
         if self.native and self.op.compose is not None and self.op.parts:
@@ -71,6 +73,14 @@ class OpTrial:
             self.run("inputs with a row stride", self._call, strided.arguments)
             if not strided.untouched:
                 raise ConformanceError(self._line("inputs with a row stride", "it wrote beside a row"))
+
+    def _check_it_stays(self) -> None:
+        """A result is the caller's: the same bound op, called elsewhere in the model, leaves it alone."""
+        first = self._call(*self._arguments())
+        kept = mapped(on_host(first), torch.clone)
+        self._call(*self._arguments(seed=self.tokens + 1))
+        self.target.device.synchronize()
+        self._compare("after the next call, an earlier result is another", on_host(first), kept, 0.0)
 
     def _check_out(self, plain: Any) -> None:
         first = plain[0] if isinstance(plain, tuple) else plain
@@ -108,9 +118,10 @@ class OpTrial:
         assert defined is not None
         return "out" in inspect.signature(defined).parameters and _is_float(self._expected)
 
-    def _arguments(self) -> tuple[Any, ...]:
+    def _arguments(self, seed: int | None = None) -> tuple[Any, ...]:
         """Made anew: some ops write into them."""
-        made = OpInputs(self.tokens, self.tokens, ops=self._ops, dtype=self.dtype).of(self.op.name, self.spec)
+        seed = self.tokens if seed is None else seed
+        made = OpInputs(self.tokens, seed, ops=self._ops, dtype=self.dtype).of(self.op.name, self.spec)
         arguments: tuple[Any, ...] = placed(made, self.target.device.target)
         return arguments
 

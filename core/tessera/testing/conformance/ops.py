@@ -30,8 +30,16 @@ def op_cases(target: Target) -> Iterator[Case]:
 
 
 def has_native_parts(ops: OpSet, op: Op[Any]) -> bool:
-    """Whether a composite that is bound as its parts runs a kernel of the platform's."""
+    """Whether a composite that is bound as its parts may run a kernel of the platform's."""
     return any(ops[part].kernel is not None or has_native_parts(ops, ops[part]) for part in op.parts)
+
+
+def _native_inside(target: Target, op: Op[Any], spec: Any) -> bool:
+    """Whether a part of a composite is native at this place, which that part's own supports says."""
+    bound = target.bound()
+    if has_native_parts(target.ops, op):
+        bound.bind(op.name, spec)
+    return any(choice.how == "native" for choice in bound.choices.values())
 
 
 def dtype_of(spec: Any) -> str | None:
@@ -47,7 +55,7 @@ def _check(target: Target, op: Op[Any], spec: Any) -> Verdict:
     if own is not None and own not in claimed:
         return absent(f"{own} is not among its dtypes")
     reason = "no kernel" if op.kernel is None else op.kernel.supports(spec)
-    if reason is not None and not has_native_parts(target.ops, op):
+    if reason is not None and not _native_inside(target, op, spec):
         return falls_back(reason)
     model = claimed if op.name in IN_THE_MODELS_DTYPE else ("float32",)
     for dtype in model if own is None else (own,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def speeds(results: Sequence[Result]) -> str:
+    """A line a measurement."""
+    rows = [("OP", "DTYPE", "TOKENS", "NATIVE US", "REFERENCE US", "TIMES AS FAST")]
+    for timing in (timing for result in results for timing in result.timings):
+        taken = f"{timing.native * 1e6:.1f}", f"{timing.reference * 1e6:.1f}"
+        rows.append((timing.op, timing.dtype, str(timing.tokens), *taken, f"{timing.ratio:.2f}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
 def reached(results: Sequence[Result], asked: Level) -> Level | None:
     """The highest level asked for at and below which nothing failed."""
     highest: Level | None = None
@@ -42,8 +53,9 @@ def reached(results: Sequence[Result], asked: Level) -> Level | None:
 def record(result: Result) -> dict[str, Any]:
     """A case as --json has it."""
     case = result.case
-    facts = {"id": case.id, "level": case.level, "subject": case.subject}
-    return {**facts, "status": result.status, "text": result.text, "seconds": round(result.seconds, 4)}
+    facts: dict[str, Any] = {"id": case.id, "level": case.level, "subject": case.subject}
+    facts |= {"status": result.status, "text": result.text, "seconds": round(result.seconds, 4)}
+    return facts | ({"timings": [dataclasses.asdict(timing) for timing in result.timings]} if result.timings else {})
 
 
 def dump(result: Result, folder: Path) -> Path | None:

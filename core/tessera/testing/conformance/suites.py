@@ -5,30 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+import torch
+
 from tessera.errors import ConfigError
 from tessera.testing.conformance.attention import backend_cases
+from tessera.testing.conformance.bounded_shapes import shape_cases
 from tessera.testing.conformance.cache_layout import layout_cases
-from tessera.testing.conformance.case import Case, Level
+from tessera.testing.conformance.case import Case, Level, Result
+from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases
 from tessera.testing.conformance.fused_input import fused_cases
+from tessera.testing.conformance.graphs import graph_cases
+from tessera.testing.conformance.implicit_reads import read_cases
 from tessera.testing.conformance.model import model_cases
+from tessera.testing.conformance.native import native_cases
 from tessera.testing.conformance.ops import op_cases
+from tessera.testing.conformance.perf import perf_cases
+from tessera.testing.conformance.scheduling import scheduling_cases
+from tessera.testing.conformance.schemes import scheme_cases
+from tessera.testing.conformance.served import served_cases
 from tessera.testing.conformance.target import Target
 
 Suite = Callable[[Target], Iterator[Case]]
-LEVELS: tuple[Level, ...] = ("bronze", "silver")
+LEVELS: tuple[Level, ...] = ("bronze", "silver", "gold")
 _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
-        "silver": (backend_cases, fused_cases, layout_cases),
+        "silver": (
+            backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, shape_cases, read_cases,
+            scheme_cases,
+        ),
+        "gold": (native_cases, graph_cases, served_cases, perf_cases),
     }
-)
+)  # fmt: skip
 
 
 def cases_of(target: Target, level: Level = "silver") -> list[Case]:
     """Of a level and those below it."""
     levels = LEVELS[: LEVELS.index(level) + 1]
     return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
+
+
+def tried(case: Case) -> Result:
+    """A case's result. On one thread of the host, whose tensors are so small here that more would wait for each other
+    longer than they compute; but one that measures has them all."""
+    if case.measures:
+        return case.result()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return case.result()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def chosen(cases: list[Case], wanted: str) -> list[Case]:
@@ -40,7 +68,8 @@ def chosen(cases: list[Case], wanted: str) -> list[Case]:
     return found
 
 
-def conformance_cases(platform: str, level: Level = "silver") -> list[Case]:
+def conformance_cases(platform: str, level: Level = "silver", num_devices: int | None = None) -> list[Case]:
     """For pytest.mark.parametrize("case", conformance_cases("mychip"), ids=str), whose test calls case.run(). platform:
-    a name or a dotted path. Raises PlatformError."""
-    return cases_of(Target.named(platform), level)
+    a name or a dotted path. num_devices: that collectives are tried over; None: as many as the probe says. Raises
+    PlatformError."""
+    return cases_of(Target.named(platform, num_devices), level)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tessera.platform.attention import AttentionBackend
+from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
+from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
+from tessera.platform.launch import StepRules
+from tessera.platform.model import LayerCache, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet
 from tessera.platform.platform import Device, Platform, WorkerSpec
 from tessera.plugins import Selected, load_platform, select
 from tessera.reference import REFERENCE
+from tessera.testing.attention_steps import Shaping
 from tessera.testing.reference import host_device
 
 OWN: Mapping[str, str] = MappingProxyType(
@@ -23,36 +28,66 @@ OWN: Mapping[str, str] = MappingProxyType(
 @dataclass
 class Target:
     """path: dotted path of the platform's class. selected: what discovery and the probe said; None where the path was
-    given. ops: the platform's over core's reference. backends: of an instance of its own, since ops may ask which
-    launch is under way."""
+    given. num_devices: that collectives are tried over; None: as many as the probe says. ops: the platform's over
+    core's reference. backends: of an instance of its own, since ops may ask which launch is under way."""
 
     path: str
     selected: Selected | None = None
+    num_devices: int | None = None
     platform: Platform = field(init=False)
     device: Device = field(init=False)
     ops: OpSet = field(init=False)
     backends: Sequence[AttentionBackend] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.platform = load_platform(self.path)
+        levels = None if self.selected is None else self.selected.levels
+        self.platform = load_platform(self.path, levels)
         self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=True))
         self.device = self.platform.open(0)
         self.ops = self.platform.ops(REFERENCE)
-        self.backends = load_platform(self.path).attention_backends()
+        self.backends = load_platform(self.path, levels).attention_backends()
 
     @classmethod
-    def named(cls, name: str) -> Target:
+    def named(cls, name: str, num_devices: int | None = None) -> Target:
         """name: of an installed platform, of one of the kit's own, or a dotted path. Raises PlatformError."""
         path = OWN.get(name, name)
         if ":" in path:
-            return cls(path)
+            return cls(path, num_devices=num_devices)
         selected = select(name)
-        return cls(selected.platform, selected)
+        return cls(selected.platform, selected, num_devices)
+
+    @property
+    def devices(self) -> int:
+        """How many there are to try collectives over, at least 1."""
+        found = 0 if self.selected is None else len(self.selected.probe.devices)
+        return self.num_devices or max(found, 1)
 
     @property
     def brings_a_runner(self) -> bool:
         """At runner depth core runs none of its ops and attention."""
         return type(self.platform).runner is not Platform.runner
+
+    def shaping(self, spec: LayerSpec, max_model_len: int) -> Shaping | None:
+        """How it cuts and pads launches of a model of such layers; None: launches are of exactly their shape."""
+        facts = ModelFacts("LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, (LayerCache(0, spec.cache),))
+        model = ModelConfig("", "conformance", {}, facts.vocab_size, max_model_len, dtype=spec.dtype)
+        scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
+        config = EngineConfig(model=model, scheduler=scheduler, platform=self.path)
+        policy = self.platform.shapes(facts, config)
+        return None if policy is None else Shaping(policy, self.platform.step_rules(facts) or StepRules())
+
+    @property
+    def exact_dtype(self) -> str:
+        """float32, where roundings choose no token; where it is not claimed, the first that is."""
+        claimed = self.platform.capabilities.dtypes
+        return "float32" if "float32" in claimed else claimed[0]
+
+    @property
+    def reference(self) -> OpSet:
+        """The platform's table without its kernels."""
+        plain = {name: dataclasses.replace(self.ops[name], kernel=None) for name in self.ops.names()}
+        extra = {name: plain.pop(name) for name in self.ops.extra}
+        return dataclasses.replace(self.ops, **plain, extra=extra)
 
     def bound(self) -> BoundOps:
         """The platform's ops on its device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class StrictAttention(ReferenceAttention):
         return PoisonedNull(spec, weights, ops)
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(BLOCK_SIZE,), block_multiple=False, host_lengths="none", capture="any")
+        return replace(super().constraints(spec), block_sizes=(BLOCK_SIZE,), block_multiple=False)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
         self.current.launch = launch  # which may be none of those captured

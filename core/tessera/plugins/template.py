@@ -1,0 +1,94 @@
+"""The package that `tessera plugin new` writes: what is asked, and the template that comes with core."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import tessera
+from tessera._version import __version__
+from tessera.errors import ConfigError
+
+Depth = Literal["op", "runner"]
+DTYPES = ("bfloat16", "float16", "float32")
+RUNNER_DTYPE = "float32"
+TAKEN = ("cpu", "llm", "reference", "strict")
+_EXTRA = "it is written with copier, which is not installed: pip install 'tessera-llm[plugin]'."
+_NAME = re.compile(r"[a-z][a-z0-9]*")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_LONGEST = 24
+
+
+@dataclass(frozen=True)
+class Answers:
+    """device: torch's name of it, and registers: the module that brings it, "" where torch has it; both at op depth
+    alone. dtypes: the preferred first. Raises ConfigError for what does not hold."""
+
+    name: str
+    depth: Depth
+    device: str
+    registers: str
+    dtypes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.depth == "op":
+            check_device(self.device)
+            check_module(self.registers)
+        check_dtypes(self.dtypes, self.depth)
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise ConfigError(
+            f"a platform's name is up to {_LONGEST} lower-case letters and digits, a letter first, not '{name[:80]}'."
+        )
+    if name in TAKEN:
+        raise ConfigError(f"the name '{name}' is taken by a platform of Tessera's own; choose another.")
+
+
+def check_device(device: str) -> None:
+    if not _DEVICE.fullmatch(device) or len(device) > _LONGEST:
+        raise ConfigError(
+            f"torch's name of a device is up to {_LONGEST} lower-case letters, digits and _, not '{device[:80]}'."
+        )
+
+
+def check_module(name: str) -> None:
+    if name and not _MODULE.fullmatch(name):
+        raise ConfigError(f"what registers the device is a module such as torch_mychip, not '{name[:80]}'.")
+
+
+def check_dtypes(dtypes: tuple[str, ...], depth: Depth) -> None:
+    if depth == "runner" and dtypes != (RUNNER_DTYPE,):
+        raise ConfigError(f"the runner that is generated computes in {RUNNER_DTYPE} alone; widen it afterwards.")
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ConfigError(f"there is no dtype '{dtype[:80]}'; choose from {', '.join(DTYPES)}.")
+    if not dtypes or len(set(dtypes)) < len(dtypes):
+        raise ConfigError("name each dtype once, the preferred first, and one at least.")
+
+
+def template_folder() -> Path:
+    """Beside core's modules where it was installed from a wheel, else at the root of its tree."""
+    package = Path(tessera.__file__).parent
+    installed = package / "plugins_template"
+    return installed if installed.is_dir() else package.parents[1] / "plugins_template"
+
+
+def generate(answers: Answers, folder: Path) -> None:
+    """Writes the package into a folder, which may exist if it is empty. Raises ConfigError."""
+    try:
+        from copier import run_copy
+    except ModuleNotFoundError:
+        raise ConfigError(_EXTRA) from None
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' exists already; remove it, or choose another place with --into.")
+    data = {**asdict(answers), "dtypes": ",".join(answers.dtypes), "version": __version__}
+    try:
+        run_copy(str(template_folder()), folder, data=data, defaults=True, quiet=True)
+    except OSError as error:
+        raise ConfigError(f"'{folder}' cannot be written: {error.strerror}.") from None

@@ -1,0 +1,114 @@
+"""What a group of workers must do, as each of them checks it. Every rank knows what every other one brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from tessera.platform.collectives import Communicator
+from tessera.platform.platform import Device
+from tessera.reference.dtypes import torch_dtype
+from tessera.testing.compare import difference
+from tessera.testing.conformance.arguments import named
+from tessera.testing.conformance.case import ConformanceError
+
+_SHAPES = ((7, 13), (1, 1), (0, 5), (3, 0), (130, 3))
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communicator, this rank's device, the dtype of what is sent."""
+
+    communicator: Communicator
+    device: Device
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return self.communicator.rank
+
+    @property
+    def size(self) -> int:
+        return self.communicator.size
+
+    def brought(self, rank: int, shape: tuple[int, ...]) -> Tensor:
+        """What a rank brings, on the host: whole numbers, whose sums are exact in every dtype."""
+        random = torch.Generator().manual_seed(97 * rank + len(shape) + sum(shape))
+        return torch.randint(-8, 9, shape, generator=random).to(torch_dtype(self.dtype))
+
+    def laid(self, rank: int, shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
+        """The same on the device: dense, rows with a stride, and columns before rows."""
+        whole = self.brought(rank, shape)
+        yield "", whole.clone().to(self.device.target)
+        wide = torch.zeros(shape[0], shape[1] + 3, dtype=whole.dtype)
+        wide[:, : shape[1]] = whole
+        yield " with a row stride", wide.to(self.device.target)[:, : shape[1]]
+        yield " transposed", whole.T.clone(memory_format=torch.contiguous_format).to(self.device.target).T
+
+    def compare(self, what: str, found: Tensor, expected: Tensor) -> None:
+        self.device.synchronize()
+        here = found.cpu()
+        text = difference(here, expected, 0.0)
+        if text is not None:
+            said = f"{what}, {self.dtype}, rank {self.rank} of {self.size}: {text}"
+            raise ConformanceError(said, named(result=here, expected=expected))
+
+
+def all_reduce(group: Group) -> None:
+    for shape in _SHAPES:
+        parts = [group.brought(rank, shape) for rank in range(group.size)]
+        total = torch.stack(parts).sum(0).to(parts[0].dtype)
+        for how, mine in group.laid(group.rank, shape):
+            found = group.communicator.all_reduce(mine)
+            average = total / group.size
+            if total.any() and torch.equal(found.cpu(), average.to(total.dtype)):
+                raise ConformanceError(
+                    f"all_reduce of {list(shape)}{how}, {group.dtype}: it is the average over the ranks, not the sum",
+                    named(result=found, expected=total),
+                )
+            group.compare(f"all_reduce of {list(shape)}{how}", found, total)
+
+
+def all_gather(group: Group) -> None:
+    for shape in _SHAPES:
+        parts = [group.brought(rank, shape) for rank in range(group.size)]
+        for how, mine in group.laid(group.rank, shape):
+            for dim in (0, 1, -1):
+                what = f"all_gather along {dim} of {list(shape)}{how}"
+                group.compare(what, group.communicator.all_gather(mine, dim), torch.cat(parts, dim))
+                group.compare(f"the input of {what}", mine, parts[group.rank])
+
+
+def broadcast(group: Group) -> None:
+    for shape in _SHAPES:
+        for source in range(group.size):
+            for how, mine in group.laid(group.rank, shape):
+                what = f"broadcast from {source} of {list(shape)}{how}"
+                expected = group.brought(source, shape)
+                group.compare(what, group.communicator.broadcast(mine, source), expected)
+                group.compare(f"{what}, which is in place,", mine, expected)
+
+
+def new_group(group: Group) -> None:
+    made = group.communicator.new_group(range(group.size), "conformance", {})
+    if (made.rank, made.size) != (group.rank, group.size):
+        raise ConformanceError(f"new_group: it is rank {made.rank} of {made.size} in a group of all {group.size}")
+    all_reduce(Group(made, group.device, group.dtype))
+
+
+def agree(group: Group) -> None:
+    large = 2**40
+    values = group.communicator.agree([group.rank, -group.rank, large + group.rank, 5])
+    expected = [group.size - 1, 0, large + group.size - 1, 5]
+    if list(values) != expected:
+        raise ConformanceError(f"agree: it gives {list(values)}, not the largest of each, {expected}")
+
+
+IN_EACH_DTYPE: Mapping[str, Callable[[Group], None]] = MappingProxyType(
+    {"all_reduce": all_reduce, "all_gather": all_gather, "broadcast": broadcast}
+)
+ONCE: Mapping[str, Callable[[Group], None]] = MappingProxyType({"new_group": new_group, "agree": agree})

@@ -1,0 +1,103 @@
+"""Silver: products with weights of each quantization scheme that the platform accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from tessera.platform.ops import LinearSpec
+from tessera.platform.platform import Platform
+from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
+from tessera.reference.dtypes import torch_dtype
+from tessera.testing.compare import TOLERANCES, difference
+from tessera.testing.conformance.arguments import named
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
+from tessera.testing.conformance.target import Target
+
+_SHAPES = ((40, 16), (130, 56))  # outputs, inputs
+_GROUP = 8
+_TOKENS = (19, 1, 0)
+_ROUNDED_INPUT = 0.05  # where the scheme quantises activations too: of a result of about 1
+
+
+def _scheme(dtype: str, stored: str, granularity: str) -> Scheme:
+    """A symmetric weight [n, k] with a float32 scale for each row, or for each group of a row. stored: torch's name."""
+    group = _GROUP if granularity == "group" else 0
+    scale = TensorSpec("float32", (1, group)) if group else TensorSpec("float32", (1,))
+    return Scheme(QuantSpec(dtype, granularity, group), parts={"weight": TensorSpec(stored, (1, 1)), "scale": scale})
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "int8-channel": _scheme("int8", "int8", "channel"),
+        "int8-group": _scheme("int8", "int8", "group"),
+        "fp8_e4m3-channel": _scheme("fp8_e4m3", "float8_e4m3fn", "channel"),
+    }
+)
+"""By name, those that are offered to Platform.scheme."""
+
+
+def scheme_cases(target: Target) -> Iterator[Case]:
+    """One a scheme and dtype."""
+    if type(target.platform).scheme is Platform.scheme or target.brings_a_runner:
+        yield Case("scheme", "silver", "scheme", lambda: absent("it claims no quantization scheme"))
+        return
+    for name, scheme in SCHEMES.items():
+        for dtype in target.platform.capabilities.dtypes:
+            yield Case(f"scheme/{name}-{dtype}", "silver", "scheme", partial(_check, target, name, scheme, dtype))
+
+
+def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
+    taken = target.platform.scheme(scheme)
+    if isinstance(taken, str):
+        return falls_back(taken)
+    for n, k in _SHAPES:
+        _try(target, name, LinearSpec(n, k, dtype, taken), scheme)
+        _try(target, name, LinearSpec(n, k, dtype, taken, bias=True), scheme)
+    return PASSED
+
+
+def _try(target: Target, name: str, spec: LinearSpec, offered: Scheme) -> None:
+    said = f"linear of {name} {spec.n} x {spec.k}{' and bias' if spec.bias else ''}, {spec.dtype}"
+    kernel = target.ops.linear.kernel
+    reason = "it has no kernel" if kernel is None else kernel.supports(spec)
+    if reason is not None:
+        raise ConformanceError(f"{said}: the scheme is accepted, but linear does not take it: {reason}")
+    assert spec.scheme is not None
+    raw, weight = quantised(replace(spec, scheme=offered))
+    ops, place = target.bound(), target.device.target
+    packed = ops.prepare("linear", spec, {part: tensor.to(place) for part, tensor in raw.items()})
+    call = ops.bind("linear", spec)
+    limit = TOLERANCES[spec.dtype] if spec.scheme.activation is None else _ROUNDED_INPUT
+    for tokens in _TOKENS:
+        x = torch.randn(tokens, spec.k, generator=torch.Generator().manual_seed(tokens)).to(torch_dtype(spec.dtype))
+        found = call(x.to(place), packed)
+        target.device.synchronize()
+        expected = x.double() @ weight.T + (raw["bias"].double() if spec.bias else 0.0)
+        text = difference(found.cpu(), expected.to(x.dtype), limit)
+        if text is not None:
+            raise ConformanceError(
+                f"{said}, {tokens} tokens: {text}", named(x=x, raw=raw, result=found, expected=expected)
+            )
+
+
+def quantised(spec: LinearSpec) -> tuple[dict[str, Tensor], Tensor]:
+    """Random parts of a weight as a checkpoint of the scheme has them, and what they mean, float64 [n, k]."""
+    assert spec.scheme is not None
+    random = torch.Generator().manual_seed(spec.n)
+    dtype, group = torch_dtype(spec.scheme.parts["weight"].dtype), spec.scheme.weight.group or spec.k
+    wide = (torch.randn(spec.n, spec.k, generator=random) * spec.k**-0.5).unflatten(1, (-1, group))
+    limit = float(torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max)
+    scale = wide.abs().amax(-1, keepdim=True) / limit
+    stored = wide / scale
+    stored = (stored if dtype.is_floating_point else stored.round()).to(dtype)
+    meant = (stored.double() * scale.double()).flatten(1)
+    parts = {"weight": stored.flatten(1), "scale": scale.squeeze(-1) if spec.scheme.weight.group else scale.flatten()}
+    if spec.bias:
+        parts["bias"] = torch.randn(spec.n, generator=random).to(torch_dtype(spec.dtype))
+    return parts, meant

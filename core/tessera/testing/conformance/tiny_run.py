@@ -1,0 +1,153 @@
+"""An engine of the tiny model on the platform under test, in this process, with its steps looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from tessera.arrays import int32
+from tessera.config import EngineConfig, build_config
+from tessera.engine.engine import depth, make_policy, make_scheduler, silent
+from tessera.engine.startup import Started, start_up
+from tessera.executor.in_process import InProcessExecutor
+from tessera.platform.platform import Future
+from tessera.platform.runner import ModelRunner
+from tessera.request import Request, SamplingParams
+from tessera.scheduler.progress import Progressed
+from tessera.step import Masks, SchedulerOutput, StepOutput
+from tessera.testing.conformance.target import Target
+from tessera.testing.conformance.tiny import VOCAB, save_tiny
+
+
+class Observer(Protocol):
+    """Looks at what a step does on the device."""
+
+    def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> AbstractContextManager[Any]:
+        """A context about one execute(step), or about one sample(), where step is None."""
+
+
+class ObservedExecutor(InProcessExecutor):
+    """observers: told of every step."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.observers: list[Observer] = []
+
+    def execute(self, step: SchedulerOutput) -> Any:
+        with ExitStack() as stack:
+            self._enter(stack, step)
+            return super().execute(step)
+
+    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+        with ExitStack() as stack:
+            self._enter(stack, None)
+            return super().sample(pending, masks)
+
+    def _enter(self, stack: ExitStack, step: SchedulerOutput | None) -> None:
+        for observer in self.observers:
+            stack.enter_context(observer.around(self.worker.runner, step))
+
+
+class TinyRun:
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. positions: of the model. Flags are those of
+    build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens
+    are compared), tokens of the prompt that were found in the cache."""
+
+    def __init__(self, target: Target, dtype: str, *, positions: int = 2048, **flags: Any) -> None:
+        flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
+        self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
+        try:
+            save_tiny(Path(self._folder.name), "llama", "float32", positions)
+            config = build_config(
+                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
+            )
+            self._start(dataclasses.replace(config, embedded=True))
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        self._logprobs = None if dtype == "float32" else 0
+        self.answers: list[list[int]] = []
+        self.logprobs: list[list[float]] = []
+        self.cached: dict[int, int] = {}
+
+    def _start(self, config: EngineConfig) -> None:
+        policy = make_policy(config)
+        self.started: Started = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
+        executor = self.started.executor
+        assert isinstance(executor, ObservedExecutor)
+        self.executor = executor
+        self._depth = depth(self.started.config, executor.platform.capabilities)
+        self.scheduler = make_scheduler(self.started, policy, self._depth)
+        self._in_flight: deque[Future[StepOutput]] = deque()
+
+    @property
+    def runner(self) -> Any:
+        return self.executor.worker.runner
+
+    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, **params: Any) -> list[list[int]]:
+        """The answers to all at once, each of max_tokens; that of prompt i draws by seed i."""
+        first = len(self.answers)
+        for seed, prompt in enumerate(prompts):
+            self.add(prompt, max_tokens, seed, **params)
+        self.finish()
+        return self.answers[first:]
+
+    def add(self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, **params: Any) -> int:
+        """The request's key. leader: key of the sibling whose prompt it shares."""
+        params = {"temperature": 0.0, "ignore_eos": True, **params}
+        sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
+        key = len(self.answers)
+        self.answers.append([])
+        self.logprobs.append([])
+        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader))
+        return key
+
+    def finish(self) -> None:
+        """Steps until nothing is left to do."""
+        while self.scheduler.has_work:
+            self._step()
+        self.scheduler.take_finished()
+        self.scheduler.check_integrity()
+
+    def _step(self) -> None:
+        scheduled = self.scheduler.schedule()
+        if scheduled is not None:
+            self._in_flight.append(self.executor.sample(self.executor.execute(scheduled)))
+            if len(self._in_flight) < self._depth:
+                return
+        if self._in_flight:
+            self._take(self.scheduler.update(self._in_flight.popleft().result()))
+
+    def _take(self, progressed: Progressed) -> None:
+        tokens = iter(progressed.tokens.tolist())
+        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+            self.answers[key] += [next(tokens) for _ in range(count)]
+        for row in progressed.logprobs:
+            self.logprobs[row.key] += row.logprobs.logprobs[:, 0].tolist()
+        for started in progressed.started:
+            self.cached.setdefault(started.key, started.num_cached_tokens)
+
+    def close(self) -> None:
+        self.executor.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    """Random prompts of these lengths; the same ones each time."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    return [[chance.randrange(3, VOCAB) for _ in range(length)] for length in lengths]

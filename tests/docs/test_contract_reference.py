@@ -1,0 +1,37 @@
+"""docs/plugins/reference.md is what the contract's docstrings say; `python -m tools.contract_reference` writes it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tessera.platform import AttentionBackend, Communicator, Device, GraphRunner, Kernel, ModelRunner, OpSet, Platform
+from tools.contract_names import Name, names
+from tools.contract_reference import PAGE, reference
+
+CONTRACTS = [name for name in names() if isinstance(name.node, ast.ClassDef) and name.facet != "testing"]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference(), "run python -m tools.contract_reference"
+
+
+def test_it_says_what_is_required() -> None:
+    page = reference()
+    for contract in (Platform, Device, AttentionBackend, GraphRunner, Communicator, ModelRunner, Kernel):
+        part = page.partition(f"\n### {contract.__name__}\n")[2].partition("\n### ")[0]
+        required = {line.split("`")[1].split("(")[0] for line in part.splitlines() if line.endswith("**required**  ")}
+        assert required == set(contract.__abstractmethods__), contract
+    for op in OpSet.__dataclass_fields__:
+        assert op == "extra" or f"| `{op}` | `" in page
+
+
+@pytest.mark.parametrize("name", CONTRACTS, ids=lambda name: name.name)
+def test_whatever_a_vendor_writes_or_reads_is_described(name: Name) -> None:
+    """A class says what it is; a required member says what it must do."""
+    assert isinstance(name.node, ast.ClassDef)
+    assert name.doc or name.name == "RegisterRoutes", name.name
+    for member in name.node.body:
+        if isinstance(member, ast.FunctionDef) and any("abstract" in ast.unparse(one) for one in member.decorator_list):
+            assert ast.get_docstring(member), f"{name.name}.{member.name}"

@@ -1,0 +1,185 @@
+"""A chip that refuses what real ones refuse: no step reads it behind its back or mixes it with the host, and its two
+devices serve together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tessera import LLM, BeamSearchParams, SamplingParams
+from tessera.platform import TorchDevice
+from tests.engine.platforms.conftest import Alone
+from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
+from tests.platforms.engine_run import EngineRun
+
+pytestmark = pytest.mark.compiler
+QUESTIONS = prompts(6, longest=40, seed=17)
+EVERYTHING = {
+    "logprobs": 3, "prompt_logprobs": 1, "presence_penalty": 0.5, "repetition_penalty": 1.2, "logit_bias": {7: 2.0},
+    "min_tokens": 3, "allowed_token_ids": list(range(3, 90)), "bad_words_ids": [[5, 6]], **FILTERED,
+}  # fmt: skip
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def chip() -> Any:
+    import torch_fakechip
+
+    return torch_fakechip
+
+
+@pytest.mark.parametrize("platform", ["fakechip-bronze", "fakechip", "fakechip-static"])
+def test_no_step_reads_the_device_behind_its_back(chip: Any, llama: Path, platform: str) -> None:
+    with EngineRun(llama, platform, depth=2, max_num_batched_tokens=32) as run:
+        chip.reset()
+        with chip.refused_reads():
+            run.ask(QUESTIONS, 8)
+            run.ask(QUESTIONS[:2], 8)  # prefix hits
+            run.ask(QUESTIONS, 8, **EVERYTHING)
+    assert chip.reads() == {}
+    assert chip.copies() >= len(run.steps)
+
+
+def test_what_is_launched_is_replayed(llama: Path, chip: Any) -> None:
+    """A replay runs no op through torch."""
+    with EngineRun(llama, "fakechip-static", depth=2) as run:
+        runner = run.executor.runner
+        chip.reset()
+        run.ask(QUESTIONS, 8, ignore_eos=True)
+    assert set(runner.executables) == set(runner.shapes.keys())
+    assert "aten::mm" in chip.ops()  # of the head, which is not among what is captured
+    assert "aten::bmm" not in chip.ops()
+
+
+def test_blocks_are_of_24_tokens_and_indices_of_32_bits(llama: Path) -> None:
+    with EngineRun(llama, "fakechip") as run:
+        runner = run.executor.runner
+        (group,) = runner.plan.groups
+        assert group.block_size == 24
+        assert runner.buffers.put("slots0", [1], runner.builder.index_dtype).dtype == torch.int32
+        assert {buffer.device for buffer in runner.memory.buffers} == {torch.device("fakechip", 0)}
+
+
+@pytest.mark.parametrize("platform", ["fakechip", "fakechip-static"])
+def test_its_two_devices_answer_as_one(
+    llama: Path, alone: Alone, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = [str(ROOT), *(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip"))]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    with EngineRun(llama, platform, depth=2, executor=None, tensor_parallel_size=2) as run:
+        assert run.ask(QUESTIONS, 10, **SAMPLED) == [
+            alone(question, 10, seed=seed, **SAMPLED) for seed, question in enumerate(QUESTIONS)
+        ]
+        notes = [note for note in run.engine.info.notes if "not captured" in note]
+    assert len(notes) == (platform == "fakechip-static")
+
+
+def test_the_demo_answers_as_on_the_reference() -> None:
+    def answers(platform: str) -> list[list[int]]:
+        seeded = [SamplingParams(max_tokens=12, temperature=float(i % 2), seed=i, ignore_eos=True) for i in range(3)]
+        with LLM(platform=platform, dtype="float32", kv_cache_memory_bytes=8 << 20) as llm:
+            outputs = llm.generate(["What is the capital of France?", "1 2 3", "a"], seeded, use_tqdm=False)
+            beams = llm.beam_search(["The"], BeamSearchParams(beam_width=3, max_tokens=6))
+        return [list(output.outputs[0].token_ids) for output in outputs] + [
+            list(beam.tokens) for beam in beams[0].sequences
+        ]
+
+    assert answers("tessera_fakechip.platform:Fakechip") == answers("tessera.testing:ReferencePlatform")
+
+
+# ---- the device itself: each rule bites -----------------------------------------------------------------------------
+
+MIXED = {
+    "host and device": lambda x: x + torch.ones(3),
+    "a product with the host": lambda x: torch.ones(3, 3) @ x,
+    "an index of the host": lambda x: x[torch.tensor([1])],
+    "two devices": lambda x: x + x.to("fakechip:1"),
+    "as the host's memory": lambda x: x.numpy(),
+    "a device too many": lambda x: x.to("fakechip:2"),
+    "more than there is": lambda x: torch.empty(1 << 30, device=x.device),
+}
+READS = {
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool((x > 0).any()),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "copy": lambda x: torch.empty(3).copy_(x),
+    "mask": lambda x: x[x > 0],
+    "nonzero": torch.nonzero,
+    "unique": lambda x: x.unique(),
+    "repeat": lambda x: x.repeat_interleave(x.int()),
+    "equal": lambda x: torch.equal(x, x + 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_lies_elsewhere_is_refused(chip: Any, name: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match="fakechip"):
+        MIXED[name](torch.ones(3, device="fakechip:0"))
+
+
+@pytest.mark.parametrize("name", READS)
+def test_each_way_of_reading_is_counted_and_can_be_refused(chip: Any, name: str) -> None:
+    x = torch.ones(3, device="fakechip:0")
+    chip.reset()
+    READS[name](x)
+    assert sum(chip.reads().values()) > 0
+    with chip.refused_reads(), pytest.raises(RuntimeError, match="implicit read of the device"):
+        READS[name](x)
+
+
+def test_a_copy_that_does_not_wait_is_there_when_its_event_has_passed(chip: Any) -> None:
+    x, passed = torch.arange(5, device="fakechip:1"), torch.Event(device="fakechip:1")
+    chip.reset()
+    host = x.to("cpu", non_blocking=True)
+    passed.record(torch.accelerator.current_stream("fakechip:1"))
+    x.zero_()
+    assert host.tolist() == [-1] * 5
+    passed.synchronize()
+    assert host.tolist() == [0, 1, 2, 3, 4]
+    assert (chip.reads(), chip.copies()) == ({}, 1)
+
+
+def test_to_host_starts_a_copy_of_what_is_there_then(chip: Any) -> None:
+    device = TorchDevice(torch, "fakechip", 1)
+    x = torch.arange(3, device=device.target)
+    chip.reset()
+    future = device.to_host(x)
+    x.zero_()
+    assert not future.done()
+    assert future.result().tolist() == [0, 1, 2]
+    assert future.done()
+    assert chip.reads() == {}
+
+
+def test_memory_is_counted_and_nobody_s_is_poison(chip: Any) -> None:
+    device = torch.device("fakechip", 0)
+    free, total = torch.accelerator.get_memory_info(device)
+    kept, given_out = torch.empty(1000, device=device), chip.allocated(0)
+    assert torch.accelerator.get_memory_info(device) == (free - 4000, total)
+    assert torch.empty(2, device=device).isnan().all()
+    assert chip.allocated(0) > given_out
+    del kept
+
+
+def test_a_recorded_launch_is_computed_again_in_its_place(chip: Any) -> None:
+    x, graph = torch.ones(3, device="fakechip:0"), chip.Graph()
+    with graph:
+        y = (x * 2 + 1).cumsum(0)
+    x.fill_(5)
+    graph.replay()
+    assert y.cpu().tolist() == [11, 22, 33]
+    with pytest.raises(RuntimeError, match="cannot be captured"), chip.Graph():
+        y.copy_(torch.ones(3))
+
+
+def test_only_the_ops_that_are_allowed_run(chip: Any) -> None:
+    x = torch.ones(3, device="fakechip:0")
+    with chip.only_ops(["aten::add"]):
+        x + x
+        with pytest.raises(RuntimeError, match="aten::mul is not among the allowed ops"):
+            x * x

@@ -1,0 +1,53 @@
+"""fakechip where there is no compiler: in Python, which runs the plugin's attention, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PATH = os.pathsep.join(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip"))
+RULES = """
+import torch, torch_fakechip as chip
+print(chip.part)
+host = torch.ones(3)
+x = host.to("fakechip:0")
+assert (x * 2 + 1).cpu().tolist() == [3, 3, 3]
+assert sum(chip.reads().values()) == 1, chip.reads()
+for broken in (lambda: x + host, lambda: x.numpy()):
+    try:
+        broken()
+    except (RuntimeError, TypeError):
+        continue
+    raise SystemExit("it was not refused")
+with chip.refused_reads():
+    try:
+        bool(x.any())
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def run(*command: str, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": PATH, **variables}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_refuses_and_counts_and_says_why_it_is_not_whole(tmp_path: Path) -> None:
+    part, refused = run("-c", RULES, PATH=str(tmp_path), CXX="", TORCH_FAKECHIP_BUILD=str(tmp_path)).splitlines()
+    assert part.startswith("a part of the device, in Python")
+    assert "(no C++ compiler: none of g++, clang++, c++ is on PATH" in part
+    assert refused == "fakechip: aten::_local_scalar_dense is an implicit read of the device"
+
+
+@pytest.mark.parametrize("case", ["attention/fakechip_blocks/mixed-plain-float32", "fused/fakechip_blocks"])
+def test_the_plugins_attention_runs_on_it(case: str) -> None:
+    kit = ["-m", "tessera.cli", "conformance", "--platform", "tessera_fakechip.platform:Fakechip", "--case", case]
+    lines = run(*kit, TORCH_FAKECHIP="python").splitlines()
+    assert lines[1].split()[-4] != "-"

@@ -1,0 +1,68 @@
+"""The kit on platforms that run models their own way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from tessera.config import build_config
+from tessera.engine.engine import Engine
+from tessera.errors import RefusedError
+from tessera.testing.conformance import Case, ConformanceError, conformance_cases
+from tessera.testing.conformance.tiny import save_checkpoint
+from tests.platforms.generated import numpy_platform
+from tests.platforms.tiny_models import save_family
+
+FAULTY = "tests.platforms.faulty_runner"
+SIZES = {
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 101, "hidden_size": 72,
+    "intermediate_size": 88, "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "sliding_window": 19,
+}  # fmt: skip
+
+
+def models(platform: str) -> dict[str, Case]:
+    return {case.id: case for case in conformance_cases(platform, "bronze") if case.subject == "model"}
+
+
+def test_a_model_that_it_runs_passes_and_one_that_it_refuses_is_absent() -> None:
+    cases = models(numpy_platform())
+    assert cases["model/llama-float32"].run().status == "passed"
+    refused = cases["model/gemma2-float32"].run()
+    assert refused.status == "n/a"
+    assert refused.text == "numpy cannot run this model: it runs LlamaForCausalLM, this is Gemma2ForCausalLM."
+    assert cases["model/any"].run().status == "passed"
+
+
+def test_a_wrong_answer_is_found_without_log_probabilities() -> None:
+    with pytest.raises(ConformanceError, match=r"^llama in float32, prompt \d of \d+ tokens: the answer is \["):
+        models(f"{FAULTY}:WrongBase")["model/llama-float32"].run()
+
+
+def test_to_refuse_every_model_is_no_level() -> None:
+    cases = models(f"{FAULTY}:RefusesAll")
+    assert cases["model/llama-float32"].run().status == "n/a"
+    with pytest.raises(ConformanceError, match="it refuses every model that is tried: it runs nothing at all"):
+        cases["model/any"].run()
+
+
+def test_the_refusal_is_the_users_one_line(tmp_path: Path) -> None:
+    folder = save_family("mixtral", tmp_path)
+    config = build_config(
+        model=str(folder), platform=numpy_platform(), skip_tokenizer_init=True, dtype="float32", threads=1
+    )
+    with pytest.raises(RefusedError, match="this is MixtralForCausalLM"):
+        Engine(config, executor="tests.platforms.watched:WatchedExecutor")
+
+
+def test_a_checkpoint_has_whole_tensors_by_the_names_of_its_family(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, SIZES, "bfloat16")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        names = set(file.keys())
+        assert {"model.embed_tokens.weight", "model.layers.0.pre_feedforward_layernorm.weight"} <= names
+        assert "lm_head.weight" not in names, "it is tied"
+        assert file.get_slice("model.layers.0.self_attn.q_proj.weight").get_shape() == [72, 72]
+        assert file.get_slice("model.layers.0.self_attn.k_proj.weight").get_shape() == [24, 72]
+        assert file.get_slice("model.layers.0.mlp.up_proj.weight").get_dtype() == "BF16"

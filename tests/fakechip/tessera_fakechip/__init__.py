@@ -1,0 +1,24 @@
+"""Tessera on fakechip. What torch and the chip need is imported when one of its platforms is chosen, not before."""
+
+from __future__ import annotations
+
+from tessera.platform import API_LEVELS, Manifest, hookimpl
+
+_PLATFORMS = {
+    "fakechip": ("native", "Fakechip"),
+    "fakechip-static": ("static", "FakechipStatic"),
+    "fakechip-bronze": ("bronze", "FakechipBronze"),
+}
+
+
+@hookimpl
+def platforms() -> list[Manifest]:
+    return [
+        Manifest(
+            name,
+            probe=f"tessera_fakechip.probe:{probe}",
+            platform=f"tessera_fakechip.platform:{platform}",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+        for name, (probe, platform) in _PLATFORMS.items()
+    ]

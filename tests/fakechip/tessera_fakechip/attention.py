@@ -1,0 +1,110 @@
+"""Attention over blocks of 24 tokens, keys with their tokens last and values with their dims last, as two products want
+them. Static shapes, and nothing of it is known to the host, so launches can be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import (
+    AttentionBackend,
+    BoundOps,
+    Buffers,
+    CacheConstraints,
+    Caches,
+    CacheSpec,
+    Device,
+    HeadsLayer,
+    KVLayout,
+    Launch,
+    LayerSpec,
+    Paged,
+    Plane,
+)
+
+BLOCK = 24
+ALIGNMENT = 64  # bytes, at which the chip reads a layer's part of a block
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """R rows of W queries each, K keys. block, offset [T]: where each token's key and value go. tables [R, blocks].
+    token [R, W]: the token at each place; row, place [T]: the way back. back [R, W, K]: how far before its query a key
+    is, negative where it is none of the row's."""
+
+    block: Tensor
+    offset: Tensor
+    tables: Tensor
+    token: Tensor
+    row: Tensor
+    place: Tensor
+    back: Tensor
+
+    def kept(self, name: str, buffers: Buffers) -> BlockPlan:
+        """In tensors that stay where they are from launch to launch."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return BlockPlan(**{
+            part: buffers.get(f"{name}_{part}", value.shape, str(value.dtype).removeprefix("torch.")).copy_(value)
+            for part, value in values.items()
+        })  # fmt: skip
+
+
+class BlockAttention(AttentionBackend):
+    name = "fakechip_blocks"
+
+    def supports(self, spec: LayerSpec) -> str | None:
+        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
+
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        return CacheConstraints(
+            (BLOCK,), block_multiple=False, align_bytes=ALIGNMENT, host_lengths="none", capture="any"
+        )
+
+    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
+        assert isinstance(spec, Paged)
+        heads, tokens, dims = ("head", spec.num_kv_heads), ("token", block_size), ("dim", spec.head_dim)
+        return KVLayout((Plane("k", spec.dtype, (heads, dims, tokens)), Plane("v", spec.dtype, (heads, tokens, dims))))
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> BlockLayer:
+        return BlockLayer(spec, weights, ops)
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> BlockPlan:
+        size, slots, tables = launch.block_sizes[group], launch.slots[group], launch.block_tables[group]
+        start, count, length = (each[:, None] for each in (launch.q_start, launch.q_len, launch.kv_len))  # [R, 1]
+        width, at = torch.arange(launch.key.width, device=start.device), tables.device
+        token = torch.where(width < count, start + width, 0)
+        here = torch.arange(launch.key.tokens, device=at) - start  # [R, T]
+        row = ((here >= 0) & (here < count)).to(torch.int32).argmax(0)
+        place = (here.gather(0, row[None])[0]).clamp(0, launch.key.width - 1)
+        key = torch.arange(tables.shape[1] * size, device=at)
+        back = ((length - count + width)[:, :, None] - key).masked_fill(key >= length[:, :, None], -1)
+        plan = BlockPlan(slots // size, slots % size, tables, token, row, place, back)
+        return plan if buffers is None else plan.kept(f"{self.name}{group}", buffers)
+
+
+class BlockLayer(HeadsLayer):
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: BlockPlan) -> None:
+        keys, values = caches[self.spec.layer]
+        keys[plan.block, :, :, plan.offset] = k
+        values[plan.block, :, plan.offset] = v
+
+    def attend(self, q: Tensor, caches: Caches, plan: BlockPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+        assert not lse, "not among this backend's features"
+        spec = self.spec
+        keys, values = (cache[plan.tables].transpose(1, 2).float() for cache in caches[spec.layer])  # [R, Hk, blocks, .
+        seen = plan.back >= 0 if spec.window is None else (plan.back >= 0) & (plan.back < spec.window)
+        unread = ~seen.any(1)[:, None]  # [R, 1, K]: such keys and values may be anything, NaN included
+        keys = keys.transpose(2, 3).flatten(3).masked_fill(unread[:, None], 0.0)  # [R, Hk, D, K]
+        values = values.flatten(2, 3).masked_fill(unread[..., None], 0.0)  # [R, Hk, K, D]
+        grouped = q[plan.token].float().unflatten(2, (spec.num_kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [R, Hk, G, W, D]
+        scores = (grouped.flatten(2, 3) @ keys).unflatten(2, grouped.shape[2:4]) * spec.scale
+        if spec.softcap is not None:
+            scores = torch.tanh(scores / spec.softcap) * spec.softcap
+        scores = scores.masked_fill(~seen[:, None, None], torch.finfo(torch.float32).min)
+        mixed = (scores.softmax(-1).flatten(2, 3) @ values).unflatten(2, grouped.shape[2:4])
+        result = mixed.permute(0, 3, 1, 2, 4).flatten(2, 3)[plan.row, plan.place].to(q.dtype)
+        return result if out is None else out.copy_(result)

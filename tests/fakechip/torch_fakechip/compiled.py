@@ -1,0 +1,133 @@
+"""The compiled device, as torch.fakechip."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+
+from torch_fakechip.build import library
+
+KIND = "compiled"
+torch.ops.load_library(library())
+_ops = torch.ops.fakechip
+
+
+# ---- what torch asks of a device's module ----------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    return True
+
+
+def device_count() -> int:
+    return 2
+
+
+def current_device() -> int:
+    index: int = _ops.current_device()
+    return index
+
+
+def set_device(device: Any) -> None:
+    _ops.set_device(device if isinstance(device, int) else torch.device(device).index or 0)
+
+
+def synchronize(device: Any = None) -> None:
+    torch.accelerator.synchronize(device)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Its random numbers are the host's."""
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16]
+
+
+# ---- what the device counted -----------------------------------------------------------------------------------------
+
+
+def reads() -> dict[str, int]:
+    """Reads of the device that made the host wait, by what made them."""
+    return _counts(_ops.reads())
+
+
+def copies() -> int:
+    """Copies to the host that did not wait (non_blocking)."""
+    number: int = _ops.copies()
+    return number
+
+
+def ops() -> dict[str, int]:
+    """Ops that the device computed on the host's kernels."""
+    return _counts(_ops.ops())
+
+
+def allocated(index: int) -> int:
+    """Bytes that a device gave out since the process began."""
+    nbytes: int = _ops.allocated(index)
+    return nbytes
+
+
+def reset() -> None:
+    """Counts reads, copies and ops from 0 again."""
+    _ops.reset()
+
+
+@contextmanager
+def refused_reads() -> Iterator[None]:
+    """An implicit read is an error where it happens."""
+    _ops.refuse_reads(True)
+    try:
+        yield
+    finally:
+        _ops.refuse_reads(False)
+
+
+@contextmanager
+def only_ops(names: Sequence[str]) -> Iterator[None]:
+    """Any other op ("aten::add") is an error."""
+    _ops.allow(list(names))
+    try:
+        yield
+    finally:
+        _ops.allow_all()
+
+
+def _counts(lines: str) -> dict[str, int]:
+    return {name: int(count) for name, count in (line.split("\t") for line in lines.splitlines())}
+
+
+# ---- captured launches -----------------------------------------------------------------------------------------------
+
+
+class Graph:
+    """`with graph: ...` records what is launched; replay() launches it again over the same memory."""
+
+    _number: int | None = None
+
+    def __enter__(self) -> Self:
+        _ops.begin_capture()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._number = _ops.end_capture()
+
+    def replay(self) -> None:
+        _ops.replay(self._number)
+
+    def __del__(self) -> None:
+        if self._number is not None:
+            _ops.drop_graph(self._number)
+
+
+torch.utils.rename_privateuse1_backend("fakechip")
+torch._register_device_module("fakechip", sys.modules[__name__])

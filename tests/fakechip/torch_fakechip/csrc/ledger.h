@@ -1,0 +1,64 @@
+// What the host may ask of the device afterwards: what it read behind the device's back, and which ops ran.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace fakechip {
+
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+constexpr int kDevices = 2;
+
+using Counts = std::map<std::string, int64_t>;
+
+struct Ledger {
+  std::mutex lock;
+  Counts reads;        // implicit ones, which stall the host until the device has caught up
+  Counts ops;          // each ran on the host's own kernel
+  int64_t copies = 0;  // to the host that did not wait for the device
+  std::optional<std::set<std::string>> allowed;
+  bool refuse_reads = false;
+};
+
+inline Ledger& ledger() {
+  static Ledger one;
+  return one;
+}
+
+// What was recorded of a launch: run again in this order.
+using Recording = std::vector<std::function<void()>>;
+inline thread_local Recording* recording = nullptr;
+
+inline void note_read(const std::string& what) {
+  TORCH_CHECK(recording == nullptr, "fakechip: ", what, " reads the device, which cannot be captured");
+  std::lock_guard<std::mutex> held(ledger().lock);
+  TORCH_CHECK(!ledger().refuse_reads, "fakechip: ", what, " is an implicit read of the device");
+  ledger().reads[what]++;
+}
+
+inline void note_op(const std::string& name) {
+  std::lock_guard<std::mutex> held(ledger().lock);
+  const auto& allowed = ledger().allowed;
+  TORCH_CHECK(!allowed || allowed->count(name), "fakechip: ", name, " is not among the allowed ops");
+  ledger().ops[name]++;
+}
+
+inline std::string lines(const Counts& counts) {
+  std::lock_guard<std::mutex> held(ledger().lock);
+  std::ostringstream text;
+  for (const auto& [name, count] : counts) text << name << '\t' << count << '\n';
+  return text.str();
+}
+
+}  // namespace fakechip

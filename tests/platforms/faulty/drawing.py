@@ -1,0 +1,37 @@
+"""Mistakes in drawing tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tessera.platform import LogprobsSpec, Sampled, SampleSpec, SamplingRows
+from tessera.reference import sampling
+from tests.platforms.faulty.making import with_ops
+
+
+def one_seed_for_all(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    return sampling.sample(spec, logits, rows._replace(seed=rows.seed[:1].expand(len(rows.seed))))
+
+
+def top_k_one_too_few(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    return sampling.sample(spec, logits, rows._replace(top_k=torch.where(rows.top_k > 1, rows.top_k - 1, rows.top_k)))
+
+
+def top_p_one_too_few(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    """The token that reaches top_p is left out, unless it is the only one."""
+    scaled = logits.float() / torch.where(rows.temperature <= 0, 1.0, rows.temperature)[:, None]
+    kept = sampling._filtered(scaled, rows)
+    last = kept.masked_fill(kept.isinf(), torch.inf).argmin(-1, keepdim=True)
+    several = (~kept.isinf()).sum(-1, keepdim=True) > 1
+    drop = torch.zeros_like(kept, dtype=torch.bool).scatter(-1, last, True)
+    fewer = logits.masked_fill(drop & several & (rows.top_p < 1.0)[:, None], -torch.inf)
+    tokens = sampling.sample(SampleSpec(spec.vocab, spec.greedy, spec.filters), fewer, rows).tokens
+    if spec.logprobs < 0:
+        return Sampled(tokens)
+    return Sampled(tokens, *sampling.logprobs(LogprobsSpec(spec.vocab, spec.logprobs), logits.float(), tokens))
+
+
+OneSeedForAll = with_ops(sample=one_seed_for_all)
+TopKOneTooFew = with_ops(sample=top_k_one_too_few)
+TopPOneTooFew = with_ops(sample=top_p_one_too_few)

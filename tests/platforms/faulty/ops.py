@@ -1,0 +1,191 @@
+"""Mistakes in the ops of a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform import (
+    BoundOps,
+    Device,
+    EmbeddingSpec,
+    GatedMLPSpec,
+    GateSpec,
+    Kernel,
+    LayerNormSpec,
+    LinearSpec,
+    NormSpec,
+    Packed,
+    QKNormSpec,
+    RotarySpec,
+    RouteSpec,
+    SoftCapSpec,
+)
+from tessera.reference import core, moe
+from tests.platforms.faulty.making import with_ops
+
+
+def norm_in_few_bits(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    root = torch.rsqrt(x.square().mean(-1, keepdim=True) + spec.eps)
+    return core.into(x * root * (weight + spec.offset), out)
+
+
+def eps_outside(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    wide = x.float()
+    root = wide.square().mean(-1, keepdim=True).sqrt() + spec.eps
+    return core.into((wide / root * (weight.float() + spec.offset)).to(x.dtype), out)
+
+
+def offset_left_out(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    return core.rms_norm(dataclasses.replace(spec, offset=0.0), x, weight, out=out)
+
+
+def stride_ignored(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    return core.linear(spec, x.as_strided(x.shape, (spec.k, 1)), weight, out=out)
+
+
+def bias_left_out(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    return core.linear(spec, x, {"weight": weight["weight"]}, out=out)
+
+
+def pairs_for_halves(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    core.rotary(dataclasses.replace(spec, style="pairs"), q, k, positions, cos_sin)
+
+
+def keys_unturned(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    core.rotary(spec, q, k.clone(), positions, cos_sin)
+
+
+def out_ignored(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
+    return core.gate(spec, x)
+
+
+def input_changed(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
+    left = x[:, : spec.n]
+    return core.into(left.copy_(core.gate(spec, x)) if spec.activation == "silu" else core.gate(spec, x), out)
+
+
+def another_each_time() -> Callable[..., Any]:
+    calls = itertools.count()
+
+    def activation(spec: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return core.into(core.activation(spec, x) + 1e-7 * (next(calls) % 2), out)
+
+    return activation
+
+
+def bias_twice(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    return core.layer_norm(spec, x, weight, 2 * bias, out=out)
+
+
+def others_rows(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Tokens of another rank get a row instead of zeros."""
+    here = (tokens - spec.start).clamp(0, spec.rows - 1)
+    return core.into(F.embedding(here, weight) * spec.scale, out)
+
+
+def values_normed_too(spec: QKNormSpec, x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
+    for part, weight in zip(x.split((spec.q, spec.k, spec.k), -1), (q_weight, k_weight, k_weight), strict=True):
+        part.copy_(F.rms_norm(part.float(), weight.shape, weight.float(), spec.eps))
+
+
+def not_renormalised(spec: RouteSpec, logits: Tensor) -> Any:
+    return moe.route(dataclasses.replace(spec, renormalise=False), logits)
+
+
+class UpForGate(Kernel[GatedMLPSpec]):
+    def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> Any:
+        wide, gate, down = (
+            ops.bind("linear", spec.gate_up), ops.bind("gate", spec.gate), ops.bind("linear", spec.down),
+        )  # fmt: skip
+
+        def gated_mlp(x: Any, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+            left, right = wide(x, gate_up_weight).chunk(2, dim=-1)
+            return down(gate(torch.cat((right, left), dim=-1)), down_weight, out=out)
+
+        return gated_mlp
+
+
+class ResidualBeforeSum(Kernel[Any]):
+    def bind(self, spec: Any, ops: BoundOps, device: Device) -> Any:
+        whole = ops.reference("add_norm", spec)
+
+        def add_norm(x: Tensor, residual: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+            return whole(x, residual, weight, out=out)[0], residual
+
+        return add_norm
+
+
+NormInFewBits = with_ops(rms_norm=norm_in_few_bits)
+EpsOutside = with_ops(rms_norm=eps_outside)
+OffsetLeftOut = with_ops(rms_norm=offset_left_out)
+StrideIgnored = with_ops(linear=stride_ignored)
+BiasLeftOut = with_ops(linear=bias_left_out)
+PairsForHalves = with_ops(rotary=pairs_for_halves)
+KeysUnturned = with_ops(rotary=keys_unturned)
+OutIgnored = with_ops(gate=out_ignored)
+InputChanged = with_ops(gate=input_changed)
+AnotherEachTime = with_ops(activation=another_each_time())
+BiasTwice = with_ops(layer_norm=bias_twice)
+OthersRows = with_ops(embedding=others_rows)
+ValuesNormedToo = with_ops(qk_norm=values_normed_too)
+NotRenormalised = with_ops(route=not_renormalised)
+GateAndUpSwapped = with_ops(gated_mlp=UpForGate())
+ResidualUnsummed = with_ops(add_norm=ResidualBeforeSum())
+
+
+def one_workspace() -> Callable[..., Any]:
+    kept: dict[tuple[int, ...], Tensor] = {}
+
+    def activation(spec: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        result = core.activation(spec, x)
+        return core.into(result, out) if out is not None else kept.setdefault(result.shape, result).copy_(result)
+
+    return activation
+
+
+def empty_batch_refused(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
+    if not len(x):
+        raise RuntimeError("a grid of no blocks")
+    return core.gate(spec, x, out=out)
+
+
+def last_tile_unmasked(
+    spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """What lies behind a row's end counts as zeros."""
+    wide = F.pad(x.float(), (0, -spec.n % 32))
+    mean, square = wide.mean(-1, keepdim=True), wide.square().mean(-1, keepdim=True)
+    normed = (x.float() - mean) * torch.rsqrt(square - mean.square() + spec.eps)
+    return core.into((normed * weight.float() + bias.float()).to(x.dtype), out)
+
+
+def cap_before_scale(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    capped = core.soft_cap(dataclasses.replace(spec, scale=1.0), x)
+    return core.into((capped.float() * spec.scale).to(x.dtype), out)
+
+
+def reads_the_device(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
+    assert not x.isnan().any().item() or len(x)
+    return core.gate(spec, x, out=out)
+
+
+def slow(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
+    for _ in range(20):
+        found = core.gate(spec, x, out=out)
+    return found
+
+
+Slow = with_ops(gate=slow)
+"""Right, and no gain."""
+OneWorkspace = with_ops(activation=one_workspace())
+EmptyBatchRefused = with_ops(gate=empty_batch_refused)
+LastTileUnmasked = with_ops(layer_norm=last_tile_unmasked)
+CapBeforeScale = with_ops(soft_cap=cap_before_scale)
+ReadsTheDevice = with_ops(gate=reads_the_device)

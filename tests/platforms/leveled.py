@@ -1,0 +1,257 @@
+"""A contract that has changed: core at level 2 of everything, with made-up shims for what stood at level 1, and a
+platform for each facet as it was written then and one as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from tessera.config import EngineConfig
+from tessera.platform import (
+    API_LEVELS,
+    AttentionBackend,
+    BoundOps,
+    Device,
+    GraphRunner,
+    Kernel,
+    Launch,
+    LaunchKey,
+    ModelRunner,
+    NormSpec,
+    OpSet,
+    Plan,
+    Platform,
+    ShapePolicy,
+    StepRules,
+)
+from tessera.platform import replace as with_kernels
+from tessera.platform.ops import HotCall
+from tessera.plugins.api import Api, Removed
+from tessera.plugins.shims import AdaptedKernel, adapted, adapted_ops
+from tessera.reference.attention import ReferenceAttention
+from tessera.reference.core import rms_norm
+from tessera.testing import ReferencePlatform
+from tests.platforms.numpy_runner import NumpyPlatform, NumpyRunner
+from tests.platforms.watched import WatchedExecutor
+
+LEVELED = "tests.platforms.leveled:LeveledExecutor"
+CALLS: list[str] = []
+"""What the platforms' own members were called with."""
+
+
+# ---- as they are today -----------------------------------------------------------------------------------------------
+
+
+class RulesNow(ReferencePlatform):
+    name = "leveled"
+
+    def step_rules(self, model: Any) -> StepRules:
+        CALLS.append("rules")
+        return StepRules(max_rows=2)
+
+
+class _Attention(ReferenceAttention):
+    name = "own"
+    fallback = False
+
+    def plan(self, launch: Launch, group: int, buffers: Any) -> Plan:
+        CALLS.append("plan")
+        return super().plan(launch, group, buffers)
+
+
+class AttentionNow(ReferencePlatform):
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (_Attention(),)
+
+
+class _Graphs(GraphRunner):
+    def capture(self, key: LaunchKey, forward: Any, launch: Launch, buffers: Any) -> Any:
+        return forward
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        return executable(launch)
+
+    def estimate(self, keys: Sequence[LaunchKey]) -> int:
+        CALLS.append("estimate")
+        return 4096
+
+
+class GraphNow(ReferencePlatform):
+    def graph_runner(self, device: Device) -> GraphRunner:
+        return _Graphs()
+
+
+class _Exact(ShapePolicy):
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def launches(self, step: Any) -> Any:
+        from tessera.platform import ExactShapes
+
+        CALLS.append("launches")
+        return ExactShapes().launches(step)
+
+    def keys(self) -> Sequence[LaunchKey]:
+        return ()
+
+
+class LaunchNow(ReferencePlatform):
+    def shapes(self, model: Any, config: EngineConfig) -> ShapePolicy:
+        return _Exact(config.model.max_model_len)
+
+
+class _Norm(Kernel[NormSpec]):
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> HotCall:
+        def norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+            CALLS.append("norm")
+            return rms_norm(spec, x, weight, out=out)
+
+        return norm
+
+
+class OpsNow(ReferencePlatform):
+    def ops(self, reference: OpSet) -> OpSet:
+        return with_kernels(reference, rms_norm=_Norm())
+
+
+class RunnerNow(NumpyPlatform):
+    def runner(self, services: Any) -> ModelRunner:
+        CALLS.append("runner")
+        return NumpyRunner(services)
+
+
+# ---- as they were at level 1 -----------------------------------------------------------------------------------------
+
+
+class RulesThen(ReferencePlatform):
+    """step_rules() was called rules() and was told nothing."""
+
+    name = "leveled"
+
+    def rules(self) -> StepRules:
+        CALLS.append("rules")
+        return StepRules(max_rows=2)
+
+
+class _AttentionThen(_Attention):
+    def plan(self, launch: Launch, group: int) -> Plan:  # type: ignore[override]  # what changed
+        return super().plan(launch, group, None)
+
+
+class AttentionThen(ReferencePlatform):
+    """plan() had no buffers."""
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (_AttentionThen(),)
+
+
+class _GraphsThen(_Graphs):
+    def estimate(self) -> int:  # type: ignore[override]  # what changed
+        return super().estimate(())
+
+
+class GraphThen(ReferencePlatform):
+    """estimate() was not told the keys."""
+
+    def graph_runner(self, device: Device) -> GraphRunner:
+        return _GraphsThen()
+
+
+class LaunchThen(ReferencePlatform):
+    """shapes() was told the longest request instead of the configuration."""
+
+    def shapes(self, model: Any, longest: int) -> ShapePolicy:  # type: ignore[override]  # what changed
+        assert isinstance(longest, int)
+        return _Exact(longest)
+
+
+@dataclass(frozen=True)
+class _NormSpecThen:
+    n: int
+    dtype: str
+    eps: float
+
+
+class _NormThen(Kernel[_NormSpecThen]):
+    """It binds the op that it replaces, by the name that this had."""
+
+    def bind(self, spec: _NormSpecThen, ops: BoundOps, device: Device) -> HotCall:
+        assert isinstance(spec, _NormSpecThen)
+        reference = ops.reference("norm", NormSpec(spec.n, spec.dtype, spec.eps))
+
+        def norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+            CALLS.append("norm")
+            return reference(x, weight, out=out)
+
+        return norm
+
+
+class OpsThen(ReferencePlatform):
+    """rms_norm was called norm, and its spec had no offset and asked for no quantised result."""
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return with_kernels(reference, norm=_NormThen())
+
+
+class RunnerThen(NumpyPlatform):
+    """runner() was not told the services but what it took of them, in a mapping."""
+
+    def runner(self, services: Any) -> ModelRunner:
+        CALLS.append("runner")
+        return NumpyRunner(services["all"])
+
+
+# ---- the shims -------------------------------------------------------------------------------------------------------
+
+
+def _backend(backend: AttentionBackend) -> AttentionBackend:
+    return adapted(backend, AttentionBackend, plan=lambda old, launch, group, buffers: old.plan(launch, group))
+
+
+def _graphs(graphs: GraphRunner) -> GraphRunner:
+    return adapted(graphs, GraphRunner, estimate=lambda old, keys: old.estimate())
+
+
+def older_norm(spec: NormSpec) -> _NormSpecThen | str:
+    if spec.offset or spec.emit is not None:
+        return "it was written for a level without offset and emit"
+    return _NormSpecThen(spec.n, spec.dtype, spec.eps)
+
+
+RENAMED = {"norm": "rms_norm"}
+
+
+def _ops(old: Platform, reference: OpSet) -> OpSet:
+    kernels = {"rms_norm": lambda kernel: AdaptedKernel(kernel, older_norm, RENAMED)}
+    return adapted_ops(old, reference, kernels, RENAMED)
+
+
+SHIMS = {
+    "platform": lambda old: adapted(old, Platform, step_rules=lambda old, model: old.rules()),
+    "attention": lambda old: adapted(
+        old, Platform, attention_backends=lambda old: [_backend(one) for one in old.attention_backends()]
+    ),
+    "graph": lambda old: adapted(old, Platform, graph_runner=lambda old, device: _graphs(old.graph_runner(device))),
+    "launch": lambda old: adapted(
+        old, Platform, shapes=lambda old, model, config: old.shapes(model, config.model.max_model_len)
+    ),
+    "ops.core": lambda old: adapted(old, Platform, ops=_ops),
+    "runner": lambda old: adapted(old, Platform, runner=lambda old, services: old.runner({"all": services})),
+}
+
+API_2 = Api(
+    MappingProxyType(dict.fromkeys(API_LEVELS, 2)),
+    shims={(facet, 1): shim for facet, shim in SHIMS.items()},
+    removed={"Platform": {"rules": Removed("platform", 2, "step_rules")}},
+)
+
+
+class LeveledExecutor(WatchedExecutor):
+    """With that core."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config, API_2)

@@ -1,0 +1,149 @@
+"""What plugins are written against, name by name, read from core's source: by facet, in the order of the files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+CORE = Path(__file__).parents[1] / "core"
+Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
+
+FACETS: Mapping[str, str] = MappingProxyType(
+    {
+        "tessera.arrays": "platform",
+        "tessera.errors": "platform",
+        "tessera.hookspecs": "platform",
+        "tessera.plugins.registry": "platform",
+        "tessera.platform.hooks": "platform",
+        "tessera.platform.platform": "platform",
+        "tessera.platform.device": "platform",
+        "tessera.platform.quantization": "quantization",
+        "tessera.platform.attention": "attention",
+        "tessera.platform.launch": "launch",
+        "tessera.platform.collectives": "collectives",
+        "tessera.platform.graph": "graph",
+        "tessera.platform.model": "runner",
+        "tessera.platform.runner": "runner",
+        "tessera.platform.explained": "runner",
+        "tessera.step": "runner",
+        "tessera.platform.ops.op": "ops.core",
+        "tessera.platform.ops.kernel": "ops.core",
+        "tessera.platform.ops.table": "ops.core",
+        "tessera.platform.ops.binding": "ops.core",
+        "tessera.platform.ops.linear": "ops.core",
+        "tessera.platform.ops.norms": "ops.core",
+        "tessera.platform.ops.rotary": "ops.core",
+        "tessera.platform.ops.elementwise": "ops.core",
+        "tessera.platform.ops.mlp": "ops.core",
+        "tessera.platform.ops.quantize": "ops.quant",
+        "tessera.platform.ops.moe": "ops.moe",
+        "tessera.platform.ops.logits": "ops.sampling",
+        "tessera.platform.ops.sampling": "ops.sampling",
+    }
+)
+"""Modules by dotted name, each with the facet or op group that its names are of."""
+
+PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tessera.arrays": ("Array",),
+        "tessera.errors": ("TesseraError", "PlatformError", "ModelError", "MemoryBudgetError"),
+        "tessera.hookspecs": ("RegisterRoutes", "Hooks"),
+        "tessera.plugins.registry": ("Table", "Registry"),
+    }
+)
+"""Of modules that hold more than what plugins see, that."""
+
+TESTING = ("tessera.testing", "tessera.testing.conformance")
+EXPORTING = ("tessera.platform", "tessera.platform.ops")
+
+
+@dataclass(frozen=True)
+class Name:
+    """One public name. doc: its docstring, or the string below an assignment."""
+
+    facet: str
+    module: str
+    name: str
+    node: Definition
+    doc: str = ""
+
+
+def names() -> list[Name]:
+    """All of them."""
+    found = [name for module, facet in FACETS.items() for name in _of_module(module, facet)]
+    for package in TESTING:
+        for name, module in _exports(package).items():
+            found += [one for one in _definitions(module, "testing") if one.name == name]
+    return found
+
+
+def left_out() -> list[str]:
+    """Names that tessera.platform exports and no facet has."""
+    known = {name.name for name in names()}
+    return sorted(name for name in _exports("tessera.platform") if name not in known)
+
+
+def _of_module(module: str, facet: str) -> Iterator[Name]:
+    exported = _exports("tessera.platform") if module == "tessera.step" else None
+    for one in _definitions(module, facet):
+        if one.name in PARTLY.get(module, (one.name,)) and (exported is None or one.name in exported):
+            yield one
+
+
+def _exports(package: str) -> dict[str, str]:
+    """The names in a package's __all__, each with the module that defines it."""
+    tree = _parse(package)
+    sources = {
+        alias.asname or alias.name: node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }
+    listed = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return {name: _source(sources[name], name) for name in listed}
+
+
+def _source(module: str, name: str) -> str:
+    """Through packages that pass a name on."""
+    return (
+        _exports(module).get(name, module) if _path(module).name == "__init__.py" and module.count(".") > 1 else module
+    )
+
+
+def _definitions(module: str, facet: str) -> Iterator[Name]:
+    body = [
+        statement
+        for node in _parse(module).body
+        # What only a type checker sees is what it is for a reader too.
+        for statement in (node.body if isinstance(node, ast.If) else [node])
+    ]
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            name, doc = node.name, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            name, doc = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), _below(after)
+        else:
+            continue
+        if not name.startswith("_"):
+            yield Name(facet, module, name, node, doc)
+
+
+def _below(node: ast.stmt | None) -> str:
+    said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return " ".join(ast.literal_eval(node.value).split()) if said and isinstance(node, ast.Expr) else ""
+
+
+def _parse(module: str) -> ast.Module:
+    return ast.parse(_path(module).read_text(encoding="utf-8"))
+
+
+def _path(module: str) -> Path:
+    path = CORE.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
