@@ -21,7 +21,8 @@ VARIANTS = {
         "portable": (),
         "avx2": ("-mavx2", "-mfma"),
         "avx512": AVX512,
-        "avx512_bf16": (*AVX512, "-mavx512bf16"),
+        "avx512_vnni": (*AVX512, "-mavx512vnni"),
+        "avx512_bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
     },
 }
 FLAGS = (

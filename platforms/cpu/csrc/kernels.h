@@ -7,28 +7,40 @@ using bf16 = uint16_t;
 
 constexpr int64_t PANEL = 32;  // outputs that are packed together
 
-// out[m, n] = x[m, k] W^T + bias. packed: [ceil(n / 32)][ceil(k / 2)][32][2], zeros where W ends. Item: a panel.
-struct Linear {
-  const bf16 *x;
-  int64_t x_stride;
-  const bf16 *packed;
-  const bf16 *bias;  // or null
-  bf16 *out;
-  int64_t out_stride;
-  int64_t m, n, k;
-};
-
 enum class Activation : int32_t { silu, gelu_tanh };
 
-// out[m, n] = activation(x G^T) * (x U^T). packed: [G; U] as of Linear, n a multiple of PANEL. Item: a panel of out.
-struct GateUp {
-  const bf16 *x;
-  int64_t x_stride;
-  const bf16 *packed;
+// out [m, n] = x [m, k] W^T + bias, or activation(x G^T) * (x U^T) where W is [G; U] and n their rows, a multiple of
+// PANEL. Item: a panel of out.
+//
+// A weight is packed by panels of 32 outputs; what lies beyond n or k is 0.
+//   bf16   [panels][ceil(k / 2)][32][2]
+//   int8   [panels][ceil(k / 4)][32][4], 128 added so that no byte has a sign
+//   int4   [panels][ceil(k / 8)][32][4], 8 added; the low half of byte i is element i of eight, the high half i + 4
+struct Product {
+  const void *x;         // bf16 [m, k], or rows that were quantised
+  int64_t x_stride;      // elements
+  const float *x_scale;  // of each quantised row
+  const int32_t *x_sum;  // of each group of a quantised row: the sum of its elements
+  const void *packed;
+  const void *scale;     // int8: float [n]; int4: bf16 [panels][groups][32]
+  const bf16 *bias;      // or null
   bf16 *out;
   int64_t out_stride;
   int64_t m, n, k;
+  int64_t group;         // elements of k that share a scale and a sum, a multiple of 8; k is a multiple of it
   Activation activation;
+};
+
+// Rows of bf16 to int8, each with a scale of its own: x is about scale * to. sums: of each group of a row. Elements from k
+// to `stride` become 0. Item: a row.
+struct Quantise {
+  const bf16 *x;
+  int64_t x_stride;
+  int8_t *to;
+  int64_t stride;
+  float *scale;
+  int32_t *sums;  // [m, k / group]
+  int64_t k, group;
 };
 
 // sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset). Where residual is null the
@@ -106,10 +118,12 @@ struct Share {
 
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
 
+enum Kind : int32_t { of_bf16, of_int8, of_int4 };
+
 struct Kernels {
   const char *name;
-  Part<Linear> linear;
-  Part<GateUp> gate_up;
+  Part<Product> linear[3], gate_up[3];  // by Kind
+  Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<HeadsInput> heads_input;
   Part<Attention> attention;
@@ -118,5 +132,5 @@ struct Kernels {
 
 extern const Kernels portable_kernels;
 #if defined(__x86_64__)
-extern const Kernels avx2_kernels, avx512_kernels, avx512_bf16_kernels;
+extern const Kernels avx2_kernels, avx512_kernels, avx512_vnni_kernels, avx512_bf16_kernels;
 #endif

@@ -22,11 +22,52 @@ const Known KNOWN[] = {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
      }},
-    {&avx512_bf16_kernels, [] { return KNOWN[2].here() && __builtin_cpu_supports("avx512bf16"); }},
+    {&avx512_vnni_kernels, [] { return KNOWN[2].here() && __builtin_cpu_supports("avx512vnni"); }},
+    {&avx512_bf16_kernels, [] { return KNOWN[3].here() && __builtin_cpu_supports("avx512bf16"); }},
 #endif
 };
 
 const Kernels *used = &portable_kernels;
+
+struct Packing {
+  const void *weight;
+  int64_t stride;
+  void *packed;
+  int64_t n, k;
+};
+
+// `each` puts element i of a row into the panel at the row's place; every element is visited once, zeros beyond n and k.
+template <class Number, class Each> void pack(const Packing &task, int64_t first, int64_t last, int64_t k, Each each) {
+  for (int64_t panel = first; panel < last; panel++)
+    for (int64_t j = 0; j < PANEL; j++) {
+      int64_t row = panel * PANEL + j;
+      const Number *from = (const Number *)task.weight + row * task.stride;
+      for (int64_t i = 0; i < k; i++) each(panel, j, i, row < task.n && i < task.k ? from[i] : (Number)0);
+    }
+}
+
+void pack_bf16(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 1) / 2 * 2;
+  pack<bf16>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, bf16 x) {
+    ((bf16 *)task.packed)[panel * k * PANEL + i / 2 * 2 * PANEL + 2 * j + i % 2] = x;
+  });
+}
+
+void pack_int8(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 3) / 4 * 4;
+  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
+    ((uint8_t *)task.packed)[panel * k * PANEL + i / 4 * 4 * PANEL + 4 * j + i % 4] = (uint8_t)(x + 128);
+  });
+}
+
+void pack_int4(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 7) / 8 * 8;
+  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
+    uint8_t *byte = (uint8_t *)task.packed + panel * k * PANEL / 2 + i / 8 * 4 * PANEL + 4 * j + i % 4;
+    int half = i / 4 % 2;
+    *byte = (uint8_t)(half ? (*byte | (x + 8) << 4) : (x + 8));
+  });
+}
 
 constexpr int64_t SMALL = 1 << 14;  // elements, for which waking threads would take longer
 
@@ -51,38 +92,25 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
   return -1;
 }
 
-// W [n, k] with a row stride -> as Linear says.
-EXPORTED void tessera_cpu_pack(const bf16 *weight, int64_t stride, bf16 *packed, int64_t n, int64_t k) {
-  struct Task {
-    const bf16 *weight;
-    int64_t stride;
-    bf16 *packed;
-    int64_t n, k;
-  } task{weight, stride, packed, n, k};
-  Part<Task> part = [](const Task &task, int64_t first, int64_t last) {
-    int64_t pairs = (task.k + 1) / 2;
-    for (int64_t panel = first; panel < last; panel++)
-      for (int64_t j = 0; j < PANEL; j++) {
-        int64_t row = panel * PANEL + j;
-        bf16 *to = task.packed + panel * pairs * 2 * PANEL + 2 * j;
-        const bf16 *from = task.weight + row * task.stride;
-        for (int64_t i = 0; i < 2 * pairs; i++)
-          to[i / 2 * 2 * PANEL + i % 2] = row < task.n && i < task.k ? from[i] : 0;
-      }
-  };
-  threads::run(part, task, (n + PANEL - 1) / PANEL);
+// The weight of a kind, as Product says. weight: bf16 [n, k], or int8 [n, k] of whole numbers; stride: of its rows.
+EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
+  Packing task{weight, stride, packed, n, k};
+  Part<Packing> parts[] = {pack_bf16, pack_int8, pack_int4};
+  threads::run(parts[kind], task, (n + PANEL - 1) / PANEL);
 }
 
-EXPORTED void tessera_cpu_linear(const bf16 *x, int64_t x_stride, const bf16 *packed, const bf16 *bias, bf16 *out,
-                        int64_t out_stride, int64_t m, int64_t n, int64_t k) {
-  Linear task{x, x_stride, packed, bias, out, out_stride, m, n, k};
-  threads::run(used->linear, task, (n + PANEL - 1) / PANEL);
+EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {
+  threads::run(used->linear[kind], *task, (task->n + PANEL - 1) / PANEL);
 }
 
-EXPORTED void tessera_cpu_gate_up(const bf16 *x, int64_t x_stride, const bf16 *packed, bf16 *out, int64_t out_stride, int64_t m,
-                         int64_t n, int64_t k, int32_t activation) {
-  GateUp task{x, x_stride, packed, out, out_stride, m, n, k, (Activation)activation};
-  threads::run(used->gate_up, task, n / PANEL);
+EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
+  threads::run(used->gate_up[kind], *task, task->n / PANEL);
+}
+
+EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
+                                   int32_t *sums, int64_t m, int64_t k, int64_t group) {
+  Quantise task{x, x_stride, to, stride, scale, sums, k, group};
+  threads::run(used->quantise, task, m, m * k <= SMALL);
 }
 
 EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,

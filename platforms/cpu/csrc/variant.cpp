@@ -14,6 +14,7 @@
 #include "exponent.h"
 #include "gemm.h"
 #include "norm.h"
+#include "quantise.h"
 #include "heads.h"
 #include "attention.h"
 
@@ -22,12 +23,15 @@
 #define TEXT(name) #name
 #define NAME(name) TEXT(name)
 
+using namespace VARIANT;
+
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
-    VARIANT::gemm::linear,
-    VARIANT::gemm::gate_up,
-    VARIANT::norm::add_norm,
-    VARIANT::heads::heads_input,
-    VARIANT::attention::attention,
-    VARIANT::simd::ROWS,
+    {gemm::linear<gemm::Bf16>, gemm::linear<gemm::Int8>, gemm::linear<gemm::Int4>},
+    {gemm::gate_up<gemm::Bf16>, gemm::gate_up<gemm::Int8>, gemm::gate_up<gemm::Int4>},
+    quantise::quantise,
+    norm::add_norm,
+    heads::heads_input,
+    attention::attention,
+    simd::ROWS,
 };

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tessera.platform import BoundOps, Device, GatedMLPSpec, Kernel, Packed
-from tessera_cpu.native import library
-from tessera_cpu.products import NativeProducts, rows_apart
+from tessera_cpu.native import BF16, library
+from tessera_cpu.products import NativeProducts, NativeTask, rows_apart
 
 BETWEEN = 16 << 20  # bytes of what the first product gives in one stretch
 ROWS = 64  # a stretch has a multiple of them
@@ -44,15 +44,13 @@ def _first(spec: GatedMLPSpec, ops: BoundOps) -> Any:
     if native is None or wide.dtype != "bfloat16" or not fits:
         gate_up, gate = ops.bind("linear", wide), ops.bind("gate", spec.gate)
         return lambda x, packed: gate(gate_up(x, packed))
-    call, activation = native.tessera_cpu_gate_up, ACTIVATIONS[spec.gate.activation]
+    call = native.tessera_cpu_gate_up
+    task = NativeTask(n=inner, k=wide.k, activation=ACTIVATIONS[spec.gate.activation])
 
     def gated(x: Tensor, packed: Packed) -> Tensor:
         x = rows_apart(x)
         out = x.new_empty(len(x), inner)
-        weight = packed["weight"]
-        call(
-            x.data_ptr(), x.stride(0), weight.data_ptr(), out.data_ptr(), inner, len(x), inner, wide.k, activation
-        )  # fmt: skip
+        call(BF16, task.of(x, packed["weight"], out))
         return out
 
     return gated

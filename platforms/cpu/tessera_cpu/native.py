@@ -19,6 +19,31 @@ VARIABLE = "TESSERA_CPU_KERNELS"
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
 
+BF16, INT8, INT4 = range(3)
+"""enum Kind of csrc/kernels.h."""
+
+
+class Product(ctypes.Structure):
+    """struct Product of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("x_scale", c_void_p),
+        ("x_sum", c_void_p),
+        ("packed", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("group", c_int64),
+        ("activation", c_int32),
+    ]
+
+
 class CacheBytes(ctypes.Structure):
     """struct Cache of csrc/kernels.h."""
 
@@ -69,9 +94,10 @@ class Launch(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "tessera_cpu_pack": (c_void_p, c_int64, c_void_p, c_int64, c_int64),
-    "tessera_cpu_linear": (c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64),
-    "tessera_cpu_gate_up": (c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int32),
+    "tessera_cpu_pack": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    "tessera_cpu_linear": (c_int32, POINTER(Product)),
+    "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
+    "tessera_cpu_quantise": (c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64),
     "tessera_cpu_add_norm": (
         c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_float,
     ),

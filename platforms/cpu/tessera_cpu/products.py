@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera_cpu.native import library
+from tessera_cpu.native import BF16, library
+from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
 
 Product = Callable[..., Tensor]
@@ -48,7 +49,7 @@ class NativeProducts(Products):
         n, k = weight.shape
         weight = weight.contiguous()
         packed = weight.new_empty(self._elements(n, k))
-        self.native.tessera_cpu_pack(weight.data_ptr(), k, packed.data_ptr(), n, k)
+        self.native.tessera_cpu_pack(BF16, weight.data_ptr(), k, packed.data_ptr(), n, k)
         return packed
 
     def packed_bytes(self, n: int, k: int) -> int:
@@ -58,18 +59,26 @@ class NativeProducts(Products):
         return -(-n // self.PANEL) * self.PANEL * -(-k // 2) * 2
 
     def bind(self, n: int, k: int) -> Product:
-        call = self.native.tessera_cpu_linear
+        call, task = self.native.tessera_cpu_linear, NativeTask(n=n, k=k)
 
         def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
             x = rows_apart(x)
             result = x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
-            to_bias = None if bias is None else bias.data_ptr()
-            call(
-                x.data_ptr(), x.stride(0), packed.data_ptr(), to_bias, result.data_ptr(), result.stride(0), len(x), n, k
-            )
+            task.bias = None if bias is None else bias.data_ptr()
+            call(BF16, task.of(x, packed, result))
             return result if out is None or out is result else out.copy_(result)
 
         return product
+
+
+class NativeTask(Task):
+    """One for all calls of a place, whose fields that stay are set once."""
+
+    def of(self, x: Tensor, packed: Tensor, out: Tensor) -> NativeTask:
+        """x [m, k], out [m, n]: rows may have any stride."""
+        self.x, self.x_stride, self.packed = x.data_ptr(), x.stride(0), packed.data_ptr()
+        self.out, self.out_stride, self.m = out.data_ptr(), out.stride(0), len(x)
+        return self
 
 
 class OneDnnProducts(Products):

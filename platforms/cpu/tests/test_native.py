@@ -13,7 +13,7 @@ from torch import Tensor
 from tessera.platform import PlatformError
 from tessera_cpu import native
 from tessera_cpu.probe import probe
-from tessera_cpu.products import NativeProducts, OneDnnProducts, products
+from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts, products
 from tests.platforms.cpu_kernels import available, kernels
 
 BUILD = Path(__file__).parents[1] / "csrc/build.py"
@@ -52,8 +52,9 @@ def test_gates_near_and_far_from_zero(name: str, activation: int, function: str)
     out = torch.empty(7, n, dtype=torch.bfloat16)
     with kernels(name):
         library = native.library()
+        task = NativeTask(n=n, k=k, activation=activation)
         packed = NativeProducts(library).pack(weight)
-        library.tessera_cpu_gate_up(x.data_ptr(), k, packed.data_ptr(), out.data_ptr(), n, 7, n, k, activation)
+        library.tessera_cpu_gate_up(native.BF16, task.of(x, packed, out))
     gate, up = (x.double() @ weight.double().T).chunk(2, dim=-1)
     options = {"approximate": "tanh"} if function == "gelu" else {}
     expected = getattr(torch.nn.functional, function)(gate, **options) * up
@@ -70,6 +71,67 @@ def test_a_number_that_is_none_stays_none(name: str) -> None:
         found = own.bind(5, 40)(x, own.pack(torch.ones(5, 40, dtype=torch.bfloat16)))
     assert (found[0] == 40).all()
     assert found[1].isnan().all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 3), (5, 33, 64), (13, 70, 97), (24, 96, 896)])
+def test_rows_are_quantised_by_their_largest(name: str, rows: int, n: int, k: int) -> None:
+    torch.manual_seed(k)
+    wide = torch.randn(rows, k + 2).bfloat16()
+    x, group = wide[:, :k], 32
+    stride, groups = k + 5, -(-k // group)
+    to, scale = torch.full((rows, stride), 99, dtype=torch.int8), torch.empty(rows)
+    sums = torch.empty(rows, groups, dtype=torch.int32)
+    with kernels(name):
+        native.library().tessera_cpu_quantise(
+            x.data_ptr(), x.stride(0), to.data_ptr(), stride, scale.data_ptr(), sums.data_ptr(), rows, k, group
+        )  # fmt: skip
+    most = x.float().abs().amax(-1)
+    assert torch.allclose(scale, most / 127)
+    assert ((to[:, :k] * scale[:, None] - x.float()).abs() <= scale[:, None] * 0.5001).all()
+    assert (to[:, k:] == 0).all()
+    whole = torch.nn.functional.pad(to[:, :k].int(), (0, groups * group - k)).view(rows, groups, group)
+    assert torch.equal(whole.sum(-1).int(), sums)
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("kind", "group"), [(native.INT8, 0), (native.INT4, 8), (native.INT4, 32)])
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 32), (5, 33, 64), (13, 70, 96), (24, 96, 896)])
+def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
+    name: str, kind: int, group: int, rows: int, n: int, k: int
+) -> None:
+    """Against the same whole numbers in float64; the ends of their ranges too."""
+    torch.manual_seed(n + group)
+    low, high = (-128, 127) if kind == native.INT8 else (-8, 7)
+    k += kind == native.INT8  # of int4 k is a multiple of its group
+    weight = torch.randint(low, high + 1, (n, k), dtype=torch.int8)
+    weight[0, :2] = torch.tensor([low, high])
+    panels, wide = -(-n // 32), -(-k // 4) * 4
+    packed = torch.empty(panels * 32 * (wide if kind == native.INT8 else k // 2), dtype=torch.uint8)
+    x = torch.zeros(rows, wide, dtype=torch.int8)
+    x[:, :k] = torch.randint(-127, 128, (rows, k))
+    group = group or k
+    sums = x[:, :k].int().view(rows, k // group, group).sum(-1).int()
+    x_scale, groups = torch.rand(rows) + 0.5, k // group
+    scale = torch.zeros(panels * 32, groups)
+    scale[:n] = (torch.rand(n, groups) + 0.5).bfloat16().float()
+    stored = scale[:, 0].contiguous()
+    if kind == native.INT4:
+        stored = scale.view(panels, 32, groups).transpose(1, 2).contiguous().bfloat16()
+    bias, out = torch.randn(n).bfloat16(), torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
+    with kernels(name):
+        library = native.library()
+        library.tessera_cpu_pack(kind, weight.data_ptr(), k, packed.data_ptr(), n, k)
+        task = NativeTask(
+            n=n, k=k, group=group, bias=bias.data_ptr(), scale=stored.data_ptr(), x_scale=x_scale.data_ptr(),
+            x_sum=sums.data_ptr(),
+        )  # fmt: skip
+        library.tessera_cpu_linear(kind, task.of(x, packed, out))
+    meant = weight.double() * scale[:n].double().repeat_interleave(group, dim=1)
+    expected = (x[:, :k].double() @ meant.T) * x_scale.double()[:, None] + bias.double()
+    assert ((out.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3 * k**0.5).all()
 
 
 @needs_kernels

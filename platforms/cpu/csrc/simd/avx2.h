@@ -10,6 +10,8 @@ constexpr int W = 8;
 constexpr int ROWS = 5;
 using Float = __m256;
 using Pairs = __m256i;
+using Whole = __m256i;
+using Quads = __m256i;
 
 inline Float zero() { return _mm256_setzero_ps(); }
 inline Float set(float x) { return _mm256_set1_ps(x); }
@@ -61,6 +63,24 @@ inline Float dot(Float sum, Pairs a, Pairs b) {
   return fma(second(a), second(b), fma(first(a), first(b), sum));
 }
 inline Pairs only_first(Pairs x) { return _mm256_and_si256(x, _mm256_set1_epi32(0xffff)); }
+
+inline Whole set_whole(int32_t x) { return _mm256_set1_epi32(x); }
+inline Float to_float(Whole x) { return _mm256_cvtepi32_ps(x); }
+inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
+inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Quads high_halves(Quads x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+  __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(bytes, 8);
+  __m256i their_even = _mm256_srai_epi16(_mm256_slli_epi16(with_sign, 8), 8), their_odd = _mm256_srai_epi16(with_sign, 8);
+  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, their_even), _mm256_madd_epi16(odd, their_odd)));
+}
+inline void store_int8(int8_t *p, Float x) {
+  __m256i whole = _mm256_cvtps_epi32(x);
+  __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
+inline Float magnitude(Float x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
 }  // namespace VARIANT::simd

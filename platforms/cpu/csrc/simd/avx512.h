@@ -11,6 +11,8 @@ constexpr int W = 16;             // floats of a vector
 constexpr int ROWS = 12;          // rows of a tile whose sums stay in registers beside two vectors of weights
 using Float = __m512;
 using Pairs = __m512i;            // W pairs of bf16
+using Whole = __m512i;            // W numbers of 32 bits
+using Quads = __m512i;            // W times four bytes
 
 inline Float zero() { return _mm512_setzero_ps(); }
 inline Float set(float x) { return _mm512_set1_ps(x); }
@@ -60,6 +62,26 @@ inline Float dot(Float sum, Pairs a, Pairs b) {
 }
 // The second of each pair becomes 0, whatever it was.
 inline Pairs only_first(Pairs x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
+
+inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
+inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
+inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
+inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
+inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+// sum + the products of four bytes without sign by four with a sign, by lane
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpbusd_epi32(sum, bytes, with_sign);
+#else
+  __m512i even = _mm512_and_si512(bytes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(bytes, 8);
+  __m512i their_even = _mm512_srai_epi16(_mm512_slli_epi16(with_sign, 8), 8), their_odd = _mm512_srai_epi16(with_sign, 8);
+  return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(even, their_even), _mm512_madd_epi16(odd, their_odd)));
+#endif
+}
+// Rounds to whole numbers from -127 to 127, which is what x was scaled to.
+inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
+inline Float magnitude(Float x) { return _mm512_abs_ps(x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
 }  // namespace VARIANT::simd

@@ -14,6 +14,10 @@ struct Float {
 struct Pairs {
   uint32_t at[W];
 };
+struct Whole {
+  int32_t at[W];
+};
+using Quads = Pairs;
 
 template <class Result, class Each> inline Result each(Each &&each) {
   Result result;
@@ -70,6 +74,27 @@ inline Float dot(Float sum, Pairs a, Pairs b) {
   });
 }
 inline Pairs only_first(Pairs x) { return each<Pairs>([&](int i) { return x.at[i] & 0xffff; }); }
+
+inline Whole set_whole(int32_t x) { return each<Whole>([&](int) { return x; }); }
+inline Float to_float(Whole x) { return each<Float>([&](int i) { return (float)x.at[i]; }); }
+inline Quads load_quads(const uint8_t *p) {
+  Quads quads;
+  std::memcpy(quads.at, p, sizeof quads.at);
+  return quads;
+}
+inline Quads set_quad(uint32_t four) { return set_pair(four); }
+inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 0x0f0f0f0f; }); }
+inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return (x.at[i] >> 4) & 0x0f0f0f0f; }); }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+  for (int byte = 0; byte < 4; byte++)
+    for (int i = 0; i < W; i++)
+      sum.at[i] += (int32_t)(uint8_t)(bytes.at[i] >> 8 * byte) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
+  return sum;
+}
+inline void store_int8(int8_t *p, Float x) {
+  for (int i = 0; i < W; i++) p[i] = (int8_t)std::nearbyintf(x.at[i]);
+}
+inline Float magnitude(Float x) { return each<Float>([&](int i) { return std::fabs(x.at[i]); }); }
 inline void prefetch(const void *) {}
 
 }  // namespace VARIANT::simd
