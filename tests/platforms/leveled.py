@@ -31,11 +31,12 @@ from tessera.platform import (
 from tessera.platform import replace as with_kernels
 from tessera.platform.ops import HotCall
 from tessera.plugins.api import Api, Removed
+from tessera.plugins.paths import load_path
 from tessera.plugins.shims import AdaptedKernel, adapted, adapted_ops
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.core import rms_norm
 from tessera.testing import ReferencePlatform
-from tests.platforms.numpy_runner import NumpyPlatform, NumpyRunner
+from tests.platforms.generated import numpy_platform
 from tests.platforms.watched import WatchedExecutor
 
 LEVELED = "tests.platforms.leveled:LeveledExecutor"
@@ -116,6 +117,10 @@ class _Norm(Kernel[NormSpec]):
 class OpsNow(ReferencePlatform):
     def ops(self, reference: OpSet) -> OpSet:
         return with_kernels(reference, rms_norm=_Norm())
+
+
+NumpyPlatform: Any = load_path(numpy_platform())
+NumpyRunner: Any = load_path("tessera_numpy.runner:NumpyRunner")
 
 
 class RunnerNow(NumpyPlatform):

@@ -21,11 +21,11 @@ def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) 
     meet; unused where there is one."""
     if spec.world_size == 1:
         return Alone()
-    return platform.communicator(spec, rendezvous) or _torchs(rendezvous, spec, device)
+    return platform.communicator(spec, rendezvous) or torch_group(spec, rendezvous, device)
 
 
-def _torchs(rendezvous: str, spec: WorkerSpec, device: Device) -> TorchCommunicator:
-    """The host's groups use gloo, a device's its own default where it has one."""
+def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommunicator:
+    """Over torch.distributed. The host's groups use gloo, a device's its own default where it has one."""
     own = dist.Backend.default_device_backend_map.get(device.target.type)
     rank, size = spec.rank, spec.world_size
     dist.init_process_group(

@@ -8,7 +8,7 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Communicator
-from tessera.platform.platform import Future, Platform, WorkerSpec
+from tessera.platform.platform import Device, Future, Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.runner.collectives import join
@@ -34,13 +34,16 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: join(platform, self.spec, self.rendezvous, device)}
+        self.groups = {TENSOR_GROUP: self._group(device)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = platform.runner(services) or CoreRunner(services, platform, report)
         check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
+
+    def _group(self, device: Device) -> Communicator:
+        return join(self.platform, self.spec, self.rendezvous, device)
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)

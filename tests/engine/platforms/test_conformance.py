@@ -54,8 +54,7 @@ def test_gold_wants_native_linear_and_attention() -> None:
 
 def test_what_is_absent_is_no_failure() -> None:
     numpy, reference = (
-        {case.id: case for case in conformance_cases(platform, "gold")}
-        for platform in ("tests.platforms.numpy_runner:NumpyPlatform", "reference")
+        {case.id: case for case in conformance_cases(platform, "gold")} for platform in (numpy_platform(), "reference")
     )
     for name in ("shapes/keys", "shapes/padding", "graphs/replay", "native"):
         assert numpy[name].run().text == "it brings a runner of its own"

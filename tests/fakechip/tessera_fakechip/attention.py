@@ -57,7 +57,9 @@ class BlockAttention(AttentionBackend):
     name = "fakechip_blocks"
 
     def supports(self, spec: LayerSpec) -> str | None:
-        return None if spec.kind == "attention" and isinstance(spec.cache, Paged) else f"no attention over {spec.kind}"
+        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+            return f"no attention over {spec.kind}"
+        return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(

@@ -30,7 +30,7 @@ from tessera.platform import (
     replace,
 )
 from tessera.platform.ops import HotCall
-from tessera.runner.collectives import TorchCommunicator
+from tessera.runner.collectives import TorchCommunicator, torch_group
 from tessera.testing import StrictPlatform
 from tessera.testing.strict.graphs import RecordingGraphs
 from tessera.testing.strict.kernels import BufferedLinear
@@ -101,7 +101,8 @@ class KeyUnnamed(StrictPlatform):
 def with_communicator(make: type[TorchCommunicator]) -> type[StrictPlatform]:
     class Platform(StrictPlatform):
         def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator:
-            return make.join(rendezvous, spec.rank, spec.world_size, self.open(spec.rank).target)
+            right = torch_group(spec, rendezvous, self.open(spec.rank))
+            return make(right.group, right.rank, right.size, right.host)
 
     return Platform
 
