@@ -78,7 +78,7 @@ def _quiet(cxx: str) -> Sequence[str]:
 
 
 def _linking() -> Sequence[str]:
-    return ("-lm",) if sys.platform == "darwin" else ("-Wl,--as-needed", "-lm")
+    return ("-lm",) if sys.platform == "darwin" else ("-Wl,--as-needed", "-lm", "-lpthread")
 
 
 def _run(command: Sequence[str]) -> None:

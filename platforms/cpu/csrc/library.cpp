@@ -69,7 +69,10 @@ void pack_int4(const Packing &task, int64_t first, int64_t last) {
   });
 }
 
-constexpr int64_t SMALL = 1 << 14;  // elements, for which waking threads would take longer
+constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
+
+// Rows to take at once.
+int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
 
 }  // namespace
 
@@ -110,22 +113,22 @@ EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
 EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
                                    int32_t *sums, int64_t m, int64_t k, int64_t group) {
   Quantise task{x, x_stride, to, stride, scale, sums, k, group};
-  threads::run(used->quantise, task, m, m * k <= SMALL);
+  threads::run(used->quantise, task, m, grain_of(m, k));
 }
 
 EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,
                           const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps, float offset,
                           float multiplier) {
   AddNorm task{x, x_stride, residual, residual_stride, weight, sum, out, n, eps, offset, multiplier};
-  threads::run(used->add_norm, task, rows, rows * n <= SMALL);
+  threads::run(used->add_norm, task, rows, grain_of(rows, n));
 }
 
 // x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.
 EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, const bf16 *x, int64_t x_stride,
                                       int64_t heads, bf16 *q) {
   HeadsInput task{layer, launch, x, x_stride, heads, q};
-  bool small = launch->tokens * (heads + 2 * layer->cache.kv_heads) * layer->cache.dim <= SMALL;
-  threads::run(used->heads_input, task, launch->tokens, small);
+  int64_t width = (heads + 2 * layer->cache.kv_heads) * layer->cache.dim;
+  threads::run(used->heads_input, task, launch->tokens, grain_of(launch->tokens, width));
 }
 
 // work: room of `room` bytes. Returns 0, or how many bytes of room are needed, and then did nothing.

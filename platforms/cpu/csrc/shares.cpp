@@ -100,7 +100,7 @@ int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room)
   Deal dealt{task, tile, piece, all};
   for (int32_t row = 0; row < rows; row++) dealt.row(row);
   task.shares = all;
-  threads::run_shared(kernels.attention, task, dealt.count);
+  threads::run(kernels.attention, task, dealt.count, 1);
   for (int64_t i = 0; i < dealt.count;) {
     int64_t parts = 1;
     if (all[i].part >= 0) {

@@ -1,4 +1,5 @@
-// Work dealt out to the threads of an OpenMP runtime that somebody else brought, so that there is one set of threads.
+// Work dealt out to threads of our own. Whoever calls works too, and waits at the end only for threads that did begin: on
+// a machine that is busy otherwise nobody waits for a thread that has no processor.
 #pragma once
 #include <cstdint>
 
@@ -6,14 +7,14 @@
 
 namespace threads {
 
-void deal(void (*part)(const void *task, int64_t first, int64_t last), const void *task, int64_t items);
+// Calls part(task, first, last) for stretches of `grain` items until all are done; whoever is free takes the next.
+void share(void (*part)(const void *task, int64_t first, int64_t last), const void *task, int64_t items, int64_t grain);
 
-void share(void (*part)(const void *task, int64_t first, int64_t last), const void *task, int64_t items);
-
+// Threads that work together, the caller's included.
 int32_t number();
 
-// Whoever is free takes the next item: for items of unlike length.
-template <class Task> void run_shared(Part<Task> part, const Task &task, int64_t items) {
+// grain: of items that each take long; 0: stretches so long that each thread takes a few.
+template <class Task> void run(Part<Task> part, const Task &task, int64_t items, int64_t grain = 0) {
   struct Whole {
     Part<Task> part;
     const Task *task;
@@ -21,20 +22,7 @@ template <class Task> void run_shared(Part<Task> part, const Task &task, int64_t
   share([](const void *w, int64_t first, int64_t last) {
     auto *whole = (const Whole *)w;
     whole->part(*whole->task, first, last);
-  }, &whole, items);
-}
-
-// Each thread gets one stretch of the items; small work stays on the caller's.
-template <class Task> void run(Part<Task> part, const Task &task, int64_t items, bool small = false) {
-  struct Whole {
-    Part<Task> part;
-    const Task *task;
-  } whole{part, &task};
-  if (small) return part(task, 0, items);
-  deal([](const void *w, int64_t first, int64_t last) {
-    auto *whole = (const Whole *)w;
-    whole->part(*whole->task, first, last);
-  }, &whole, items);
+  }, &whole, items, grain);
 }
 
 }  // namespace threads

@@ -1,11 +1,10 @@
 """The library of native kernels (csrc), where the package has it: loaded once, its instruction set chosen. The probe
-asks for it too, so torch is imported only where its threads are wanted."""
+asks for it too, so torch is not imported here."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -103,7 +102,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     ),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p, c_void_p, c_int64),
-    "tessera_cpu_use_threads": (c_void_p, c_void_p, c_int32),
+    "tessera_cpu_use_threads": (c_int32,),
     "tessera_cpu_variant": (c_int32,),
     "tessera_cpu_use": (c_char_p,),
 }  # fmt: skip
@@ -148,16 +147,6 @@ def use(found: Any, name: str) -> None:
         raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(found))}, or torch.")
 
 
-def use_threads(found: Any) -> None:
-    """Gives it the threads of the OpenMP runtime that torch brought, as many as torch uses now: there is one set of
-    threads, and none waits on the processor for another's turn."""
-    import torch
-
-    name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
-    runtime = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / name))
-    try:
-        parallel, number = runtime.GOMP_parallel, runtime.omp_get_thread_num
-    except AttributeError:  # a torch without OpenMP
-        return
-    threads = torch.get_num_threads()
-    found.tessera_cpu_use_threads(ctypes.cast(parallel, c_void_p), ctypes.cast(number, c_void_p), threads)
+def use_threads(found: Any, number: int) -> None:
+    """How many threads work together, the caller's included."""
+    found.tessera_cpu_use_threads(number)

@@ -26,7 +26,7 @@ class CpuPlatform(Platform):
     def open(self, index: int) -> Device:
         native = library()
         if native is not None:
-            use_threads(native)
+            use_threads(native, torch.get_num_threads())
         return HostDevice(torch, figures(), processor())
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:

@@ -1,4 +1,4 @@
-"""The kernels under the compiler's address and undefined-behaviour sanitizers, each instruction set of this processor."""
+"""The kernels under the compiler's address and undefined-behaviour sanitizers, on each instruction set here."""
 
 from __future__ import annotations
 
