@@ -1,5 +1,4 @@
-"""Products on oneDNN through torch, their weights repacked once: a plain row-major weight would be repacked, or read
-badly, in every call."""
+"""The ops that are products: linear, and the packing of its weights."""
 
 from __future__ import annotations
 
@@ -9,10 +8,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed
-from tessera_cpu.output import into
-
-# The packing is made for products of so many rows; it serves others nearly as well.
-ROWS = 32
+from tessera_cpu.products import products
 
 
 class Linear(Kernel[LinearSpec]):
@@ -22,6 +18,7 @@ class Linear(Kernel[LinearSpec]):
         return None if spec.scheme is None else "no quantized weights"
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
+        pack = products(spec.dtype).pack
         if spec.experts:
             packed = {expert_name(number): pack(weight) for number, weight in enumerate(raw["weight"])}
         else:
@@ -29,15 +26,17 @@ class Linear(Kernel[LinearSpec]):
         return super().prepare(spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        if not _packable(dtype):
+        one = products(spec.dtype).packed_bytes(spec.n, spec.k)
+        if one is None:
             return None
-        elements = max(spec.experts, 1) * spec.n * spec.k + (spec.n if spec.bias else 0)
-        return elements * dtype.itemsize
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        return max(spec.experts, 1) * one + (spec.n * dtype.itemsize if spec.bias else 0)
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
+        product = products(spec.dtype).bind(spec.n, spec.k)
+
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-            return into(product(x, weight["weight"], weight.get("bias")), out)
+            return product(x, weight["weight"], weight.get("bias"), out=out)
 
         return linear
 
@@ -45,29 +44,3 @@ class Linear(Kernel[LinearSpec]):
 def expert_name(number: int) -> str:
     """Of one expert's weight among the packed ones."""
     return f"weight.{number}"
-
-
-def pack(weight: Tensor) -> Tensor:
-    """[n, k] in oneDNN's own order; as it is where oneDNN does not multiply this dtype on this processor."""
-    if not _packable(weight.dtype):
-        return weight
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-    return packed
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [T, k] with a weight [n, k], packed or not -> [T, n]."""
-    if not weight.is_mkldnn:
-        return torch.nn.functional.linear(x, weight, bias)
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return result
-
-
-def _packable(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype == torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return dtype == torch.float32

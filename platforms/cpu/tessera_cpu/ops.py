@@ -19,7 +19,6 @@ from tessera.platform import (
     GateSpec,
     Kernel,
     LayerNormSpec,
-    NormSpec,
     OpSet,
     Packed,
     QKNormSpec,
@@ -30,13 +29,14 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
-from tessera_cpu.linear import Linear, expert_name, product
+from tessera_cpu.linear import Linear, expert_name
 from tessera_cpu.mlp import GatedMLP
+from tessera_cpu.norms import AddNorm, RmsNorm
 from tessera_cpu.output import into
+from tessera_cpu.products import products
 from tessera_cpu.rotary import rotary
 
 STRETCH = 512  # entries of the vocabulary
-FEW = 4  # rows, for which what an operation takes to begin is most of what it takes
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -53,31 +53,6 @@ def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tenso
     else:
         rows = F.embedding(tokens, weight)
     return into(rows if spec.scale == 1.0 else rows.mul_(spec.scale), out)
-
-
-class RmsNorm(Kernel[NormSpec]):
-    def supports(self, spec: NormSpec) -> str | None:
-        return "emits no quantised activations" if spec.emit is not None else None
-
-    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
-        def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            if len(x) <= FEW:
-                return into(_norm_of_few(spec, x, weight), out)
-            return into(F.rms_norm(x, (spec.n,), weight, spec.eps), out)
-
-        def offset_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            """In float32: 1 + a small weight is mostly lost in fewer bits."""
-            normed = F.rms_norm(x.float(), (spec.n,), weight.float() + spec.offset, spec.eps)
-            return into(normed.to(x.dtype), out)
-
-        return offset_norm if spec.offset else rms_norm
-
-
-def _norm_of_few(spec: NormSpec, x: Tensor, weight: Tensor) -> Tensor:
-    """torch's RMS norm is a dozen operations, its layer norm one; and the mean of x and -x together is 0, their
-    variance the mean of squares."""
-    both = F.layer_norm(torch.cat((x, -x), dim=-1), (2 * spec.n,), torch.cat((weight, weight)), None, spec.eps)
-    return both[..., : spec.n]
 
 
 def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -136,6 +111,7 @@ class Experts(Kernel[ExpertsSpec]):
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         activation = _ACTIVATIONS[spec.gate.activation]
+        wide, back = (products(one.dtype).bind(one.n, one.k) for one in (spec.gate_up, spec.down))
 
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
@@ -146,8 +122,8 @@ class Experts(Kernel[ExpertsSpec]):
                     continue
                 name = expert_name(expert)
                 tokens, choice = torch.where(ids == spec.first + expert)
-                left, right = product(x[tokens], gate_up[name]).chunk(2, dim=-1)
-                mixed = product(activation(left) * right, down[name])
+                left, right = wide(x[tokens], gate_up[name]).chunk(2, dim=-1)
+                mixed = back(activation(left) * right, down[name])
                 result.index_add_(0, tokens, mixed.float() * weights[tokens, choice, None])
             return into(result.to(x.dtype), out)
 
@@ -181,12 +157,13 @@ def first_largest(logits: Tensor) -> Tensor:
 
 
 def kernels(reference: OpSet) -> OpSet:
-    """The reference with torch's kernels in it."""
+    """The reference with the native kernels and torch's in it."""
     return replace(
         reference,
         embedding=embedding,
         linear=Linear(),
         rms_norm=RmsNorm(),
+        add_norm=AddNorm(),
         rotary=rotary,
         gate=Gate(),
         gated_mlp=GatedMLP(),

@@ -11,7 +11,9 @@ from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice,
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.machine import figures, processor
+from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
+from tessera_cpu.paged import PagedAttention
 
 if TYPE_CHECKING:
     from tessera.config import ParallelConfig
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 
 class CpuPlatform(Platform):
     name = "cpu"
-    capabilities = Capabilities(dtypes=("bfloat16", "float32", "float16"), async_dispatch=False)
+    capabilities = Capabilities(dtypes=("bfloat16", "float32", "float16"), index_dtype="int32", async_dispatch=False)
 
     def open(self, index: int) -> Device:
+        native = library()
+        if native is not None:
+            use_threads(native, torch.get_num_threads())
         return HostDevice(torch, figures(), processor())
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
@@ -39,4 +44,5 @@ class CpuPlatform(Platform):
         return kernels(reference)
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        return (SdpaAttention(),)
+        native = library()
+        return (SdpaAttention(),) if native is None else (PagedAttention(native), SdpaAttention())

@@ -1,0 +1,129 @@
+"""The CPU platform's products alone, beside a plain kernel of one tile shape (what the machine allows) and torch's:
+`python benchmarks/kernels.py`. Weights are taken in turn, so that none is still in a cache."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tessera_cpu import native
+from tessera_cpu.products import NativeProducts, NativeTask
+
+SHAPES = {
+    "qwen2.5-0.5b": ((1152, 896), (896, 896), (9728, 896), (896, 4864), (151936, 896)),
+    "llama3.2-1b": ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048)),
+}
+ROWS = (1, 4, 8, 16, 32, 64, 256)
+COLD_BYTES = 3e8  # of weights that are taken in turn
+SECONDS = 0.25  # that one place is measured
+ROUNDS = 3
+BF16, INT8 = torch.bfloat16, torch.int8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=SHAPES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--rows", type=int, action="append", help="may be repeated")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", type=Path, help="where to write the figures too")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    library = native.library()
+    if library is None or shutil.which("g++") is None:
+        print("The native kernels or g++ are missing here.", file=sys.stderr)
+        return 1
+    native.use_threads(library, asked.threads)
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        plain = _plain(Path(folder))
+        print(
+            f"{native.used()}, {asked.threads} threads; GFLOP/s or GOP/s, (GB/s of weights), median of {ROUNDS} rounds"
+        )
+        print("      n      k  rows         bf16 ours  plain  torch         int8 ours  plain")
+        for model in asked.model or SHAPES:
+            for n, k in SHAPES[model]:
+                for figure in _products(library, plain, n, k, asked.rows or ROWS):
+                    figures.append({"model": model, **figure})
+                    print(_line(figure), flush=True)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    return 0
+
+
+def _plain(folder: Path) -> Any:
+    source, built = Path(__file__).with_name("plain_products.cpp"), folder / "plain.so"
+    flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-ignored-attributes"]
+    subprocess.run(["g++", *flags, str(source), "-o", str(built)], check=True)
+    return ctypes.CDLL(str(built))
+
+
+def _line(figure: dict[str, Any]) -> str:
+    def rate(name: str) -> str:
+        return f"{figure[name]:6.0f}"
+
+    bf16, int8 = (f"{rate(name)} ({figure[f'{name}_bytes']:5.1f})" for name in ("bf16", "int8"))
+    place = f"{figure['n']:7} {figure['k']:6} {figure['rows']:5}"
+    return f"{place}    {bf16} {rate('bf16_plain')} {rate('bf16_torch')}    {int8} {rate('int8_plain')}"
+
+
+def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    copies = max(2, int(COLD_BYTES / (n * k * 2)))
+    weights = [torch.randn(n, k).to(BF16) for _ in range(copies)]
+    own = NativeProducts(library)
+    packed = [own.pack(weight) for weight in weights]
+    bytes_packed = [torch.randint(-127, 128, (n * k,), dtype=INT8) for _ in range(copies)]
+    scale = torch.ones(n)
+    multiply = own.bind(n, k)
+    for m in heights:
+        x, y = torch.randn(m, k).to(BF16), torch.empty(m, n)
+        out = torch.empty(m, n, dtype=BF16)
+        x8, y8 = torch.randint(-127, 128, (m, k), dtype=INT8), torch.empty(m, n, dtype=torch.int32)
+        task = NativeTask(n=n, k=k, group=k, scale=scale.data_ptr())
+        row_scale, sums = torch.ones(m), torch.zeros(m, dtype=torch.int32)
+        task.x_scale, task.x_sum = row_scale.data_ptr(), sums.data_ptr()
+        calls: dict[str, Callable[[int], object]] = {
+            "bf16": lambda i, x=x, out=out: multiply(x, packed[i], out=out),
+            "bf16_plain": lambda i, x=x, y=y, m=m: plain.plain_bf16(*_at(x, packed[i], y), m, n, k),
+            "bf16_torch": lambda i, x=x: torch.nn.functional.linear(x, weights[i]),
+            "int8": lambda i, x=x8, out=out, task=task: library.tessera_cpu_linear(
+                native.INT8, task.of(x, bytes_packed[i], out)
+            ),
+            "int8_plain": lambda i, x=x8, y=y8, m=m: plain.plain_int8(*_at(x, bytes_packed[i], y), m, n, k),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(ROUNDS):
+            for name, call in calls.items():
+                seconds[name].append(_best(call, copies))
+        rates = {name: 2e-9 * m * n * k / statistics.median(times) for name, times in seconds.items()}
+        moved = {f"{name}_bytes": rates[name] * size / (2 * m) for name, size in (("bf16", 2), ("int8", 1))}
+        yield {"n": n, "k": k, "rows": m, **rates, **moved}
+
+
+def _at(*tensors: torch.Tensor) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+
+
+def _best(call: Callable[[int], object], copies: int) -> float:
+    """Seconds of the fastest of the calls that fit into a time, each with other weights than the one before."""
+    best, end, turn = float("inf"), time.perf_counter() + SECONDS, 0
+    while turn < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call(turn % copies)
+        best, turn = min(best, time.perf_counter() - start), turn + 1
+    return best
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Builds the library of native kernels: every instruction set of one architecture in one file, which needs the C
+library alone. `python build.py FILE` builds it there; the package's own build (hatch_build.py) does so too."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+COMMON = ("library.cpp", "shares.cpp", "threads.cpp")
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
+VARIANTS = {
+    "x86_64": {
+        "portable": (),
+        "avx2": ("-mavx2", "-mfma"),
+        "avx512": AVX512,
+        "avx512_vnni": (*AVX512, "-mavx512vnni"),
+        "avx512_bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
+    },
+}
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+)
+
+
+class BuildError(Exception):
+    """Why there is no library, in one line."""
+
+
+def compiler() -> str:
+    """CXX, or the first of the usual ones. Raises BuildError."""
+    named = os.environ.get("CXX")
+    for name in [named] if named else ["c++", "g++", "clang++"]:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise BuildError(f"no C++ compiler ({named or 'c++, g++ or clang++'}) was found")
+
+
+def build(target: Path, extra: Sequence[str] = ()) -> None:
+    """Compiles and links. extra: further flags. Raises BuildError."""
+    cxx, machine = compiler(), platform.machine().lower()
+    variants = VARIANTS.get({"amd64": "x86_64"}.get(machine, machine), {"portable": ()})
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [[source, *extra, "-o", f"{folder}/{source}.o"] for source in COMMON]
+        for name, flags in variants.items():
+            jobs.append(["variant.cpp", f"-DVARIANT={name}", *flags, *extra, "-o", f"{folder}/{name}.o"])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda job: _run([cxx, *FLAGS, *_quiet(cxx), "-c", *job]), jobs))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        ours = target.with_name(f"{target.name}.{os.getpid()}")  # whoever reads the library has one or the other whole
+        _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(), "-o", str(ours)])
+        ours.replace(target)
+
+
+def _quiet(cxx: str) -> Sequence[str]:
+    """The intrinsics of GCC 12 are written so that it warns of them itself."""
+    return (
+        ()
+        if "clang" in cxx
+        else ("-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-ignored-attributes")
+    )
+
+
+def _linking() -> Sequence[str]:
+    return ("-lm",) if sys.platform == "darwin" else ("-Wl,--as-needed", "-lm", "-lpthread")
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+        raise BuildError(f"{Path(command[0]).name} failed: {lines[0].strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        build(Path(sys.argv[1]).absolute(), sys.argv[2:])
+    except BuildError as error:
+        sys.exit(f"The native kernels were not built: {error}.")

@@ -1,0 +1,82 @@
+// The fused input of attention: one token's heads are normed, turned and put where attention reads them.
+#pragma once
+#include <cmath>
+
+#include "kernels.h"
+
+namespace VARIANT::heads {
+
+using namespace simd;
+
+constexpr int64_t MOST = 512;  // elements of a head
+
+inline void norm(float *head, int64_t dim, const bf16 *weight, float eps, float offset) {
+  Float squares = zero();
+  for (int64_t i = 0; i < dim; i += W) squares = fma(load(head + i), load(head + i), squares);
+  Float factor = set(1.0f / std::sqrt(sum(squares) / (float)dim + eps));
+  for (int64_t i = 0; i < dim; i += W)
+    store(head + i, mul(mul(load(head + i), factor), add(load_bf16(weight + i), set(offset))));
+}
+
+// RoFormer, arXiv:2104.09864.
+inline void turn(float *head, const float *cosines, const float *sines, int64_t half, bool neighbours) {
+  int64_t i = 0;
+  if (!neighbours)
+    for (; i + W <= half; i += W) {
+      Float a = load(head + i), b = load(head + half + i), cosine = load(cosines + i), sine = load(sines + i);
+      store(head + i, sub(mul(a, cosine), mul(b, sine)));
+      store(head + half + i, fma(b, cosine, mul(a, sine)));
+    }
+  for (; i < half; i++) {
+    float *a = head + (neighbours ? 2 * i : i), *b = neighbours ? a + 1 : a + half;
+    float left = *a, right = *b;
+    *a = left * cosines[i] - right * sines[i];
+    *b = right * cosines[i] + left * sines[i];
+  }
+}
+
+struct Token {
+  const Layer &layer;
+  const float *cosines, *sines;
+
+  // A head as floats, normed and turned.
+  void ready(const bf16 *x, const bf16 *weight, float *head) const {
+    for (int64_t i = 0; i < layer.cache.dim; i += W) store(head + i, load_bf16(x + i));
+    if (weight) norm(head, layer.cache.dim, weight, layer.eps, layer.offset);
+    if (cosines) turn(head, cosines, sines, layer.turned / 2, layer.neighbours);
+  }
+};
+
+inline void round(const float *head, int64_t dim, bf16 *to) {
+  for (int64_t i = 0; i < dim; i += W) store_bf16(to + i, load(head + i));
+}
+
+inline void heads_input(const HeadsInput &task, int64_t first, int64_t last) {
+  const Layer &layer = *task.layer;
+  const Cache &cache = layer.cache;
+  int64_t dim = cache.dim;
+  alignas(64) float head[MOST];
+  alignas(64) bf16 rounded[MOST];
+  for (int64_t t = first; t < last; t++) {
+    const bf16 *x = task.x + t * task.x_stride;
+    const float *cosines = layer.cos_sin ? layer.cos_sin + task.launch->positions[t] * layer.turned : nullptr;
+    Token token{layer, cosines, cosines ? cosines + layer.turned / 2 : nullptr};
+    for (int64_t h = 0; h < task.heads; h++) {
+      token.ready(x + h * dim, layer.q_weight, head);
+      round(head, dim, task.q + (t * task.heads + h) * dim);
+    }
+    int64_t slot = task.launch->slots[t], block = slot / cache.block_size, at = slot % cache.block_size;
+    const bf16 *keys = x + task.heads * dim, *values = keys + cache.kv_heads * dim;
+    for (int64_t h = 0; h < cache.kv_heads; h++) {
+      token.ready(keys + h * dim, layer.k_weight, head);
+      round(head, dim, rounded);
+      bf16 *key = cache.keys + block * cache.key_stride + h * cache.block_size * dim;
+      key += at / TOKENS * TOKENS * dim + at % TOKENS * 2;
+      for (int64_t i = 0; i < dim; i += 2) std::memcpy(key + i * TOKENS, rounded + i, 2 * sizeof(bf16));
+      bf16 *value = cache.values + block * cache.value_stride + h * cache.block_size * dim + at / 2 * 2 * dim + at % 2;
+      for (int64_t i = 0; i < dim; i++) value[2 * i] = values[h * dim + i];
+    }
+  }
+}
+
+}  // namespace VARIANT::heads

@@ -1,0 +1,136 @@
+// What each instruction set brings. A kernel does a part of its task, from item `first` to before `last`; what an item is
+// stands beside it. Numbers of 16 bits are bfloat16; strides are in elements.
+#pragma once
+#include <cstdint>
+
+using bf16 = uint16_t;
+
+constexpr int64_t PANEL = 32;  // outputs that are packed together
+
+enum class Activation : int32_t { silu, gelu_tanh };
+
+// out [m, n] = x [m, k] W^T + bias, or activation(x G^T) * (x U^T) where W is [G; U] and n their rows, a multiple of
+// PANEL. Item: a panel of out.
+//
+// A weight is packed by panels of 32 outputs; what lies beyond n or k is 0.
+//   bf16   [panels][ceil(k / 2)][32][2]
+//   int8   [panels][ceil(k / 4)][32][4], 128 added so that no byte has a sign
+//   int4   [panels][ceil(k / 8)][32][4], 8 added; the low half of byte i is element i of eight, the high half i + 4
+struct Product {
+  const void *x;         // bf16 [m, k], or rows that were quantised
+  int64_t x_stride;      // elements
+  const float *x_scale;  // of each quantised row
+  const int32_t *x_sum;  // of each group of a quantised row: the sum of its elements
+  const void *packed;
+  const void *scale;     // int8: float [n]; int4: bf16 [panels][groups][32]
+  const bf16 *bias;      // or null
+  bf16 *out;
+  int64_t out_stride;
+  int64_t m, n, k;
+  int64_t group;         // elements of k that share a scale and a sum, a multiple of 8; k is a multiple of it
+  Activation activation;
+};
+
+// Rows of bf16 to int8, each with a scale of its own: x is about scale * to. sums: of each group of a row. Elements from k
+// to `stride` become 0. Item: a row.
+struct Quantise {
+  const bf16 *x;
+  int64_t x_stride;
+  int8_t *to;
+  int64_t stride;
+  float *scale;
+  int32_t *sums;  // [m, k / group]
+  int64_t k, group;
+};
+
+// sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset). Where residual is null the
+// sum is x. Item: a row.
+struct AddNorm {
+  const bf16 *x;
+  int64_t x_stride;
+  const bf16 *residual;  // or null
+  int64_t residual_stride;
+  const bf16 *weight;
+  bf16 *sum;  // [rows, n] dense; null without a residual
+  bf16 *out;  // [rows, n] dense
+  int64_t n;
+  float eps, offset, multiplier;
+};
+
+// Where one layer's keys and values are. Keys of a block: [kv_heads][block_size / 16][dim / 2][16][2], values:
+// [kv_heads][block_size / 2][dim][2], so that a dot of pairs takes 16 tokens, or two tokens of 16 elements, at once.
+struct Cache {
+  bf16 *keys, *values;
+  int64_t key_stride, value_stride;  // from block to block
+  int64_t block_size;                // a multiple of 16
+  int64_t kv_heads, dim;             // dim a multiple of 16
+};
+
+constexpr int64_t TOKENS = 16;  // that keys are packed by
+
+// What is constant of a layer of attention.
+struct Layer {
+  Cache cache;
+  int64_t heads;          // of queries
+  const float *cos_sin;   // [positions, turned]: cosines, then sines; null: no rotary
+  int64_t turned;         // elements of a head that are turned
+  const bf16 *q_weight, *k_weight;  // of the norms of heads, or null
+  int64_t window;         // 0: none
+  float eps, offset;      // of the norms
+  float scale, soft_cap;  // of the scores; 0: no cap
+  int32_t neighbours;     // turns elements 2i and 2i + 1; otherwise i and i + turned / 2
+};
+
+// What is constant of a launch. start, length: a row's tokens in the launch; kv_len: its keys, those of the launch
+// included, the last of which is its last token's. slots: where each token's keys and values go.
+struct Launch {
+  const int32_t *tables, *start, *length, *kv_len, *positions, *slots;
+  int64_t table_stride, rows, tokens;
+};
+
+// Turns x [tokens, (heads + 2 kv_heads) dim] into q [tokens, heads, dim] and what the cache keeps: RMS norm by head where
+// there are weights for it, then rotary embedding. Item: a token.
+struct HeadsInput {
+  const Layer *layer;
+  const Launch *launch;
+  const bf16 *x;
+  int64_t x_stride, heads;  // heads: of x; 0 where only keys and values are given
+  bf16 *q;
+};
+
+// Rows of a launch attend to their own blocks. q, out: [tokens, heads, dim]. Item: a share.
+struct Attention {
+  const Layer *layer;
+  const Launch *launch;
+  const bf16 *q;
+  bf16 *out;
+  const struct Share *shares;
+  float *partial;  // [parts][TILE][dim + 2]: sums, then the largest score and the sum of exponents
+};
+
+constexpr int64_t TILE = 12;  // most (token, head) pairs of a share
+
+// What one thread does in one go: pairs (token, head of the group) of a row from `first` on, with one head of keys from
+// key `from` (a multiple of 16) to before `to`. part: where its partial result goes; < 0: it is the whole result.
+struct Share {
+  int32_t row, kv_head, first, count, from, to, part;
+};
+
+template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);
+
+enum Kind : int32_t { of_bf16, of_int8, of_int4 };
+
+struct Kernels {
+  const char *name;
+  Part<Product> linear[3], gate_up[3];  // by Kind
+  Part<Quantise> quantise;
+  Part<AddNorm> add_norm;
+  Part<HeadsInput> heads_input;
+  Part<Attention> attention;
+  int64_t tile;  // pairs of a share that suit it best
+};
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels, avx512_kernels, avx512_vnni_kernels, avx512_bf16_kernels;
+#endif

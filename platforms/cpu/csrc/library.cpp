@@ -1,0 +1,138 @@
+// The C interface: which instruction set, packing, and each kernel over all threads. Sizes were checked by the caller.
+#include <cstring>
+
+#include "kernels.h"
+#include "shares.h"
+#include "threads.h"
+
+namespace {
+
+struct Known {
+  const Kernels *kernels;
+  bool (*here)();
+};
+
+// From the least to the best.
+const Known KNOWN[] = {
+    {&portable_kernels, [] { return true; }},
+#if defined(__x86_64__)
+    {&avx2_kernels, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+    {&avx512_kernels,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+     }},
+    {&avx512_vnni_kernels, [] { return KNOWN[2].here() && __builtin_cpu_supports("avx512vnni"); }},
+    {&avx512_bf16_kernels, [] { return KNOWN[3].here() && __builtin_cpu_supports("avx512bf16"); }},
+#endif
+};
+
+const Kernels *used = &portable_kernels;
+
+struct Packing {
+  const void *weight;
+  int64_t stride;
+  void *packed;
+  int64_t n, k;
+};
+
+// `each` puts element i of a row into the panel at the row's place; every element is visited once, zeros beyond n and k.
+template <class Number, class Each> void pack(const Packing &task, int64_t first, int64_t last, int64_t k, Each each) {
+  for (int64_t panel = first; panel < last; panel++)
+    for (int64_t j = 0; j < PANEL; j++) {
+      int64_t row = panel * PANEL + j;
+      const Number *from = (const Number *)task.weight + row * task.stride;
+      for (int64_t i = 0; i < k; i++) each(panel, j, i, row < task.n && i < task.k ? from[i] : (Number)0);
+    }
+}
+
+void pack_bf16(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 1) / 2 * 2;
+  pack<bf16>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, bf16 x) {
+    ((bf16 *)task.packed)[panel * k * PANEL + i / 2 * 2 * PANEL + 2 * j + i % 2] = x;
+  });
+}
+
+void pack_int8(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 3) / 4 * 4;
+  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
+    ((uint8_t *)task.packed)[panel * k * PANEL + i / 4 * 4 * PANEL + 4 * j + i % 4] = (uint8_t)(x + 128);
+  });
+}
+
+void pack_int4(const Packing &task, int64_t first, int64_t last) {
+  int64_t k = (task.k + 7) / 8 * 8;
+  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
+    uint8_t *byte = (uint8_t *)task.packed + panel * k * PANEL / 2 + i / 8 * 4 * PANEL + 4 * j + i % 4;
+    int half = i / 4 % 2;
+    *byte = (uint8_t)(half ? (*byte | (x + 8) << 4) : (x + 8));
+  });
+}
+
+constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
+
+// Rows to take at once.
+int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
+
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+// The name of the number-th instruction set that this processor has, from the least to the best; null after the last.
+EXPORTED const char *tessera_cpu_variant(int32_t number) {
+  for (auto &known : KNOWN)
+    if (known.here() && number-- == 0) return known.kernels->name;
+  return nullptr;
+}
+
+// 0 where the processor has it; otherwise nothing changes.
+EXPORTED int32_t tessera_cpu_use(const char *name) {
+  for (auto &known : KNOWN)
+    if (!std::strcmp(known.kernels->name, name) && known.here()) {
+      used = known.kernels;
+      return 0;
+    }
+  return -1;
+}
+
+// The weight of a kind, as Product says. weight: bf16 [n, k], or int8 [n, k] of whole numbers; stride: of its rows.
+EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
+  Packing task{weight, stride, packed, n, k};
+  Part<Packing> parts[] = {pack_bf16, pack_int8, pack_int4};
+  threads::run(parts[kind], task, (n + PANEL - 1) / PANEL);
+}
+
+EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {
+  threads::run(used->linear[kind], *task, (task->n + PANEL - 1) / PANEL);
+}
+
+EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
+  threads::run(used->gate_up[kind], *task, task->n / PANEL);
+}
+
+EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
+                                   int32_t *sums, int64_t m, int64_t k, int64_t group) {
+  Quantise task{x, x_stride, to, stride, scale, sums, k, group};
+  threads::run(used->quantise, task, m, grain_of(m, k));
+}
+
+EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,
+                          const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps, float offset,
+                          float multiplier) {
+  AddNorm task{x, x_stride, residual, residual_stride, weight, sum, out, n, eps, offset, multiplier};
+  threads::run(used->add_norm, task, rows, grain_of(rows, n));
+}
+
+// x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.
+EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, const bf16 *x, int64_t x_stride,
+                                      int64_t heads, bf16 *q) {
+  HeadsInput task{layer, launch, x, x_stride, heads, q};
+  int64_t width = (heads + 2 * layer->cache.kv_heads) * layer->cache.dim;
+  threads::run(used->heads_input, task, launch->tokens, grain_of(launch->tokens, width));
+}
+
+// work: room of `room` bytes. Returns 0, or how many bytes of room are needed, and then did nothing.
+EXPORTED int64_t tessera_cpu_attention(const Layer *layer, const Launch *launch, const bf16 *q, bf16 *out, void *work,
+                                       int64_t room) {
+  return shares::attend(*used, Attention{layer, launch, q, out, nullptr, nullptr}, work, room);
+}

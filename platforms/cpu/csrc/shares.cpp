@@ -1,0 +1,117 @@
+#include "shares.h"
+
+#include <cmath>
+
+#include "threads.h"
+
+namespace {
+
+constexpr int64_t PIECES = 4;    // shares that each thread should find at least
+constexpr int64_t SHORT = 256;   // keys that are not worth two shares
+
+
+bf16 rounded(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return x != x ? (bf16)0x7fc0 : (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
+
+// The parts of one tile into its results.
+void join(const Attention &task, const Share *shares, int64_t parts) {
+  int64_t dim = task.layer->cache.dim, width = dim + 2, group = group_of(task);
+  const Share &share = shares[0];
+  for (int32_t m = 0; m < share.count; m++) {
+    const float *first = task.partial + ((int64_t)share.part * TILE + m) * width;
+    int64_t apart = TILE * width;
+    float most = first[dim], total = 0.0f;
+    for (int64_t p = 1; p < parts; p++) most = std::fmax(most, first[p * apart + dim]);
+    for (int64_t p = 0; p < parts; p++) total += first[p * apart + dim + 1] * std::exp(first[p * apart + dim] - most);
+    int64_t token = task.launch->start[share.row] + (share.first + m) / group;
+    bf16 *out = task.out + (token * task.layer->heads + share.kv_head * group + (share.first + m) % group) * dim;
+    for (int64_t i = 0; i < dim; i++) {
+      float sum = 0.0f;
+      for (int64_t p = 0; p < parts; p++) sum += first[p * apart + i] * std::exp(first[p * apart + dim] - most);
+      out[i] = rounded(total > 0.0f ? sum / total : 0.0f);
+    }
+  }
+}
+
+struct Deal {
+  const Attention &task;
+  int64_t tile, piece;  // keys of a share
+  Share *shares;        // null: only counts
+  int64_t count = 0, parts = 0;
+
+  void row(int32_t row) {
+    const Launch &launch = *task.launch;
+    int64_t group = group_of(task), pairs = launch.length[row] * group, window = task.layer->window;
+    int64_t tiles = (pairs + tile - 1) / tile, before = launch.kv_len[row] - launch.length[row];
+    for (int32_t head = 0; head < task.layer->cache.kv_heads; head++)
+      for (int64_t t = 0; t < tiles; t++) {
+        int64_t first = pairs * t / tiles, last = pairs * (t + 1) / tiles;
+        int64_t to = before + (last - 1) / group + 1, oldest = before + first / group + 1 - window;
+        int64_t from = window && oldest > 0 ? oldest / TOKENS * TOKENS : 0;
+        keys(Share{row, head, (int32_t)first, (int32_t)(last - first), (int32_t)from, (int32_t)to, -1});
+      }
+  }
+
+  void keys(Share whole) {
+    int64_t split = (whole.to - whole.from + piece - 1) / piece;
+    for (int64_t p = 0; p < split; p++) {
+      Share share = whole;
+      share.from = whole.from + (int32_t)(p * piece);
+      if (p + 1 < split) share.to = share.from + (int32_t)piece;
+      if (split > 1) share.part = (int32_t)parts++;
+      if (shares) shares[count] = share;
+      count++;
+    }
+  }
+};
+
+// Keys of a share, so that all threads have something to do.
+int64_t piece_of(const Attention &task, int64_t tile) {
+  const Launch &launch = *task.launch;
+  int64_t keys = 0, longest = SHORT;
+  for (int64_t row = 0; row < launch.rows; row++) {
+    int64_t tiles = (launch.length[row] * group_of(task) + tile - 1) / tile;
+    keys += tiles * task.layer->cache.kv_heads * launch.kv_len[row];
+    if (launch.kv_len[row] > longest) longest = launch.kv_len[row];
+  }
+  int64_t wanted = keys / (threads::number() * PIECES);
+  if (threads::number() == 1 || wanted > longest) return (longest + TOKENS - 1) / TOKENS * TOKENS;
+  return ((wanted > SHORT ? wanted : SHORT) + TOKENS - 1) / TOKENS * TOKENS;
+}
+
+}  // namespace
+
+namespace shares {
+
+int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room) {
+  int64_t tile = kernels.tile < TILE ? kernels.tile : TILE, piece = piece_of(task, tile), rows = task.launch->rows;
+  Deal counted{task, tile, piece, nullptr};
+  for (int32_t row = 0; row < rows; row++) counted.row(row);
+  int64_t of_parts = counted.parts * TILE * (task.layer->cache.dim + 2) * (int64_t)sizeof(float);
+  int64_t needed = of_parts + counted.count * (int64_t)sizeof(Share);
+  if (needed > room) return needed;
+  task.partial = (float *)work;
+  auto *all = (Share *)((char *)work + of_parts);
+  Deal dealt{task, tile, piece, all};
+  for (int32_t row = 0; row < rows; row++) dealt.row(row);
+  task.shares = all;
+  threads::run(kernels.attention, task, dealt.count, 1);
+  for (int64_t i = 0; i < dealt.count;) {
+    int64_t parts = 1;
+    if (all[i].part >= 0) {
+      while (i + parts < dealt.count && all[i + parts].from > all[i].from && all[i + parts].part == all[i].part + parts &&
+             all[i + parts].first == all[i].first && all[i + parts].kv_head == all[i].kv_head && all[i + parts].row == all[i].row)
+        parts++;
+      join(task, all + i, parts);
+    }
+    i += parts;
+  }
+  return 0;
+}
+
+}  // namespace shares

@@ -1,0 +1,86 @@
+// AVX2 with FMA, 8 floats.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace VARIANT::simd {
+
+constexpr int W = 8;
+constexpr int ROWS = 5;
+using Float = __m256;
+using Pairs = __m256i;
+using Whole = __m256i;
+using Quads = __m256i;
+
+inline Float zero() { return _mm256_setzero_ps(); }
+inline Float set(float x) { return _mm256_set1_ps(x); }
+inline Float load(const float *p) { return _mm256_loadu_ps(p); }
+inline void store(float *p, Float x) { _mm256_storeu_ps(p, x); }
+inline Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
+inline Float sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+inline Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+inline Float div(Float a, Float b) { return _mm256_div_ps(a, b); }
+inline Float max(Float a, Float b) { return _mm256_max_ps(a, b); }
+inline Float min(Float a, Float b) { return _mm256_min_ps(a, b); }
+inline Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+inline float sum(Float x) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+inline float largest(Float x) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+inline Float round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Float scale_by_power(Float x, Float n) {
+  __m256i exponent = _mm256_max_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(-127));  // which gives 0
+  __m256i power = _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(x, _mm256_castsi256_ps(power));
+}
+
+inline Float load_bf16(const uint16_t *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+inline void store_bf16(uint16_t *p, Float x) {
+  __m256i bits = _mm256_castps_si256(x);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  __m256i unordered = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), unordered);
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+  _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+}
+
+inline Pairs load_pairs(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline Pairs set_pair(uint32_t pair) { return _mm256_set1_epi32((int)pair); }
+inline Float dot(Float sum, Pairs a, Pairs b) {
+  const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+  auto first = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
+  auto second = [&](__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, upper)); };
+  return fma(second(a), second(b), fma(first(a), first(b), sum));
+}
+inline Pairs only_first(Pairs x) { return _mm256_and_si256(x, _mm256_set1_epi32(0xffff)); }
+
+inline Whole set_whole(int32_t x) { return _mm256_set1_epi32(x); }
+inline Float to_float(Whole x) { return _mm256_cvtepi32_ps(x); }
+inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
+inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Quads high_halves(Quads x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+  __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(bytes, 8);
+  __m256i their_even = _mm256_srai_epi16(_mm256_slli_epi16(with_sign, 8), 8), their_odd = _mm256_srai_epi16(with_sign, 8);
+  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, their_even), _mm256_madd_epi16(odd, their_odd)));
+}
+inline void store_int8(int8_t *p, Float x) {
+  __m256i whole = _mm256_cvtps_epi32(x);
+  __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(half, half));
+}
+inline Float magnitude(Float x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+}  // namespace VARIANT::simd

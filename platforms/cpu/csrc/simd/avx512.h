@@ -1,0 +1,87 @@
+// AVX-512 (F, BW, VL, DQ), 16 floats; with its BF16 extension where the compiler was told so.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace VARIANT::simd {
+
+constexpr int W = 16;             // floats of a vector
+constexpr int ROWS = 12;          // rows of a tile whose sums stay in registers beside two vectors of weights
+using Float = __m512;
+using Pairs = __m512i;            // W pairs of bf16
+using Whole = __m512i;            // W numbers of 32 bits
+using Quads = __m512i;            // W times four bytes
+
+inline Float zero() { return _mm512_setzero_ps(); }
+inline Float set(float x) { return _mm512_set1_ps(x); }
+inline Float load(const float *p) { return _mm512_loadu_ps(p); }
+inline void store(float *p, Float x) { _mm512_storeu_ps(p, x); }
+inline Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
+inline Float sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+inline Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+inline Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
+inline Float max(Float a, Float b) { return _mm512_max_ps(a, b); }
+inline Float min(Float a, Float b) { return _mm512_min_ps(a, b); }
+inline Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+inline float sum(Float x) { return _mm512_reduce_add_ps(x); }
+inline float largest(Float x) { return _mm512_reduce_max_ps(x); }
+inline Float round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// x * 2^n of a whole n
+inline Float scale_by_power(Float x, Float n) { return _mm512_scalef_ps(x, n); }
+
+inline Float load_bf16(const uint16_t *p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+inline void store_bf16(uint16_t *p, Float x) {
+#ifdef __AVX512BF16__
+  __m256bh rounded = _mm512_cvtneps_pbh(x);
+  std::memcpy(p, &rounded, sizeof rounded);
+#else
+  __m512i bits = _mm512_castps_si512(x);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(rounded));
+#endif
+}
+
+inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
+inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
+// sum + a.first * b.first + a.second * b.second, by lane
+inline Float dot(Float sum, Pairs a, Pairs b) {
+#ifdef __AVX512BF16__
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+  const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+  auto first = [](__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); };
+  auto second = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, upper)); };
+  return fma(second(a), second(b), fma(first(a), first(b), sum));
+#endif
+}
+// The second of each pair becomes 0, whatever it was.
+inline Pairs only_first(Pairs x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
+
+inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
+inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
+inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
+inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
+inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+// sum + the products of four bytes without sign by four with a sign, by lane
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpbusd_epi32(sum, bytes, with_sign);
+#else
+  __m512i even = _mm512_and_si512(bytes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(bytes, 8);
+  __m512i their_even = _mm512_srai_epi16(_mm512_slli_epi16(with_sign, 8), 8), their_odd = _mm512_srai_epi16(with_sign, 8);
+  return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(even, their_even), _mm512_madd_epi16(odd, their_odd)));
+#endif
+}
+// Rounds to whole numbers from -127 to 127, which is what x was scaled to.
+inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
+inline Float magnitude(Float x) { return _mm512_abs_ps(x); }
+inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+
+}  // namespace VARIANT::simd

@@ -1,0 +1,100 @@
+// Plain C++ on eight floats at a time, which a compiler may turn into whatever vectors the processor has.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace VARIANT::simd {
+
+constexpr int W = 8;
+constexpr int ROWS = 4;
+struct Float {
+  float at[W];
+};
+struct Pairs {
+  uint32_t at[W];
+};
+struct Whole {
+  int32_t at[W];
+};
+using Quads = Pairs;
+
+template <class Result, class Each> inline Result each(Each &&each) {
+  Result result;
+  for (int i = 0; i < W; i++) result.at[i] = each(i);
+  return result;
+}
+using single::rounded;
+using single::widened;
+
+inline Float set(float x) { return each<Float>([&](int) { return x; }); }
+inline Float zero() { return set(0.0f); }
+inline Float load(const float *p) { return each<Float>([&](int i) { return p[i]; }); }
+inline void store(float *p, Float x) { std::memcpy(p, x.at, sizeof x.at); }
+inline Float add(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] + b.at[i]; }); }
+inline Float sub(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] - b.at[i]; }); }
+inline Float mul(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] * b.at[i]; }); }
+inline Float div(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] / b.at[i]; }); }
+inline Float max(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; }); }
+inline Float min(Float a, Float b) { return each<Float>([&](int i) { return a.at[i] < b.at[i] ? a.at[i] : b.at[i]; }); }
+inline Float fma(Float a, Float b, Float c) {
+  return each<Float>([&](int i) { return a.at[i] * b.at[i] + c.at[i]; });
+}
+inline float sum(Float x) {
+  float total = 0.0f;
+  for (float one : x.at) total += one;
+  return total;
+}
+inline float largest(Float x) {
+  float most = x.at[0];
+  for (float one : x.at) most = one > most ? one : most;
+  return most;
+}
+inline Float round(Float x) { return each<Float>([&](int i) { return std::nearbyintf(x.at[i]); }); }
+inline Float scale_by_power(Float x, Float n) {
+  return each<Float>([&](int i) { return std::ldexp(x.at[i], (int)n.at[i]); });
+}
+
+inline Float load_bf16(const uint16_t *p) { return each<Float>([&](int i) { return widened(p[i]); }); }
+inline void store_bf16(uint16_t *p, Float x) {
+  for (int i = 0; i < W; i++) p[i] = rounded(x.at[i]);
+}
+
+inline Pairs load_pairs(const uint16_t *p) {
+  Pairs pairs;
+  std::memcpy(pairs.at, p, sizeof pairs.at);
+  return pairs;
+}
+inline Pairs set_pair(uint32_t pair) { return each<Pairs>([&](int) { return pair; }); }
+inline Float dot(Float sum, Pairs a, Pairs b) {
+  return each<Float>([&](int i) {
+    float first = widened((uint16_t)a.at[i]) * widened((uint16_t)b.at[i]);
+    float second = widened((uint16_t)(a.at[i] >> 16)) * widened((uint16_t)(b.at[i] >> 16));
+    return sum.at[i] + first + second;
+  });
+}
+inline Pairs only_first(Pairs x) { return each<Pairs>([&](int i) { return x.at[i] & 0xffff; }); }
+
+inline Whole set_whole(int32_t x) { return each<Whole>([&](int) { return x; }); }
+inline Float to_float(Whole x) { return each<Float>([&](int i) { return (float)x.at[i]; }); }
+inline Quads load_quads(const uint8_t *p) {
+  Quads quads;
+  std::memcpy(quads.at, p, sizeof quads.at);
+  return quads;
+}
+inline Quads set_quad(uint32_t four) { return set_pair(four); }
+inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 0x0f0f0f0f; }); }
+inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return (x.at[i] >> 4) & 0x0f0f0f0f; }); }
+inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+  for (int byte = 0; byte < 4; byte++)
+    for (int i = 0; i < W; i++)
+      sum.at[i] += (int32_t)(uint8_t)(bytes.at[i] >> 8 * byte) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
+  return sum;
+}
+inline void store_int8(int8_t *p, Float x) {
+  for (int i = 0; i < W; i++) p[i] = (int8_t)std::nearbyintf(x.at[i]);
+}
+inline Float magnitude(Float x) { return each<Float>([&](int i) { return std::fabs(x.at[i]); }); }
+inline void prefetch(const void *) {}
+
+}  // namespace VARIANT::simd

@@ -1,0 +1,37 @@
+// The kernels of one instruction set: compiled once for each, with the compiler told which. All that a header defines
+// stands in the variant's own namespace, since the linker would keep one of several functions of a name, whatever
+// processor it was made for.
+#include "single.h"
+
+#if defined(__AVX512F__)
+#include "simd/avx512.h"
+#elif defined(__AVX2__)
+#include "simd/avx2.h"
+#else
+#include "simd/portable.h"
+#endif
+
+#include "exponent.h"
+#include "gemm.h"
+#include "norm.h"
+#include "quantise.h"
+#include "heads.h"
+#include "attention.h"
+
+#define JOINED(a, b) a##b
+#define TABLE(name) JOINED(name, _kernels)
+#define TEXT(name) #name
+#define NAME(name) TEXT(name)
+
+using namespace VARIANT;
+
+extern const Kernels TABLE(VARIANT) = {
+    NAME(VARIANT),
+    {gemm::linear<gemm::Bf16>, gemm::linear<gemm::Int8>, gemm::linear<gemm::Int4>},
+    {gemm::gate_up<gemm::Bf16>, gemm::gate_up<gemm::Int8>, gemm::gate_up<gemm::Int4>},
+    quantise::quantise,
+    norm::add_norm,
+    heads::heads_input,
+    attention::attention,
+    simd::ROWS,
+};

@@ -1,0 +1,152 @@
+"""The library of native kernels (csrc), where the package has it: loaded once, its instruction set chosen. The probe
+asks for it too, so torch is not imported here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tessera.platform import PlatformError
+
+VARIABLE = "TESSERA_CPU_KERNELS"
+"""Names an instruction set that the processor has, or "torch" for none of them."""
+
+FILE = Path(__file__).with_name("libtessera_cpu.so")
+
+
+BF16, INT8, INT4 = range(3)
+"""enum Kind of csrc/kernels.h."""
+
+
+class Product(ctypes.Structure):
+    """struct Product of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("x_scale", c_void_p),
+        ("x_sum", c_void_p),
+        ("packed", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("group", c_int64),
+        ("activation", c_int32),
+    ]
+
+
+class CacheBytes(ctypes.Structure):
+    """struct Cache of csrc/kernels.h."""
+
+    _fields_ = [
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("key_stride", c_int64),
+        ("value_stride", c_int64),
+        ("block_size", c_int64),
+        ("kv_heads", c_int64),
+        ("dim", c_int64),
+    ]
+
+
+class Layer(ctypes.Structure):
+    """struct Layer of csrc/kernels.h."""
+
+    _fields_ = [
+        ("cache", CacheBytes),
+        ("heads", c_int64),
+        ("cos_sin", c_void_p),
+        ("turned", c_int64),
+        ("q_weight", c_void_p),
+        ("k_weight", c_void_p),
+        ("window", c_int64),
+        ("eps", c_float),
+        ("offset", c_float),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+        ("neighbours", c_int32),
+    ]
+
+
+class Launch(ctypes.Structure):
+    """struct Launch of csrc/kernels.h."""
+
+    _fields_ = [
+        ("tables", c_void_p),
+        ("start", c_void_p),
+        ("length", c_void_p),
+        ("kv_len", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("table_stride", c_int64),
+        ("rows", c_int64),
+        ("tokens", c_int64),
+    ]
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "tessera_cpu_pack": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
+    "tessera_cpu_linear": (c_int32, POINTER(Product)),
+    "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
+    "tessera_cpu_quantise": (c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64),
+    "tessera_cpu_add_norm": (
+        c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_float,
+    ),
+    "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
+    "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p, c_void_p, c_int64),
+    "tessera_cpu_use_threads": (c_int32,),
+    "tessera_cpu_variant": (c_int32,),
+    "tessera_cpu_use": (c_char_p,),
+}  # fmt: skip
+_RESULTS = {"tessera_cpu_attention": c_int64, "tessera_cpu_variant": c_char_p, "tessera_cpu_use": c_int32}
+
+
+@cache
+def library() -> Any:
+    """The library with its best instruction set, or the one that the environment names; None where there is none, or
+    torch's kernels are asked for. Raises PlatformError for an instruction set that is not here."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "torch" or not FILE.is_file():
+        if wanted not in ("", "torch"):
+            raise PlatformError(
+                f"{VARIABLE} names {wanted[:40]}, but tessera-cpu was installed without native kernels."
+            )
+        return None
+    found = ctypes.CDLL(str(FILE))
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = arguments, _RESULTS.get(name)
+    use(found, wanted or variants(found)[-1])
+    return found
+
+
+def variants(found: Any) -> list[str]:
+    """Instruction sets that this processor has, from the least to the best."""
+    names: list[str] = []
+    while (name := found.tessera_cpu_variant(len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
+def used() -> str:
+    """The instruction set in use."""
+    return os.environ.get(VARIABLE) or variants(library())[-1]
+
+
+def use(found: Any, name: str) -> None:
+    """Raises PlatformError where the processor has no such instruction set."""
+    if found.tessera_cpu_use(name.encode()):
+        raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(found))}, or torch.")
+
+
+def use_threads(found: Any, number: int) -> None:
+    """How many threads work together, the caller's included."""
+    found.tessera_cpu_use_threads(number)

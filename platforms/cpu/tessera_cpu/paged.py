@@ -1,0 +1,163 @@
+"""Attention by the native kernels: over blocks as they lie, decode and prefill alike, in bfloat16."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import (
+    AttentionBackend,
+    AttentionLayer,
+    BoundOps,
+    Buffers,
+    CacheConstraints,
+    Caches,
+    CacheSpec,
+    Device,
+    HeadsLayer,
+    KVLayout,
+    Launch,
+    LayerSpec,
+    Paged,
+    Plane,
+)
+from tessera_cpu import native
+from tessera_cpu.products import rows_apart
+
+TOKENS = 16  # by which keys are packed
+WIDEST = 256  # elements of a head
+
+
+@dataclass(frozen=True)
+class PagedPlan:
+    """launch: as the kernels want it; tensors: that it points into. padded: tokens lie between the rows or after
+    them."""
+
+    launch: native.Launch
+    tensors: tuple[Tensor, ...]
+    block_size: int
+    padded: bool
+
+
+class PagedAttention(AttentionBackend):
+    name = "native"
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    def supports(self, spec: LayerSpec) -> str | None:
+        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+            return f"no attention over {spec.kind}"
+        if {spec.dtype, spec.cache.dtype} != {"bfloat16"}:
+            return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
+        if spec.head_dim % TOKENS or spec.head_dim > WIDEST:
+            return f"heads of {spec.head_dim}, not a multiple of {TOKENS} up to {WIDEST}"
+        norms = {(norm.eps, norm.offset) for norm in (spec.q_norm, spec.k_norm) if norm is not None}
+        return "norms of queries and keys that differ" if len(norms) > 1 else None
+
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        return CacheConstraints(block_sizes=(TOKENS,), host_lengths="exact")
+
+    def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
+        assert isinstance(spec, Paged)
+        heads, dim = ("head", spec.num_kv_heads), spec.head_dim
+        keys = (heads, ("token", block_size // TOKENS), ("dim", dim // 2), ("token", TOKENS), ("dim", 2))
+        values = (heads, ("token", block_size // 2), ("dim", dim), ("token", 2))
+        return KVLayout((Plane("k", spec.dtype, keys), Plane("v", spec.dtype, values)))
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
+        return PagedLayer(spec, weights, ops, self.library)
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+        tensors = (
+            launch.block_tables[group], launch.q_start, launch.q_len, launch.kv_len, launch.positions,
+            launch.slots[group],
+        )  # fmt: skip
+        tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
+        described = native.Launch(
+            *(tensor.data_ptr() for tensor in tensors), tensors[0].stride(0), launch.num_rows, launch.key.tokens
+        )
+        return PagedPlan(described, tensors, launch.block_sizes[group], launch.key.tokens != launch.num_tokens)
+
+
+class PagedLayer(HeadsLayer):
+    def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, library: Any) -> None:
+        super().__init__(spec, weights, ops)
+        self.library, self.layer = library, native.Layer()
+        self.work = torch.empty(1 << 16, dtype=torch.uint8)
+        self.standing: tuple[Tensor, ...] = ()  # that the layer's description points into
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
+        layer = self._described(caches, plan)
+        x, spec = rows_apart(x), self.spec
+        q = x.new_empty(len(x), spec.num_heads, spec.head_dim)
+        self.library.tessera_cpu_heads_input(
+            layer, plan.launch, x.data_ptr(), x.stride(0), spec.num_heads, q.data_ptr()
+        )  # fmt: skip
+        return self._mixed(layer, q, plan).flatten(1)
+
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
+        both = torch.cat((k.flatten(1), v.flatten(1)), dim=1)
+        plain = self._bare(self._described(caches, plan))
+        self.library.tessera_cpu_heads_input(plain, plan.launch, both.data_ptr(), both.stride(0), 0, None)
+
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+        assert not lse, "not among this backend's features"
+        mixed = self._mixed(self._described(caches, plan), q.contiguous(), plan)
+        return mixed if out is None else out.copy_(mixed)
+
+    def _mixed(self, layer: native.Layer, q: Tensor, plan: PagedPlan) -> Tensor:
+        out = torch.zeros_like(q) if plan.padded else torch.empty_like(q)
+        arguments = layer, plan.launch, q.data_ptr(), out.data_ptr()
+        attention = self.library.tessera_cpu_attention
+        while needed := attention(*arguments, self.work.data_ptr(), self.work.numel()):
+            self.work = torch.empty(2 * needed, dtype=torch.uint8)
+        return out
+
+    def _described(self, caches: Caches, plan: PagedPlan) -> native.Layer:
+        keys, values = caches[self.spec.layer]
+        standing = (keys, values, *(self.weights[name] for name in ("cos_sin", "q_norm", "k_norm") if self._has(name)))
+        if len(standing) == len(self.standing) and all(map(_same, standing, self.standing)):
+            return self.layer
+        self.standing, spec, norm = standing, self.spec, self.spec.q_norm or self.spec.k_norm
+        cache = native.CacheBytes(
+            keys.data_ptr(), values.data_ptr(), keys.stride(0), values.stride(0), plan.block_size, spec.num_kv_heads,
+            spec.head_dim,
+        )  # fmt: skip
+        self.layer = native.Layer(
+            cache,
+            spec.num_heads,
+            self._address("cos_sin"),
+            0 if spec.rotary is None else spec.rotary.dim,
+            self._address("q_norm"),
+            self._address("k_norm"),
+            spec.window or 0,
+            0.0 if norm is None else norm.eps,
+            0.0 if norm is None else norm.offset,
+            spec.scale,
+            spec.softcap or 0.0,
+            spec.rotary is not None and spec.rotary.style == "pairs",
+        )
+        return self.layer
+
+    def _bare(self, layer: native.Layer) -> native.Layer:
+        """Keys as they are given, neither normed nor turned."""
+        bare = native.Layer()
+        ctypes.pointer(bare)[0] = layer
+        bare.cos_sin = bare.q_weight = bare.k_weight = None
+        return bare
+
+    def _has(self, name: str) -> bool:
+        return {"cos_sin": self.spec.rotary, "q_norm": self.spec.q_norm, "k_norm": self.spec.k_norm}[name] is not None
+
+    def _address(self, name: str) -> int | None:
+        return self.weights[name].data_ptr() if self._has(name) else None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one is other or one.data_ptr() == other.data_ptr()

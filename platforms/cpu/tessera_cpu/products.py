@@ -1,0 +1,126 @@
+"""Products with weights that are packed once: by the native kernels in bfloat16, by oneDNN through torch otherwise. A
+plain row-major weight would be repacked, or read badly, in every call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera_cpu.native import BF16, library
+from tessera_cpu.native import Product as Task
+from tessera_cpu.output import into
+
+Product = Callable[..., Tensor]
+"""(x [T, k], packed, bias [n] or None, out=None) -> [T, n]."""
+
+
+class Products(ABC):
+    @abstractmethod
+    def pack(self, weight: Tensor) -> Tensor:
+        """[n, k] as the product takes it."""
+
+    @abstractmethod
+    def packed_bytes(self, n: int, k: int) -> int | None:
+        """None: as they are."""
+
+    @abstractmethod
+    def bind(self, n: int, k: int) -> Product: ...
+
+
+def products(dtype: str) -> Products:
+    """Who multiplies weights of this dtype."""
+    native = library()
+    if native is not None and dtype == "bfloat16":
+        return NativeProducts(native)
+    return OneDnnProducts(getattr(torch, dtype))
+
+
+class NativeProducts(Products):
+    PANEL = 32
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def pack(self, weight: Tensor) -> Tensor:
+        n, k = weight.shape
+        weight = weight.contiguous()
+        packed = weight.new_empty(self._elements(n, k))
+        self.native.tessera_cpu_pack(BF16, weight.data_ptr(), k, packed.data_ptr(), n, k)
+        return packed
+
+    def packed_bytes(self, n: int, k: int) -> int:
+        return 2 * self._elements(n, k)
+
+    def _elements(self, n: int, k: int) -> int:
+        return -(-n // self.PANEL) * self.PANEL * -(-k // 2) * 2
+
+    def bind(self, n: int, k: int) -> Product:
+        call, task = self.native.tessera_cpu_linear, NativeTask(n=n, k=k)
+
+        def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+            x = rows_apart(x)
+            result = x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
+            task.bias = None if bias is None else bias.data_ptr()
+            call(BF16, task.of(x, packed, result))
+            return result if out is None or out is result else out.copy_(result)
+
+        return product
+
+
+class NativeTask(Task):
+    """One for all calls of a place, whose fields that stay are set once."""
+
+    def of(self, x: Tensor, packed: Tensor, out: Tensor) -> NativeTask:
+        """x [m, k], out [m, n]: rows may have any stride."""
+        self.x, self.x_stride, self.packed = x.data_ptr(), x.stride(0), packed.data_ptr()
+        self.out, self.out_stride, self.m = out.data_ptr(), out.stride(0), len(x)
+        return self
+
+
+class OneDnnProducts(Products):
+    ROWS = 32  # the packing is made for products of so many rows; it serves others nearly as well
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.packable = dtype, _packable(dtype)
+
+    def pack(self, weight: Tensor) -> Tensor:
+        if not self.packable:
+            return weight
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS)
+        return packed
+
+    def packed_bytes(self, n: int, k: int) -> int | None:
+        return n * k * self.dtype.itemsize if self.packable else None
+
+    def bind(self, n: int, k: int) -> Product:
+        def packed_product(
+            x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor:
+            return into(torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""), out)
+
+        def plain_product(
+            x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor:
+            return into(torch.nn.functional.linear(x, weight, bias), out)
+
+        return packed_product if self.packable else plain_product
+
+
+def rows_apart(x: Tensor) -> Tensor:
+    """x, whose rows may have any stride and whose elements follow each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _packable(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies it on this processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32

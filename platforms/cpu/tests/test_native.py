@@ -1,0 +1,187 @@
+"""The library: how it is chosen, and its kernels at shapes and places where they change their ways."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tessera.platform import PlatformError
+from tessera_cpu import native
+from tessera_cpu.probe import probe
+from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts, products
+from tests.platforms.cpu_kernels import available, kernels
+
+BUILD = Path(__file__).parents[1] / "csrc/build.py"
+needs_kernels = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+every_set = pytest.mark.parametrize("name", available())
+
+
+def close(found: Tensor, expected: Tensor, k: int) -> bool:
+    """Found in bfloat16, sums of k products of about 1."""
+    return bool(((found.double() - expected).abs() <= 0.01 * expected.abs() + 0.01 * k**0.5).all())
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5, 11, 12, 13, 24, 25, 385])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (31, 7), (32, 64), (33, 65), (97, 130)])
+def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
+    torch.manual_seed(rows + n)
+    wide, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((rows, k + 3), (n, k), (n,)))
+    x, out = wide[:, :k], torch.full((rows, n + 5), torch.nan, dtype=torch.bfloat16)
+    with kernels(name):
+        own = products("bfloat16")
+        assert isinstance(own, NativeProducts)
+        own.bind(n, k)(x, own.pack(weight), bias, out=out[:, :n])
+    assert close(out[:, :n], x.double() @ weight.double().T + bias.double(), k)
+    assert out[:, n:].isnan().all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("activation", "function"), [(0, "silu"), (1, "gelu")])
+def test_gates_near_and_far_from_zero(name: str, activation: int, function: str) -> None:
+    torch.manual_seed(1)
+    n, k = 64, 9
+    x, weight = (torch.randn(7, k) * 20).bfloat16(), torch.randn(2 * n, k).bfloat16()
+    out = torch.empty(7, n, dtype=torch.bfloat16)
+    with kernels(name):
+        library = native.library()
+        task = NativeTask(n=n, k=k, activation=activation)
+        packed = NativeProducts(library).pack(weight)
+        library.tessera_cpu_gate_up(native.BF16, task.of(x, packed, out))
+    gate, up = (x.double() @ weight.double().T).chunk(2, dim=-1)
+    options = {"approximate": "tanh"} if function == "gelu" else {}
+    expected = getattr(torch.nn.functional, function)(gate, **options) * up
+    assert ((out.double() - expected).abs() <= 0.01 * expected.abs() + 1e-3).all()
+
+
+@needs_kernels
+@every_set
+def test_a_number_that_is_none_stays_none(name: str) -> None:
+    x = torch.ones(2, 40, dtype=torch.bfloat16)
+    x[1, 3] = torch.nan
+    with kernels(name):
+        own = products("bfloat16")
+        found = own.bind(5, 40)(x, own.pack(torch.ones(5, 40, dtype=torch.bfloat16)))
+    assert (found[0] == 40).all()
+    assert found[1].isnan().all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 3), (5, 33, 64), (13, 70, 97), (24, 96, 896)])
+def test_rows_are_quantised_by_their_largest(name: str, rows: int, n: int, k: int) -> None:
+    torch.manual_seed(k)
+    wide = torch.randn(rows, k + 2).bfloat16()
+    x, group = wide[:, :k], 32
+    stride, groups = k + 5, -(-k // group)
+    to, scale = torch.full((rows, stride), 99, dtype=torch.int8), torch.empty(rows)
+    sums = torch.empty(rows, groups, dtype=torch.int32)
+    with kernels(name):
+        native.library().tessera_cpu_quantise(
+            x.data_ptr(), x.stride(0), to.data_ptr(), stride, scale.data_ptr(), sums.data_ptr(), rows, k, group
+        )  # fmt: skip
+    most = x.float().abs().amax(-1)
+    assert torch.allclose(scale, most / 127)
+    assert ((to[:, :k] * scale[:, None] - x.float()).abs() <= scale[:, None] * 0.5001).all()
+    assert (to[:, k:] == 0).all()
+    whole = torch.nn.functional.pad(to[:, :k].int(), (0, groups * group - k)).view(rows, groups, group)
+    assert torch.equal(whole.sum(-1).int(), sums)
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("kind", "group"), [(native.INT8, 0), (native.INT4, 8), (native.INT4, 32)])
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1, 32), (5, 33, 64), (13, 70, 96), (24, 96, 896)])
+def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
+    name: str, kind: int, group: int, rows: int, n: int, k: int
+) -> None:
+    """Against the same whole numbers in float64; the ends of their ranges too."""
+    torch.manual_seed(n + group)
+    low, high = (-128, 127) if kind == native.INT8 else (-8, 7)
+    k += kind == native.INT8  # of int4 k is a multiple of its group
+    weight = torch.randint(low, high + 1, (n, k), dtype=torch.int8)
+    weight[0, :2] = torch.tensor([low, high])
+    panels, wide = -(-n // 32), -(-k // 4) * 4
+    packed = torch.empty(panels * 32 * (wide if kind == native.INT8 else k // 2), dtype=torch.uint8)
+    x = torch.zeros(rows, wide, dtype=torch.int8)
+    x[:, :k] = torch.randint(-127, 128, (rows, k))
+    group = group or k
+    sums = x[:, :k].int().view(rows, k // group, group).sum(-1).int()
+    x_scale, groups = torch.rand(rows) + 0.5, k // group
+    scale = torch.zeros(panels * 32, groups)
+    scale[:n] = (torch.rand(n, groups) + 0.5).bfloat16().float()
+    stored = scale[:, 0].contiguous()
+    if kind == native.INT4:
+        stored = scale.view(panels, 32, groups).transpose(1, 2).contiguous().bfloat16()
+    bias, out = torch.randn(n).bfloat16(), torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
+    with kernels(name):
+        library = native.library()
+        library.tessera_cpu_pack(kind, weight.data_ptr(), k, packed.data_ptr(), n, k)
+        task = NativeTask(
+            n=n, k=k, group=group, bias=bias.data_ptr(), scale=stored.data_ptr(), x_scale=x_scale.data_ptr(),
+            x_sum=sums.data_ptr(),
+        )  # fmt: skip
+        library.tessera_cpu_linear(kind, task.of(x, packed, out))
+    meant = weight.double() * scale[:n].double().repeat_interleave(group, dim=1)
+    expected = (x[:, :k].double() @ meant.T) * x_scale.double()[:, None] + bias.double()
+    assert ((out.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3 * k**0.5).all()
+
+
+@needs_kernels
+def test_threads_change_nothing() -> None:
+    torch.manual_seed(2)
+    own = products("bfloat16")
+    x, packed = torch.randn(9, 70).bfloat16(), own.pack(torch.randn(333, 70).bfloat16())
+    one = own.bind(333, 70)(x, packed)
+    try:
+        native.use_threads(native.library(), 3)
+        for _ in range(200):
+            assert torch.equal(own.bind(333, 70)(x, packed), one)
+    finally:
+        native.use_threads(native.library(), 1)
+
+
+@needs_kernels
+def test_an_instruction_set_that_is_not_here_is_refused() -> None:
+    with pytest.raises(PlatformError, match=r"names sse9; this processor has portable.*or torch\."), kernels("sse9"):
+        native.library()
+
+
+def test_without_the_library_torch_multiplies_and_the_probe_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "FILE", Path("absent"))
+    native.library.cache_clear()
+    try:
+        assert isinstance(products("bfloat16"), OneDnnProducts)
+        assert (
+            "torch's kernels alone, which are slower: tessera-cpu was installed without a C++ compiler"
+            in probe().reason
+        )
+        monkeypatch.setenv(native.VARIABLE, "avx2")
+        native.library.cache_clear()
+        with pytest.raises(PlatformError, match="names avx2, but tessera-cpu was installed without native kernels"):
+            native.library()
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+
+
+@needs_kernels
+def test_the_probe_names_the_instruction_set() -> None:
+    assert f"native kernels ({available()[0]})" in probe().reason
+
+
+def test_without_a_compiler_the_build_says_so_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(BUILD), str(tmp_path / "none.so")]
+    done = subprocess.run(
+        command, env={"PATH": "", "CXX": "no-such-compiler"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "The native kernels were not built: no C++ compiler (no-such-compiler) was found.\n"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,31 @@
+"""The platform with the kernels of one instruction set, or torch's alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tessera_cpu import native
+
+
+@contextmanager
+def kernels(name: str) -> Iterator[None]:
+    """name: of an instruction set, or "torch"."""
+    before = os.environ.get(native.VARIABLE)
+    os.environ[native.VARIABLE] = name
+    native.library.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ.pop(native.VARIABLE)
+        if before is not None:
+            os.environ[native.VARIABLE] = before
+        native.library.cache_clear()
+        native.library()  # the instruction set is the library's, which stays loaded
+
+
+def available() -> list[str]:
+    """Instruction sets of this processor, the best first."""
+    library = native.library()
+    return [] if library is None else native.variants(library)[::-1]
