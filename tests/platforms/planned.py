@@ -33,7 +33,7 @@ class OwnMemory(CpuPlatform):
 
 
 class Rounded(Linear):
-    """Keeps a weight's rows up to the next multiple of 32; takes real memory only, as a library that packs does."""
+    """Keeps a weight's rows up to the next multiple of 64; takes real memory only, as a library that packs does."""
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         weight = raw["weight"]
@@ -47,15 +47,14 @@ class Rounded(Linear):
         return (self._rows(spec) * spec.k + (spec.n if spec.bias else 0)) * width
 
     def bind(self, spec: LinearSpec, ops: Any, device: Device) -> Any:
-        call = super().bind(spec, ops, device)
-
         def linear(x: torch.Tensor, weight: Packed, *, out: torch.Tensor | None = None) -> torch.Tensor:
-            return call(x, {**weight, "weight": weight["weight"][: spec.n]}, out=out)
+            result = torch.nn.functional.linear(x, weight["weight"][: spec.n], weight.get("bias"))
+            return result if out is None else out.copy_(result)
 
         return linear
 
     def _rows(self, spec: LinearSpec) -> int:
-        return -(-spec.n // 32) * 32
+        return -(-spec.n // 64) * 64
 
 
 class Packing(HostMemory):

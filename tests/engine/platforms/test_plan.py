@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tessera.config import EngineConfig, build_config
 from tessera.engine.engine import Engine
 from tessera.engine.plan import Plan, plan, plan_here
 from tessera.errors import ModelError, PlatformError
-from tessera_cpu.linear import pack
+from tessera.platform import LinearSpec
+from tessera_cpu.linear import Linear
 from tests.platforms.generated import numpy_platform
 from tests.platforms.tiny_models import FAMILIES, save_family
 
@@ -82,8 +82,8 @@ def test_a_real_shape_from_its_config_alone_in_a_process_of_its_own(
     check(planned, config)
     layer = 896 * (896 + 2 * 128) + 896 + 2 * 128 + 896 * 896 + 3 * 896 * 4864 + 2 * 896
     # A head that is packed cannot be the embedding too.
-    vocabulary = 15193 * 896 * (2 if pack(torch.zeros(2, 2, dtype=torch.bfloat16)).is_mkldnn else 1)
-    assert planned.weight_bytes == 2 * (vocabulary + 2 * layer + 896)
+    head = Linear().packed_bytes(LinearSpec(15193, 896, "bfloat16")) or 0
+    assert planned.weight_bytes == 2 * (15193 * 896 + 2 * layer + 896) + head
     (group,) = planned.groups
     assert group.block_bytes == 2 * 2 * 2 * 64 * 2 * group.block_size  # layers, K and V, heads, elements, bytes
     assert sorted(planned.requests) == [2048, 8192, 16384]
