@@ -68,7 +68,7 @@ def test_blocks_are_of_24_tokens_and_indices_of_32_bits(llama: Path) -> None:
 def test_its_two_devices_answer_as_one(
     llama: Path, alone: Alone, platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = [str(ROOT), *(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip"))]
+    path = [str(ROOT), *(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip", "tests/torch_fakechip"))]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     with EngineRun(llama, platform, depth=2, executor=None, tensor_parallel_size=2) as run:
         assert run.ask(QUESTIONS, 10, **SAMPLED) == [
@@ -88,7 +88,7 @@ def test_the_demo_answers_as_on_the_reference() -> None:
             list(beam.tokens) for beam in beams[0].sequences
         ]
 
-    assert answers("tessera_fakechip.platform:Fakechip") == answers("tessera.testing:ReferencePlatform")
+    assert answers("tessera_fakechip.platform:FakechipPlatform") == answers("tessera.testing:ReferencePlatform")
 
 
 # ---- the device itself: each rule bites -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PATH = os.pathsep.join(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip"))
+PATH = os.pathsep.join(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip", "tests/torch_fakechip"))
 RULES = """
 import torch, torch_fakechip as chip
 print(chip.part)
@@ -46,8 +46,8 @@ def test_it_refuses_and_counts_and_says_why_it_is_not_whole(tmp_path: Path) -> N
     assert refused == "fakechip: aten::_local_scalar_dense is an implicit read of the device"
 
 
-@pytest.mark.parametrize("case", ["attention/fakechip_blocks/mixed-plain-float32", "fused/fakechip_blocks"])
+@pytest.mark.parametrize("case", ["attention/fakechip/mixed-plain-float32", "fused/fakechip_blocks"])
 def test_the_plugins_attention_runs_on_it(case: str) -> None:
-    kit = ["-m", "tessera.cli", "conformance", "--platform", "tessera_fakechip.platform:Fakechip", "--case", case]
+    kit = ["-m", "tessera.cli", "conformance", "--platform", "tessera_fakechip.platform:FakechipPlatform", "--case", case]
     lines = run(*kit, TORCH_FAKECHIP="python").splitlines()
     assert lines[1].split()[-4] != "-"
