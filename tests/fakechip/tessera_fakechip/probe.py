@@ -24,7 +24,10 @@ def bronze() -> Probe:
 
 
 def _found(score: int, how: str) -> Probe:
-    import_module("torch_fakechip")
+    try:
+        import_module("torch_fakechip")
+    except ModuleNotFoundError as error:
+        return Probe(0, f"{error.name} is not installed")
     found = torch.accelerator.current_accelerator()
     if found is None or found.type != DEVICE or not torch.accelerator.device_count():
         return Probe(0, f"torch finds no {DEVICE} here")
