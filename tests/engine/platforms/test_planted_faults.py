@@ -95,6 +95,7 @@ def test_without_a_mistake_the_same_cases_pass() -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.nightly
 def test_without_a_mistake_fakechips_cases_pass() -> None:
     assert passed_of("tessera_fakechip.stages:Static") == set(UNPLANTED) - {"scheme"}, "it claims no scheme"
 

@@ -11,7 +11,6 @@ from tessera.platform import (
     AttentionBackend,
     Capabilities,
     Device,
-    GraphRunner,
     OpSet,
     Platform,
     TorchDevice,
@@ -19,7 +18,6 @@ from tessera.platform import (
     replace,
 )
 from tessera_fakechip.attention import FakechipAttention
-from tessera_fakechip.graphs import graphs
 from tessera_fakechip.linear import Linear
 from tessera_fakechip.mlp import GatedMLP
 from tessera_fakechip.norms import AddNorm, RMSNorm
@@ -48,6 +46,3 @@ class FakechipPlatform(Platform):
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (FakechipAttention(),)
-
-    def graph_runner(self, device: Device) -> GraphRunner | None:
-        return graphs(device)

@@ -15,6 +15,7 @@ from tessera.platform import (
     ShapePolicy,
     StepRules,
 )
+from tessera_fakechip.graphs import graphs
 from tessera_fakechip.platform import FakechipPlatform
 from tessera_fakechip.shapes import WIDTHS, Buckets
 
@@ -33,15 +34,15 @@ class Bronze(FakechipPlatform):
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return ()
 
-    def graph_runner(self, device: Device) -> GraphRunner | None:
-        return None
-
 
 class Static(FakechipPlatform):
     """A few shapes alone, each captured once and replayed; prompts and answers in steps of their own."""
 
     name = "fakechip-static"
     capabilities = replace(FakechipPlatform.capabilities, static_shapes=True, capture=True)
+
+    def graph_runner(self, device: Device) -> GraphRunner | None:
+        return graphs(device)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
         return Buckets(config.model.max_model_len)
