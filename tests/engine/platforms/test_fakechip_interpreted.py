@@ -49,8 +49,8 @@ def test_it_refuses_and_counts_and_says_why_it_is_not_whole(tmp_path: Path) -> N
     assert refused == "fakechip: aten::_local_scalar_dense is an implicit read of the device"
 
 
-@pytest.mark.parametrize("case", ["attention/fakechip/mixed-plain-float32", "fused/fakechip"])
-def test_the_plugins_attention_runs_on_it(case: str) -> None:
+@pytest.mark.parametrize("case", ["op", "attention/fakechip/mixed-plain-float32", "fused/fakechip"])
+def test_the_plugins_kernels_run_on_it(case: str) -> None:
     kit = [
         "-m",
         "tessera.cli",
