@@ -19,7 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,37 +99,8 @@ class Run:
         return {"said": closing, "reached": json.loads(kit.read_text(encoding="utf-8"))["reached"]}
 
     def serve(self) -> Figures:
-        port = _free_port()
-        command = [str(self.python), "-m", "tessera.cli", "serve", "--platform", self.name, "--port", str(port)]
-        begin = time.perf_counter()
-        with (self.out / "serve.log").open("wb") as log:
-            server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.work)
-            try:
-                return self._chat(f"http://127.0.0.1:{port}", server, begin)
-            finally:
-                server.send_signal(signal.SIGTERM)
-                try:
-                    server.wait(30)
-                except subprocess.TimeoutExpired:
-                    server.kill()
-
-    def _chat(self, url: str, server: subprocess.Popen[bytes], begin: float) -> Figures:
-        while not _is_ready(url):
-            if server.poll() is not None or time.perf_counter() - begin > READY_SECONDS:
-                last = (self.out / "serve.log").read_text(errors="replace").strip().splitlines()[-1:]
-                raise FailedError(f"the server is not ready: {' '.join(last)}")
-            time.sleep(0.1)
-        ready, asked = time.perf_counter() - begin, time.perf_counter()
-        model = _json(f"{url}/v1/models")["data"][0]["id"]
-        messages = [{"role": "user", "content": QUESTION}]
-        told = _json(
-            f"{url}/v1/chat/completions",
-            {"model": model, "messages": messages, "max_tokens": 32, "temperature": 0},
-        )
-        answer = told["choices"][0]["message"]["content"]
-        if ANSWER not in answer:
-            raise FailedError(f"{QUESTION} {answer}")
-        return {"ready_s": ready, "answer_s": time.perf_counter() - asked, "answer": answer, "model": model}
+        command = [str(self.python), "-m", "tessera.cli", "serve", "--platform", self.name]
+        return one_chat(command, self.out / "serve.log", self.work)
 
     def bench(self) -> Figures:
         figures = self.out / "bench.json"
@@ -186,6 +157,44 @@ def run(steps: dict[str, Callable[[], Figures]]) -> list[Step]:
         print(f"{step.name:<12} {step.seconds:7.1f} s  {step.outcome:<7} {step.closing}", flush=True)
         done.append(step)
     return done
+
+
+def one_chat(command: list[str], log: Path, folder: Path, environment: Mapping[str, str] | None = None) -> Figures:
+    """Serves by a command, asks the question, and ends the server. ready_s: from process start. Raises FailedError
+    where it does not become ready or answers something else."""
+    port = _free_port()
+    begin = time.perf_counter()
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            [*command, "--port", str(port)], stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=environment
+        )
+        try:
+            return _asked(f"http://127.0.0.1:{port}", server, begin, log)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+def _asked(url: str, server: subprocess.Popen[bytes], begin: float, log: Path) -> Figures:
+    while not _is_ready(url):
+        if server.poll() is not None or time.perf_counter() - begin > READY_SECONDS:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise FailedError(f"the server is not ready: {' '.join(last)}")
+        time.sleep(0.1)
+    ready, asked = time.perf_counter() - begin, time.perf_counter()
+    model = _json(f"{url}/v1/models")["data"][0]["id"]
+    messages = [{"role": "user", "content": QUESTION}]
+    told = _json(
+        f"{url}/v1/chat/completions",
+        {"model": model, "messages": messages, "max_tokens": 32, "temperature": 0},
+    )
+    answer = told["choices"][0]["message"]["content"]
+    if ANSWER not in answer:
+        raise FailedError(f"{QUESTION} {answer}")
+    return {"ready_s": ready, "answer_s": time.perf_counter() - asked, "answer": answer, "model": model}
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from tests.models.tiny import write_tiny_model
 
 pytestmark = pytest.mark.compiler
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "tests/fakechip"
+PLUGIN, CHIP = ROOT / "tests/fakechip", ROOT / "tests/torch_fakechip"
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     site = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     subprocess.run(
-        [*pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site), str(SOURCE)], check=True
+        [*pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site), str(PLUGIN), str(CHIP)],
+        check=True,
     )
     path = os.pathsep.join([str(site), str(ROOT / "core"), str(ROOT / "platforms/cpu"), str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path, "TORCH_FAKECHIP_BUILD": str(SOURCE / ".build")}
+    environment = {**os.environ, "PYTHONPATH": path, "TORCH_FAKECHIP_BUILD": str(CHIP / ".build")}
+    # A probe has no time for a compiler.
+    subprocess.run([sys.executable, "-c", "import torch_fakechip"], env=environment, check=True)
+    return environment
 
 
 def tessera(installed: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

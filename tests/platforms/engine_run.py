@@ -22,9 +22,9 @@ PLATFORMS: Mapping[str, str] = {
     "reference": "tessera.testing:ReferencePlatform",
     "strict": "tessera.testing:StrictPlatform",
     "strict-separate": "tessera.testing:SeparateStrictPlatform",
-    "fakechip": "tessera_fakechip.platform:Fakechip",
-    "fakechip-static": "tessera_fakechip.platform:FakechipStatic",
-    "fakechip-bronze": "tessera_fakechip.platform:FakechipBronze",
+    "fakechip": "tessera_fakechip.platform:FakechipPlatform",
+    "fakechip-static": "tessera_fakechip.stages:Static",
+    "fakechip-bronze": "tessera_fakechip.stages:Bronze",
 }
 
 

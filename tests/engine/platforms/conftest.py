@@ -32,12 +32,16 @@ def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_family("mixtral", tmp_path_factory.mktemp("models"))
 
 
+# What the engine does on fakechip it does on strict each day; fakechip's own rules have tests and the kit of their own.
 IN_PROCESS = [(name, depth) for name in ("cpu", "reference", "strict", "strict-separate") for depth in (1, 2)]
 FAKECHIP = [("fakechip", 2), ("fakechip-static", 2)]
 
 
 @pytest.fixture(
-    params=[*IN_PROCESS, *(pytest.param(place, marks=pytest.mark.compiler) for place in FAKECHIP)],
+    params=[
+        *IN_PROCESS,
+        *(pytest.param(place, marks=(pytest.mark.compiler, pytest.mark.nightly)) for place in FAKECHIP),
+    ],
     ids=lambda at: f"{at[0]}-depth{at[1]}",
 )
 def place(request: pytest.FixtureRequest) -> tuple[str, int]:

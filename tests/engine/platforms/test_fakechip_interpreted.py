@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tessera.platform import Probe
+
 ROOT = Path(__file__).parents[3]
-PATH = os.pathsep.join(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip"))
+PATH = os.pathsep.join(str(ROOT / part) for part in ("core", "platforms/cpu", "tests/fakechip", "tests/torch_fakechip"))
 RULES = """
 import torch, torch_fakechip as chip
 print(chip.part)
@@ -46,8 +49,21 @@ def test_it_refuses_and_counts_and_says_why_it_is_not_whole(tmp_path: Path) -> N
     assert refused == "fakechip: aten::_local_scalar_dense is an implicit read of the device"
 
 
-@pytest.mark.parametrize("case", ["attention/fakechip_blocks/mixed-plain-float32", "fused/fakechip_blocks"])
-def test_the_plugins_attention_runs_on_it(case: str) -> None:
-    kit = ["-m", "tessera.cli", "conformance", "--platform", "tessera_fakechip.platform:Fakechip", "--case", case]
+@pytest.mark.parametrize("case", ["op", "attention/fakechip/mixed-plain-float32", "fused/fakechip"])
+def test_the_plugins_kernels_run_on_it(case: str) -> None:
+    kit = [
+        "-m",
+        "tessera.cli",
+        "conformance",
+        "--platform",
+        "tessera_fakechip.platform:FakechipPlatform",
+        "--case",
+        case,
+    ]
     lines = run(*kit, TORCH_FAKECHIP="python").splitlines()
     assert lines[1].split()[-4] != "-"
+
+
+def test_where_nothing_registers_the_device_the_probe_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_fakechip", None)
+    assert import_module("tessera_fakechip.probe").native() == Probe(0, "torch_fakechip is not installed")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tessera.platform import API_LEVELS, Manifest, hookimpl
 
-_PLATFORMS = {
-    "fakechip": ("native", "Fakechip"),
-    "fakechip-static": ("static", "FakechipStatic"),
-    "fakechip-bronze": ("bronze", "FakechipBronze"),
+STAGES = {
+    "fakechip": ("native", "platform:FakechipPlatform"),
+    "fakechip-static": ("static", "stages:Static"),
+    "fakechip-bronze": ("bronze", "stages:Bronze"),
 }
 
 
@@ -17,8 +17,8 @@ def platforms() -> list[Manifest]:
         Manifest(
             name,
             probe=f"tessera_fakechip.probe:{probe}",
-            platform=f"tessera_fakechip.platform:{platform}",
+            platform=f"tessera_fakechip.{platform}",
             levels=dict.fromkeys(API_LEVELS, 0),
         )
-        for name, (probe, platform) in _PLATFORMS.items()
+        for name, (probe, platform) in STAGES.items()
     ]

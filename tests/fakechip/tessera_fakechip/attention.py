@@ -22,8 +22,10 @@ from tessera.platform import (
     KVLayout,
     Launch,
     LayerSpec,
+    Mixer,
     Paged,
     Plane,
+    Reason,
 )
 
 BLOCK = 24
@@ -31,7 +33,7 @@ ALIGNMENT = 64  # bytes, at which the chip reads a layer's part of a block
 
 
 @dataclass(frozen=True)
-class BlockPlan:
+class Plan:
     """R rows of W queries each, K keys. block, offset [T]: where each token's key and value go. tables [R, blocks].
     token [R, W]: the token at each place; row, place [T]: the way back. back [R, W, K]: how far before its query a key
     is, negative where it is none of the row's."""
@@ -44,19 +46,19 @@ class BlockPlan:
     place: Tensor
     back: Tensor
 
-    def kept(self, name: str, buffers: Buffers) -> BlockPlan:
+    def kept(self, name: str, buffers: Buffers) -> Plan:
         """In tensors that stay where they are from launch to launch."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return BlockPlan(**{
+        return Plan(**{
             part: buffers.get(f"{name}_{part}", value.shape, str(value.dtype).removeprefix("torch.")).copy_(value)
             for part, value in values.items()
         })  # fmt: skip
 
 
-class BlockAttention(AttentionBackend):
-    name = "fakechip_blocks"
+class FakechipAttention(AttentionBackend):
+    name = "fakechip"
 
-    def supports(self, spec: LayerSpec) -> str | None:
+    def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.kind != "attention" or not isinstance(spec.cache, Paged):
             return f"no attention over {spec.kind}"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
@@ -71,10 +73,10 @@ class BlockAttention(AttentionBackend):
         heads, tokens, dims = ("head", spec.num_kv_heads), ("token", block_size), ("dim", spec.head_dim)
         return KVLayout((Plane("k", spec.dtype, (heads, dims, tokens)), Plane("v", spec.dtype, (heads, tokens, dims))))
 
-    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> BlockLayer:
-        return BlockLayer(spec, weights, ops)
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+        return Layer(spec, weights, ops)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> BlockPlan:
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
         size, slots, tables = launch.block_sizes[group], launch.slots[group], launch.block_tables[group]
         start, count, length = (each[:, None] for each in (launch.q_start, launch.q_len, launch.kv_len))  # [R, 1]
         width, at = torch.arange(launch.key.width, device=start.device), tables.device
@@ -84,17 +86,17 @@ class BlockAttention(AttentionBackend):
         place = (here.gather(0, row[None])[0]).clamp(0, launch.key.width - 1)
         key = torch.arange(tables.shape[1] * size, device=at)
         back = ((length - count + width)[:, :, None] - key).masked_fill(key >= length[:, :, None], -1)
-        plan = BlockPlan(slots // size, slots % size, tables, token, row, place, back)
+        plan = Plan(slots // size, slots % size, tables, token, row, place, back)
         return plan if buffers is None else plan.kept(f"{self.name}{group}", buffers)
 
 
-class BlockLayer(HeadsLayer):
-    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: BlockPlan) -> None:
+class Layer(HeadsLayer):
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
         keys, values = caches[self.spec.layer]
         keys[plan.block, :, :, plan.offset] = k
         values[plan.block, :, plan.offset] = v
 
-    def attend(self, q: Tensor, caches: Caches, plan: BlockPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+    def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
         assert not lse, "not among this backend's features"
         spec = self.spec
         keys, values = (cache[plan.tables].transpose(1, 2).float() for cache in caches[spec.layer])  # [R, Hk, blocks, .
@@ -107,6 +109,7 @@ class BlockLayer(HeadsLayer):
         if spec.softcap is not None:
             scores = torch.tanh(scores / spec.softcap) * spec.softcap
         scores = scores.masked_fill(~seen[:, None, None], torch.finfo(torch.float32).min)
-        mixed = (scores.softmax(-1).flatten(2, 3) @ values).unflatten(2, grouped.shape[2:4])
-        result = mixed.permute(0, 3, 1, 2, 4).flatten(2, 3)[plan.row, plan.place].to(q.dtype)
+        mixed: Tensor = scores.softmax(-1).flatten(2, 3) @ values
+        tokens = mixed.unflatten(2, grouped.shape[2:4]).permute(0, 3, 1, 2, 4).flatten(2, 3)  # [R, W, H, D]
+        result = tokens[plan.row, plan.place].to(q.dtype)
         return result if out is None else out.copy_(result)

@@ -1,12 +1,14 @@
-"""Whether there is a chip in this machine: a real one's driver would be asked."""
+"""Whether it can run here. Core asks in a child process with a time limit."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from importlib import import_module
+
+import torch
 
 from tessera.platform import DeviceInfo, Probe
 
-MEMORY = 256 << 20
+DEVICE = "fakechip"
 
 
 def native() -> Probe:
@@ -18,10 +20,16 @@ def static() -> Probe:
 
 
 def bronze() -> Probe:
-    return _found(50, "core's reference ops")
+    return _found(50, "reference ops")
 
 
 def _found(score: int, how: str) -> Probe:
-    if find_spec("torch_fakechip") is None:
-        return Probe(0, "torch_fakechip, the chip's extension of torch, is not installed")
-    return Probe(score, f"two pretended chips, {how}", tuple(DeviceInfo("fakechip", i, MEMORY) for i in range(2)))
+    try:
+        import_module("torch_fakechip")
+    except ModuleNotFoundError as error:
+        return Probe(0, f"{error.name} is not installed")
+    found = torch.accelerator.current_accelerator()
+    if found is None or found.type != DEVICE or not torch.accelerator.device_count():
+        return Probe(0, f"torch finds no {DEVICE} here")
+    devices = tuple(DeviceInfo(f"{DEVICE}:{index}", index) for index in range(torch.accelerator.device_count()))
+    return Probe(score, f"torch's {DEVICE} through {how}", devices)

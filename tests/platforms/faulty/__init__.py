@@ -1,32 +1,54 @@
-"""The strict platform with one mistake each, of the kind that vendors make. FAULTS: what the kit must name."""
+"""One mistake each, of the kind that vendors make, planted into the strict platform and into fakechip. FAULTS: what the
+kit must name."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tessera.testing import StrictPlatform
 from tests.platforms.faulty import attention, drawing, ops, steps
+from tests.platforms.faulty.making import Base
 
 _MODULES = (attention, drawing, ops, steps)
 
 
-def __getattr__(name: str) -> object:
-    """A faulty platform by its class: "tests.platforms.faulty:EpsOutside"."""
+def planted(name: str, base: Base) -> Base:
+    """A copy of the platform with the mistake of that name. Raises AttributeError."""
     for module in _MODULES:
         if hasattr(module, name):
-            return getattr(module, name)
+            return getattr(module, name)(base)
     raise AttributeError(name)
+
+
+def __getattr__(name: str) -> Base:
+    """A faulty strict platform by its mistake: "tests.platforms.faulty:EpsOutside"; on_fakechip has fakechip's."""
+    return planted(name, StrictPlatform)
 
 
 @dataclass(frozen=True)
 class Fault:
     """subject: the op or the part of the contract at fault. kinds: of cases that are tried, the first part of their
-    ids; the first of them must name it. also: subjects whose cases may fail with it."""
+    ids; the first of them must name it. also: subjects whose cases may fail with it. strict_only: it is in a feature
+    that fakechip does not claim."""
 
     subject: str
     kinds: tuple[str, ...] = ("op", "fused")
     also: tuple[str, ...] = ()
     devices: int = 1
+    strict_only: bool = False
+
+    @property
+    def in_fakechip(self) -> bool:
+        """Whether fakechip has a part of its own where the mistake is."""
+        return self.subject in _OF_FAKECHIP and not self.strict_only
+
+
+_OF_FAKECHIP = frozenset({
+    "attention", "fused attention", "cache layout", "block copy", "shapes: padding", "shapes: keys", "graph capture",
+    "linear", "rms_norm", "all_reduce", "all_gather",
+})  # fmt: skip
 
 
 _MIXES = ("attention", "fused", "cache")
@@ -50,10 +72,10 @@ FAULTS: Mapping[str, Fault] = {
             "HeadsInTurn",
             "HeadsOfOneKeyShifted",
             "ScoresInFewBits",
-            "SumOfTwo",
         ),
         _in_attention(),
     ),
+    "SumOfTwo": dataclasses.replace(_in_attention(), strict_only=True),
     "PlanesSwapped": _in_attention("cache layout"),
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),
@@ -78,4 +100,4 @@ FAULTS: Mapping[str, Fault] = {
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
 }
-"""By class."""
+"""By mistake."""

@@ -3,57 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tessera.platform import Caches
-from tessera.reference.attention import PagedPlan
-from tessera.testing.strict.attention import PoisonedNull
+from tessera.platform import Caches, HeadsLayer
 from tests.platforms.faulty.making import with_layer, with_plan, with_spec
+from tests.platforms.faulty.plans import one_ahead, places, to_the_end_of_the_block
 
 ScaleOfDim = with_spec(lambda spec: {"scale": 1 / spec.head_dim})
 WindowIgnored = with_spec(lambda spec: {"window": None})
 WindowTooLong = with_spec(lambda spec: {"window": spec.window and spec.window + 1})
 SoftCapIgnored = with_spec(lambda spec: {"softcap": None})
-SeesAhead = with_plan(lambda plan, caches: {"query": plan.query + 1})
+SeesAhead = with_plan(one_ahead)
+StaleSlotsRead = with_plan(to_the_end_of_the_block)
 
 
-def _to_the_end_of_the_block(plan: PagedPlan, caches: Caches) -> Mapping[str, Any]:
-    size = caches[0][0].shape[1]
-    blocks = plan.filled.unflatten(-1, (-1, size))
-    return {"filled": blocks.any(-1, keepdim=True).expand_as(blocks).flatten(-2)}
-
-
-StaleSlotsRead = with_plan(_to_the_end_of_the_block)
-
-
-class _EdgeInBlockBefore(PoisonedNull):
-    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
+class _EdgeInBlockBefore(HeadsLayer):
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Any) -> None:
         edge = (plan.offset == 0) & (plan.block > 0)
         super().write(k, v, caches, dataclasses.replace(plan, block=plan.block - edge.int()))
 
 
-class _HeadsInTurn(PoisonedNull):
+class _HeadsInTurn(HeadsLayer):
     """Key head = head % key heads."""
 
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
         heads, key_heads = self.spec.num_heads, self.spec.num_kv_heads
-        order = torch.tensor(sorted(range(heads), key=lambda head: (head % key_heads, head)))
+        order = torch.arange(heads, device=q.device).unflatten(0, (-1, key_heads)).T.flatten()
         mixed = super().attend(q[:, order], caches, plan)[:, order.argsort()]
         return mixed if out is None else out.copy_(mixed)
 
 
-class _PlanesSwapped(PoisonedNull):
+def _swapped(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """A plane turned where the other's dims lie in another order."""
+    return (v, k) if k.shape == v.shape else (v.mT, k.mT)
+
+
+class _PlanesSwapped(HeadsLayer):
     """Consistent in itself, but not what the layout says."""
 
-    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
-        super().write(v, k, caches, plan)
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Any) -> None:
+        super().write(k, v, [_swapped(*planes) for planes in caches], plan)
 
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
-        return super().attend(q, [(v, k) for k, v in caches], plan, out, lse)
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        return super().attend(q, [_swapped(*planes) for planes in caches], plan, out, lse)
 
 
 BlockWrongAtEdge = with_layer(_EdgeInBlockBefore)
@@ -61,44 +57,44 @@ HeadsInTurn = with_layer(_HeadsInTurn)
 PlanesSwapped = with_layer(_PlanesSwapped)
 
 
-class _HeadsOfOneKeyShifted(PoisonedNull):
+class _HeadsOfOneKeyShifted(HeadsLayer):
     """Right for groups, off by one where all heads share a key head."""
 
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
         mixed = super().attend(q, caches, plan)
         mixed = mixed.roll(1, dims=1) if self.spec.num_kv_heads == 1 else mixed
         return mixed if out is None else out.copy_(mixed)
 
 
-class _ScoresInFewBits(PoisonedNull):
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+class _ScoresInFewBits(HeadsLayer):
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
         return super().attend(q.bfloat16().to(q.dtype), caches, plan, out, lse)
 
 
-class _SumOfTwo(PoisonedNull):
+class _SumOfTwo(HeadsLayer):
     """The log is to base 2."""
 
-    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
         found = super().attend(q, caches, plan, out, lse)
-        return (found[0], found[1] / torch.log(torch.tensor(2.0))) if lse else found
+        return (found[0], found[1] / math.log(2)) if lse else found
 
 
-class _PaddingIntoBlockOne(PoisonedNull):
-    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
+class _PaddingIntoBlockOne(HeadsLayer):
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Any) -> None:
         super().write(k, v, caches, dataclasses.replace(plan, block=plan.block.clamp(min=1)))
 
 
-class _PositionsOfTheChunk(PoisonedNull):
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
-        return super().fused(x, plan.grid.place, caches, plan)
+class _PositionsOfTheChunk(HeadsLayer):
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
+        return super().fused(x, places(plan), caches, plan)
 
 
-class _SecondLayerApart(PoisonedNull):
+class _SecondLayerApart(HeadsLayer):
     """Keeps what it has in memory of its own, which whoever copies blocks does not know."""
 
     own: tuple[Tensor, ...] | None = None
 
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Any) -> Tensor:
         if self.spec.layer == 1:
             self.own = self.own or tuple(cache.clone() for cache in caches[1])
             caches = [(), self.own]

@@ -1,4 +1,4 @@
-"""Copies of the strict platform with something else in one place."""
+"""Plants a mistake in one place of a platform, whichever it is."""
 
 from __future__ import annotations
 
@@ -8,51 +8,116 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.platform import AttentionLayer, BoundOps, Caches, Device, LayerSpec, OpSet, replace
-from tessera.reference.attention import PagedPlan
-from tessera.testing import StrictPlatform
-from tessera.testing.strict.attention import PoisonedNull, StrictAttention
+from tessera.platform import (
+    AttentionBackend,
+    BoundOps,
+    Caches,
+    Communicator,
+    Device,
+    GraphRunner,
+    HeadsLayer,
+    LayerSpec,
+    Mixer,
+    OpSet,
+    Platform,
+    WorkerSpec,
+    replace,
+)
+from tessera.runner import collectives
 
-Faulty = type[StrictPlatform]
-
-
-def with_ops(**kernels: Any) -> Faulty:
-    class Platform(StrictPlatform):
-        def ops(self, reference: OpSet) -> OpSet:
-            return replace(super().ops(reference), **kernels)
-
-    return Platform
-
-
-def with_layer(make: type[PoisonedNull]) -> Faulty:
-    class Attention(StrictAttention):
-        def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
-            return make(spec, weights, ops)
-
-    class Platform(StrictPlatform):
-        def attention_backends(self) -> list[StrictAttention]:
-            return [Attention(self.current)]
-
-    return Platform
+Base = type[Platform]
+Plant = Callable[[Base], Base]
+"""From a platform to its copy with the mistake."""
 
 
-def with_spec(change: Callable[[LayerSpec], Mapping[str, Any]]) -> Faulty:
+def with_ops(**kernels: Any) -> Plant:
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def ops(self, reference: OpSet) -> OpSet:
+                return replace(super().ops(reference), **kernels)
+
+        return Faulty
+
+    return plant
+
+
+Bind = Callable[[LayerSpec, Mapping[str, Tensor], BoundOps, Device], Mixer]
+
+
+def with_bind(change: Callable[[Bind, LayerSpec], Bind]) -> Plant:
+    """change: from a backend's bind and the spec of a layer to another."""
+
+    def faulty(backend: AttentionBackend) -> AttentionBackend:
+        class Attention(type(backend)):
+            def __init__(self) -> None:
+                vars(self).update(vars(backend))
+
+            def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+                return change(super().bind, spec)(spec, weights, ops, device)
+
+        return Attention()
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def attention_backends(self) -> list[AttentionBackend]:
+                return [faulty(backend) for backend in super().attention_backends()]
+
+        return Faulty
+
+    return plant
+
+
+def with_spec(change: Callable[[LayerSpec], Mapping[str, Any]]) -> Plant:
     """A layer that reads its spec wrongly."""
 
-    class Layer(PoisonedNull):
-        def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
-            super().__init__(dataclasses.replace(spec, **change(spec)), weights, ops)
+    def bind(right: Bind, _: LayerSpec) -> Bind:
+        return lambda spec, *others: right(dataclasses.replace(spec, **change(spec)), *others)
 
-    return with_layer(Layer)
+    return with_bind(bind)
 
 
-def with_plan(change: Callable[[PagedPlan, Caches], Mapping[str, Any]]) -> Faulty:
+def with_layer(mistake: type[HeadsLayer]) -> Plant:
+    """mistake: stands before the layer's own class."""
+
+    def bind(right: Bind, _: LayerSpec) -> Bind:
+        def faulty(spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+            own = type(right(spec, weights, ops, device))
+            return type(mistake.__name__, (mistake, own), {})(spec, weights, ops)
+
+        return faulty
+
+    return with_bind(bind)
+
+
+def with_plan(change: Callable[[Any], Mapping[str, Any]]) -> Plant:
     """A layer whose attend works from another plan."""
 
-    class Layer(PoisonedNull):
-        def attend(
-            self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False
-        ) -> Any:
-            return super().attend(q, caches, dataclasses.replace(plan, **change(plan, caches)), out, lse)
+    class Layer(HeadsLayer):
+        def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+            return super().attend(q, caches, dataclasses.replace(plan, **change(plan)), out, lse)
 
     return with_layer(Layer)
+
+
+def with_graphs(make: Callable[[GraphRunner], GraphRunner]) -> Plant:
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def graph_runner(self, device: Device) -> GraphRunner:
+                return make(super().graph_runner(device))
+
+        return Faulty
+
+    return plant
+
+
+def with_communicator(make: Callable[[Communicator], Communicator]) -> Plant:
+    """make: from the group of all workers."""
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator:
+                return make(collectives.join(base(), spec, rendezvous, self.open(spec.devices[0])))
+
+        return Faulty
+
+    return plant

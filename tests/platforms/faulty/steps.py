@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -26,15 +26,11 @@ from tessera.platform import (
     Scheme,
     ShapePolicy,
     StepShape,
-    WorkerSpec,
     replace,
 )
 from tessera.platform.ops import HotCall
-from tessera.runner.collectives import TorchCommunicator, torch_group
-from tessera.testing import StrictPlatform
-from tessera.testing.strict.graphs import RecordingGraphs
 from tessera.testing.strict.kernels import BufferedLinear
-from tessera.testing.strict.shapes import Buckets
+from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -43,7 +39,24 @@ if TYPE_CHECKING:
 # ---- graphs ----------------------------------------------------------------------------------------------------------
 
 
-class _OldTables(RecordingGraphs):
+class _Through(GraphRunner):
+    def __init__(self, right: GraphRunner) -> None:
+        self.right = right
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        return self.right.capture(key, forward, launch, buffers)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        return self.right.replay(executable, launch)
+
+    def after_launch(self, executable: Any, launch: Launch) -> None:
+        self.right.after_launch(executable, launch)
+
+    def invalidate(self) -> None:
+        self.right.invalidate()
+
+
+class _OldTables(_Through):
     """What was captured keeps the block tables that it was captured with."""
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
@@ -56,63 +69,83 @@ class _OldTables(RecordingGraphs):
         return super().capture(key, with_old_tables, launch, buffers)
 
 
-class _NeverInvalid(RecordingGraphs):
+class _NeverInvalid(_Through):
     """What is captured stays, whatever invalidate() says."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, right: GraphRunner) -> None:
+        super().__init__(right)
         self.known: dict[LaunchKey, Any] = {}
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
         return self.known.setdefault(key, super().capture(key, forward, launch, buffers))
 
 
-class OldTablesReplayed(StrictPlatform):
-    def graph_runner(self, device: Device) -> GraphRunner:
-        return _OldTables(self.current)
-
-
-class StaleAfterInvalidate(StrictPlatform):
-    def graph_runner(self, device: Device) -> GraphRunner:
-        return _NeverInvalid(self.current)
+OldTablesReplayed = with_graphs(_OldTables)
+StaleAfterInvalidate = with_graphs(_NeverInvalid)
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
+UNNAMED_ROWS = 5
 
-class _OneUnnamed(Buckets):
+
+class _OneUnnamed(ShapePolicy):
     """A step of one row that decodes gets a launch of its own."""
 
+    def __init__(self, right: ShapePolicy) -> None:
+        self.right = right
+
+    def keys(self) -> Sequence[LaunchKey]:
+        return self.right.keys()
+
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
-        shapes = list(super().launches(step))
+        shapes = list(self.right.launches(step))
         if step.num_decode == 1:
-            shapes[0] = LaunchShape(self._key("decode", 1, 1, step.bits), 0, 1, 1)
+            key = dataclasses.replace(shapes[0].key, rows=UNNAMED_ROWS, tokens=UNNAMED_ROWS)
+            shapes[0] = dataclasses.replace(shapes[0], key=key)
         return shapes
 
 
-class KeyUnnamed(StrictPlatform):
-    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return _OneUnnamed(super().shapes(model, config).blocks)  # type: ignore[attr-defined]  # Buckets
+def KeyUnnamed(base: Base) -> Base:  # named as the class that it makes
+    class Faulty(base):
+        def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
+            return _OneUnnamed(super().shapes(model, config))
+
+    return Faulty
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
 
 
-def with_communicator(make: type[TorchCommunicator]) -> type[StrictPlatform]:
-    class Platform(StrictPlatform):
-        def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator:
-            right = torch_group(spec, rendezvous, self.open(spec.rank))
-            return make(right.group, right.rank, right.size, right.host)
+class _Group(Communicator):
+    def __init__(self, right: Communicator) -> None:
+        self.right, self.rank, self.size, self.capturable = right, right.rank, right.size, right.capturable
 
-    return Platform
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self.right.all_reduce(x)
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        return self.right.all_gather(x, dim)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        return self.right.broadcast(x, source)
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        return type(self)(self.right.new_group(ranks, role, options))
+
+    def agree(self, values: Sequence[int]) -> Sequence[int]:
+        return self.right.agree(values)
+
+    def close(self) -> None:
+        self.right.close()
 
 
-class _Averaging(TorchCommunicator):
+class _Averaging(_Group):
     def all_reduce(self, x: Tensor) -> Tensor:
         return super().all_reduce(x) / self.size
 
 
-class _GatheringBackwards(TorchCommunicator):
+class _GatheringBackwards(_Group):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         return torch.cat(super().all_gather(x, dim).chunk(self.size, dim)[::-1], dim)
 
@@ -150,18 +183,21 @@ class _OneScale(Int8Linear):
         return scale[:1].expand(len(scale))
 
 
-class Int8Strict(StrictPlatform):
-    """Without a mistake."""
+def _with_int8(linear: type[Int8Linear]) -> Plant:
+    def plant(base: Base) -> Base:
+        class Platform(base):
+            def ops(self, reference: OpSet) -> OpSet:
+                return replace(super().ops(reference), linear=linear())
 
-    linear: type[Int8Linear] = Int8Linear
+            def scheme(self, scheme: Scheme) -> Scheme | Reason:
+                known = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
+                return scheme if known else "int8 with a scale a row alone"
 
-    def ops(self, reference: OpSet) -> OpSet:
-        return replace(super().ops(reference), linear=self.linear())
+        return Platform
 
-    def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        known = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
-        return scheme if known else "int8 with a scale a row alone"
+    return plant
 
 
-class OneScaleForAllRows(Int8Strict):
-    linear = _OneScale
+Int8 = _with_int8(Int8Linear)
+"""Without a mistake."""
+OneScaleForAllRows = _with_int8(_OneScale)

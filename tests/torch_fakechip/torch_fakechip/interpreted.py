@@ -13,7 +13,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 KIND = "interpreted"
-PART = "a part of the device, in Python: ops, refusals and counted reads; no second device, events, memory or graphs"
+PART = (
+    "a part of the device, in Python: ops, refusals and counted reads; no second device, streams, events, memory "
+    "figures or graphs, so no engine"
+)
 
 _reads: Counter[str] = Counter()
 _ops: Counter[str] = Counter()
@@ -112,7 +115,8 @@ def _run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _note_read(name)
     _ops[name] += 1
     made = op(*pytree.tree_map(_on_host, args), **pytree.tree_map(_on_host, kwargs))
-    return args[0] if name.endswith("_") and isinstance(args[0], OnChip) else pytree.tree_map(_on_chip, made)
+    in_place = name.endswith("_") and op._schema.is_mutable  # which aten::__rshift__ is not
+    return args[0] if in_place and isinstance(args[0], OnChip) else pytree.tree_map(_on_chip, made)
 
 
 def _copied(op: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -151,7 +155,12 @@ def _on_chip(value: Any) -> Any:
     return OnChip(value) if isinstance(value, Tensor) and not isinstance(value, OnChip) else value
 
 
+def _synchronize(device: Any = None, /) -> None:
+    """Nothing is ever under way."""
+
+
 _setup_privateuseone_for_python_backend("fakechip")
+torch.accelerator.synchronize = _synchronize  # a device guard in Python has no such method to give
 _library = torch.library.Library("aten", "IMPL")
 for _name in ("empty.memory_format", "empty_strided", "_to_copy", "_copy_from"):
     _op = getattr(getattr(torch.ops.aten, _name.partition(".")[0]), _name.partition(".")[2] or "default")
