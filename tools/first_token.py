@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.plugins.lines import count
 from tools.gpu import QUESTION, FailedError, one_chat
-from tools.plugin_lines import count
 
 ROOT = Path(__file__).parents[1]
 CHIP = ROOT / "tests/torch_fakechip"

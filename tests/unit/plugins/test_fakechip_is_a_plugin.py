@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tessera.plugins.check import check, read_package
+from tessera.plugins.lines import answers_of, count
 from tools.checks.sources import imports
-from tools.plugin_lines import answers_of, count
 
 FOLDER = Path(__file__).parents[3] / "tests/fakechip"
 MOST_LINES = 500
