@@ -111,9 +111,10 @@ struct Attention {
 constexpr int64_t TILE = 12;  // most (token, head) pairs of a share
 
 // What one thread does in one go: pairs (token, head of the group) of a row from `first` on, with one head of keys from
-// key `from` (a multiple of 16) to before `to`. part: where its partial result goes; < 0: it is the whole result.
+// key `from` (a multiple of 16) to before `to`. part: where its partial result goes; < 0: it is the whole result. parts: of
+// the first of several that belong together how many there are; the others follow it.
 struct Share {
-  int32_t row, kv_head, first, count, from, to, part;
+  int32_t row, kv_head, first, count, from, to, part, parts;
 };
 
 template <class Task> using Part = void (*)(const Task &task, int64_t first, int64_t last);

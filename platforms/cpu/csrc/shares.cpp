@@ -9,7 +9,6 @@ namespace {
 constexpr int64_t PIECES = 4;    // shares that each thread should find at least
 constexpr int64_t SHORT = 256;   // keys that are not worth two shares
 
-
 bf16 rounded(float x) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
@@ -18,23 +17,25 @@ bf16 rounded(float x) {
 
 int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
 
+constexpr int64_t MOST = 256;  // elements of a head
+
 // The parts of one tile into its results.
 void join(const Attention &task, const Share *shares, int64_t parts) {
-  int64_t dim = task.layer->cache.dim, width = dim + 2, group = group_of(task);
+  int64_t dim = task.layer->cache.dim, width = dim + 2, apart = TILE * width, group = group_of(task);
   const Share &share = shares[0];
   for (int32_t m = 0; m < share.count; m++) {
     const float *first = task.partial + ((int64_t)share.part * TILE + m) * width;
-    int64_t apart = TILE * width;
-    float most = first[dim], total = 0.0f;
+    float most = first[dim], total = 0.0f, mixed[MOST] = {};
     for (int64_t p = 1; p < parts; p++) most = std::fmax(most, first[p * apart + dim]);
-    for (int64_t p = 0; p < parts; p++) total += first[p * apart + dim + 1] * std::exp(first[p * apart + dim] - most);
+    for (int64_t p = 0; p < parts; p++) {
+      const float *part = first + p * apart;
+      float weight = std::exp(part[dim] - most);
+      total += part[dim + 1] * weight;
+      for (int64_t i = 0; i < dim; i++) mixed[i] += part[i] * weight;
+    }
     int64_t token = task.launch->start[share.row] + (share.first + m) / group;
     bf16 *out = task.out + (token * task.layer->heads + share.kv_head * group + (share.first + m) % group) * dim;
-    for (int64_t i = 0; i < dim; i++) {
-      float sum = 0.0f;
-      for (int64_t p = 0; p < parts; p++) sum += first[p * apart + i] * std::exp(first[p * apart + dim] - most);
-      out[i] = rounded(total > 0.0f ? sum / total : 0.0f);
-    }
+    for (int64_t i = 0; i < dim; i++) out[i] = rounded(total > 0.0f ? mixed[i] / total : 0.0f);
   }
 }
 
@@ -53,7 +54,7 @@ struct Deal {
         int64_t first = pairs * t / tiles, last = pairs * (t + 1) / tiles;
         int64_t to = before + (last - 1) / group + 1, oldest = before + first / group + 1 - window;
         int64_t from = window && oldest > 0 ? oldest / TOKENS * TOKENS : 0;
-        keys(Share{row, head, (int32_t)first, (int32_t)(last - first), (int32_t)from, (int32_t)to, -1});
+        keys(Share{row, head, (int32_t)first, (int32_t)(last - first), (int32_t)from, (int32_t)to, -1, 1});
       }
   }
 
@@ -64,6 +65,7 @@ struct Deal {
       share.from = whole.from + (int32_t)(p * piece);
       if (p + 1 < split) share.to = share.from + (int32_t)piece;
       if (split > 1) share.part = (int32_t)parts++;
+      share.parts = p ? 0 : (int32_t)split;
       if (shares) shares[count] = share;
       count++;
     }
@@ -101,16 +103,8 @@ int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room)
   for (int32_t row = 0; row < rows; row++) dealt.row(row);
   task.shares = all;
   threads::run(kernels.attention, task, dealt.count, 1);
-  for (int64_t i = 0; i < dealt.count;) {
-    int64_t parts = 1;
-    if (all[i].part >= 0) {
-      while (i + parts < dealt.count && all[i + parts].from > all[i].from && all[i + parts].part == all[i].part + parts &&
-             all[i + parts].first == all[i].first && all[i + parts].kv_head == all[i].kv_head && all[i + parts].row == all[i].row)
-        parts++;
-      join(task, all + i, parts);
-    }
-    i += parts;
-  }
+  for (int64_t i = 0; i < dealt.count; i++)
+    if (all[i].parts > 1) join(task, all + i, all[i].parts);
   return 0;
 }
 

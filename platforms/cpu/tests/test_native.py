@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from tessera.platform import PlatformError
+from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, assert_same
 from tessera_cpu import native
+from tessera_cpu.paged import PagedAttention
 from tessera_cpu.probe import probe
 from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts, products
 from tests.platforms.cpu_kernels import available, kernels
@@ -146,6 +148,24 @@ def test_threads_change_nothing() -> None:
             assert torch.equal(own.bind(333, 70)(x, packed), one)
     finally:
         native.use_threads(native.library(), 1)
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (700, 30.0)])
+def test_the_keys_of_long_rows_are_shared_among_threads(name: str, window: int | None, softcap: float | None) -> None:
+    rows = ((1, 3001), (1, 40), (5, 1500))
+    case = AttentionCase(rows, 16, 14, 2, 80, window=window, softcap=softcap, dtype="bfloat16")
+    with kernels(name):
+        library = native.library()
+        try:
+            native.use_threads(library, 3)
+            trial = AttentionTrial(PagedAttention(library), case)
+            found = trial.run()
+        finally:
+            native.use_threads(library, 1)
+    for mine, expected in zip(found, trial.expected(), strict=True):
+        assert_same(mine, expected.to(mine.dtype), TOLERANCES["bfloat16"])
 
 
 @needs_kernels

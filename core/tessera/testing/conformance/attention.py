@@ -3,7 +3,7 @@ claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,11 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.target import Target
 
 _TRIED = 64  # tokens of the largest block size for whose sake a case is made longer
+_LARGEST = "mixed-largest-heads"
 _KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")  # dtypes of caches that another dtype computes over
+HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
+"""Sizes of heads, one of which a backend is tried with that does not take the usual one."""
+
 _CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the first are tried with
 
 
@@ -31,8 +35,8 @@ def backend_cases(target: Target) -> Iterator[Case]:
     if not target.backends:
         yield Case("attention", "silver", "attention", lambda: falls_back("it has no backend"))
     for backend in target.backends:
-        for place, dtype in enumerate(_by_precision(target.platform.capabilities.dtypes)):
-            for name, _ in attention_cases():
+        for place, dtype in enumerate(_by_precision(backend, target.platform.capabilities.dtypes)):
+            for name in (*dict(attention_cases()), _LARGEST):
                 if place == 0 or name.startswith(_CUT_SHORT):
                     yield Case(
                         f"attention/{backend.name}/{name}-{dtype}",
@@ -58,6 +62,19 @@ def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
     said = backend.constraints(case.spec())
     sizes = {min(said.block_sizes), max(said.block_sizes)}
     return sorted(sizes | ({2 * max(sizes)} if said.block_multiple and 2 * max(sizes) <= _TRIED else set()))
+
+
+def fitted(backend: AttentionBackend, case: AttentionCase, dims: Sequence[int] = HEAD_DIMS) -> AttentionCase:
+    """With the first of the sizes of heads that the backend takes, where it does not take the case's own."""
+    sizes = (replace(case, head_dim=dim) for dim in (case.head_dim, *dims))
+    return next((one for one in sizes if refusal(backend, one) is None), case)
+
+
+def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str, kept: str) -> AttentionCase:
+    if name == _LARGEST:
+        case = replace(dict(attention_cases(block_size, dtype))["mixed-plain"], kv_dtype=kept)
+        return fitted(backend, replace(case, head_dim=HEAD_DIMS[-1]), HEAD_DIMS[::-1])
+    return fitted(backend, replace(dict(attention_cases(block_size, dtype))[name], kv_dtype=kept))
 
 
 def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
@@ -90,33 +107,37 @@ def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: li
 
 
 def _check(target: Target, backend: AttentionBackend, name: str, dtype: str, kept: str = "") -> Verdict:
-    usual = replace(dict(attention_cases(dtype=dtype))[name], kv_dtype=kept)
+    usual = named_case(backend, name, 16, dtype, kept)
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
     for size in block_sizes(backend, usual):
-        case = replace(dict(attention_cases(size, dtype))[name], kv_dtype=kept)
-        made = trial(target, backend, case)
+        made = trial(target, backend, named_case(backend, name, size, dtype, kept))
         compare("attention", made, made.run())
         compare("attention into out= filled with NaN", made, made.attended(into_nan=True))
     return PASSED
 
 
 def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
-    usual = AttentionCase(((1, 1),), dtype=dtype)
+    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
     if "lse" not in backend.constraints(usual.spec()).features:
         return absent("it gives no log of the sum of exponents")
     for size in block_sizes(backend, usual):
         for name in ("mixed-plain", "mixed-window-softcap"):
-            made = trial(target, backend, dict(attention_cases(size, dtype))[name])
+            made = trial(target, backend, named_case(backend, name, size, dtype, ""))
             made.run()
             compare("the log of the sum of exponents", made, made.sums(), made.expected_sums())
     return PASSED
 
 
-def _by_precision(dtypes: tuple[str, ...]) -> list[str]:
-    """float32, where a mistake shows best, first."""
-    return sorted(dtypes, key=lambda dtype: dtype != "float32")
+def _by_precision(backend: AttentionBackend, dtypes: tuple[str, ...]) -> list[str]:
+    """What the backend takes first, of that float32, where a mistake shows best."""
+
+    def refused(dtype: str) -> bool:
+        case = AttentionCase(((1, 1),), dtype=dtype)
+        return refusal(backend, fitted(backend, case)) is not None
+
+    return sorted(dtypes, key=lambda dtype: (refused(dtype), dtype != "float32"))
 
 
 def _said(case: AttentionCase) -> str:

@@ -4,7 +4,7 @@ without knowing the backend."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from tessera.platform.attention import AttentionBackend, KVLayout
 from tessera.reference.dtypes import torch_dtype
 from tessera.testing.attention_cases import AttentionCase, launches
 from tessera.testing.attention_trial import AttentionTrial
-from tessera.testing.conformance.attention import block_sizes, compare, refusal, trial
+from tessera.testing.conformance.attention import block_sizes, compare, fitted, refusal, trial
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
 from tessera.testing.conformance.target import Target
 
@@ -63,12 +63,12 @@ class Stored:
 
 
 def _at_each_size(target: Target, backend: AttentionBackend, dtype: str, check: Callable[[Stored], None]) -> Verdict:
-    usual = AttentionCase(((1, 1),), dtype=dtype)
+    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
     for size in block_sizes(backend, usual):
-        case = AttentionCase(launches(size)["mixed"], size, dtype=dtype)
+        case = replace(usual, rows=launches(size)["mixed"], block_size=size)
         made = trial(target, backend, case)
         made.run()
         check(Stored(made, backend.kv_cache_layout(case.spec().cache, size)))

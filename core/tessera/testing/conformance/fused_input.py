@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -19,19 +19,19 @@ from tessera.testing.attention_cases import AttentionCase
 from tessera.testing.attention_trial import AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.arguments import named, placed
-from tessera.testing.conformance.attention import block_sizes, trial
+from tessera.testing.conformance.attention import block_sizes, fitted, trial
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
 from tessera.testing.conformance.target import Target, reference_ops
 
-_HEAD_DIM = 12
-_ROTARIES: Mapping[str, RotarySpec | None] = MappingProxyType(
+_ROTARIES: Mapping[str, Callable[[int], RotarySpec | None]] = MappingProxyType(
     {
-        "unturned": None,
-        "half": RotarySpec(_HEAD_DIM, _HEAD_DIM, "half"),
-        "half-in-part": RotarySpec(_HEAD_DIM, 8, "half"),
-        "pairs": RotarySpec(_HEAD_DIM, _HEAD_DIM, "pairs"),
+        "unturned": lambda dim: None,
+        "half": lambda dim: RotarySpec(dim, dim, "half"),
+        "half-in-part": lambda dim: RotarySpec(dim, 8, "half"),
+        "pairs": lambda dim: RotarySpec(dim, dim, "pairs"),
     }
 )
+"""By the size of a head."""
 
 
 def fused_cases(target: Target) -> Iterator[Case]:
@@ -50,9 +50,11 @@ def fused_cases(target: Target) -> Iterator[Case]:
                     )
 
 
-def _check(target: Target, backend: AttentionBackend, rotary: RotarySpec | None, norms: bool, dtype: str) -> Verdict:
-    case = AttentionCase(((1, 20), (7, 30)), head_dim=_HEAD_DIM, dtype=dtype)
-    norm = NormSpec(_HEAD_DIM, dtype, 1e-6) if norms else None
+def _check(
+    target: Target, backend: AttentionBackend, turning: Callable[[int], RotarySpec | None], norms: bool, dtype: str
+) -> Verdict:
+    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype))
+    norm, rotary = NormSpec(case.head_dim, dtype, 1e-6) if norms else None, turning(case.head_dim)
     spec = replace(case.spec(), rotary=rotary, q_norm=norm, k_norm=norm)
     reason = backend.supports(spec)
     if reason is not None:
@@ -74,12 +76,12 @@ def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
     made.run()
     ops: BoundOps = made.ops
     random = torch.Generator().manual_seed(1)
-    dim = _HEAD_DIM if spec.rotary is None else spec.rotary.dim
+    dim = spec.head_dim if spec.rotary is None else spec.rotary.dim
     angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
     weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
-    weights |= {name: torch.rand(_HEAD_DIM, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
+    weights |= {name: torch.rand(spec.head_dim, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
     layer = made.backend.bind(spec, placed(weights, made.target), ops, ops.device)
-    width = (spec.num_heads + 2 * spec.num_kv_heads) * _HEAD_DIM
+    width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in made.case.rows]
 
     def fused(x: Tensor, launch: Launch) -> Tensor:
