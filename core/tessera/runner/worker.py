@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.config import EngineConfig
+from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Communicator
 from tessera.platform.platform import Future, Platform, WorkerSpec
@@ -36,11 +37,21 @@ class Worker:
         granted = budget(config, device.memory())
         self.groups = {TENSOR_GROUP: join(platform, self.spec, self.rendezvous, device)}
         services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = platform.runner(services) or CoreRunner(services, platform, report)
+        self.runner = self._own_runner(services) or CoreRunner(services, platform, report)
         check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
+
+    def _own_runner(self, services: Services) -> ModelRunner | None:
+        """The platform's, which takes weights as the checkpoint has them."""
+        own, name = self.platform.runner(services), self.config.model.quantization
+        if own is not None and name is not None:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not take --quantization {name}; "
+                "leave the flag out."
+            )
+        return own
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)
