@@ -158,7 +158,7 @@ class Int8Strict(StrictPlatform):
         return replace(super().ops(reference), linear=self.linear())
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        known = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
+        known = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel" and scheme.activation is None
         return scheme if known else "int8 with a scale a row alone"
 
 
