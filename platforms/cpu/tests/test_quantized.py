@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tessera.platform import BoundOps, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, Scheme
-from tessera.quantization import candidates, quantised
-from tessera.testing import REFERENCE, assert_same
+from tessera.testing import REFERENCE, assert_same, candidates, quantised
 from tessera_cpu import mlp, quantized
 from tessera_cpu.platform import CpuPlatform
 from tests.platforms.cpu_kernels import available, kernels
