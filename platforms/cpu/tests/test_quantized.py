@@ -65,6 +65,18 @@ def test_linear(instructions: None, name: str, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("k", [8, 72])
+def test_a_row_with_a_number_that_is_none_is_none_and_no_other(instructions: None, name: str, k: int) -> None:
+    spec, (own, _) = LinearSpec(40, k, "bfloat16", scheme(name, k)), both()
+    x = rows(5, k)
+    x[1, 0], x[2, k - 1], x[3], x[4, k // 2] = torch.nan, torch.nan, 0.0, torch.inf
+    found = own.bind("linear", spec)(x, own.prepare("linear", spec, raw(spec)))
+    assert [bool(row.isnan().all()) for row in found] == [False, True, True, False, True]
+    assert not found[[0, 3]].isnan().any()
+    assert not found[3].any()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("inner", [64, 40])
 def test_gated_mlp(instructions: None, name: str, inner: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one kernel where the inner size is of whole panels; in stretches of tokens."""
