@@ -146,8 +146,9 @@ def test_loading_takes_the_result_and_a_layer_at_most(name: str, platform: str, 
     config = {**json.loads((llama / "config.json").read_text()), **shape, **heads}
     (tmp_path / "config.json").write_text(json.dumps(config))
     command = [sys.executable, "-m", "tests.platforms.memory_of_a_load", str(tmp_path), platform, name]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    returning = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}  # what is freed is not kept for later
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=returning)
     weights, most = json.loads(done.stdout)
     layer = 2 * (4 * hidden * hidden + 3 * hidden * inner)
     assert weights < 0.6 * layers * layer
-    assert most < weights + layer + (8 << 20)
+    assert most < weights + layer
