@@ -166,6 +166,9 @@ ALONE: Mapping[str, Produce] = MappingProxyType(
         "unknown-member": _program(WARNING.replace("PATH", "fixture_partial:Misspelt"), "partial"),
         "own-member": _program(WARNING.replace("PATH", "fixture_partial:Chatty"), "partial"),
         "no-fallback": _serve("served", flags=["--no-fallback"]),
+        "scheme-refused": _serve(
+            "served", flags=["--platform", "fixture_served_platform:Refusing", "--quantization", "int4"]
+        ),
         "routes-unknown": _program(
             API.replace("EXPRESSION", "named_routes(load_plugins(), ['echo'])")
         ),

@@ -10,6 +10,7 @@ import torch
 from tessera.platform import Device, HostDevice, Kernel, LinearSpec, MemoryFigures, OpSet, Packed
 from tessera_cpu.ops import Linear
 from tessera_cpu.platform import CpuPlatform
+from tessera_cpu.quantized import Activations
 
 TOTAL = 600 << 20
 
@@ -62,5 +63,5 @@ class Packing(HostMemory):
 
     def ops(self, reference: OpSet) -> OpSet:
         ops = super().ops(reference)
-        kernel: Kernel[LinearSpec] = Rounded()
+        kernel: Kernel[LinearSpec] = Rounded(Activations())
         return replace(ops, linear=replace(ops.linear, kernel=kernel))

@@ -16,7 +16,7 @@ from tessera.cli.flags import Flag, FlagTable
 from tessera.cli.serve_flags import FLAGS
 from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
-from tessera.config.sizes import show_bytes
+from tessera.config.sizes import show_bytes, show_weights
 from tessera.engine.plan import Plan, plan
 from tessera.errors import MemoryBudgetError, TesseraError
 from tessera.platform.runner import CacheGroup
@@ -24,7 +24,15 @@ from tessera.plugins.discovery import discover
 from tessera.plugins.selection import ask, selected
 
 _TAKEN = frozenset(
-    {"tensor_parallel_size", "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "platform"}
+    {
+        "tensor_parallel_size",
+        "dtype",
+        "quantization",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "platform",
+    }
     | {"kv_cache_memory_bytes", "gpu_memory_utilization", "block_size", "revision", "download_dir", "hf_token"}
 )
 """Flags of `serve` that change what fits."""
@@ -160,7 +168,7 @@ def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
     yield "device", [one.device for one in plans]
     yield "dtype", [one.dtype for one in plans]
     yield "memory to use", [show_bytes(one.granted_bytes) if one.granted_bytes else "-" for one in plans]
-    yield "weights", [show_bytes(one.weight_bytes) for one in plans]
+    yield "weights", [show_weights(one.weight_bytes, one.num_weights) for one in plans]
     yield "workspace", [f"at most {show_bytes(one.workspace_bytes)}" for one in plans]
     yield "KV cache", [show_bytes(one.cache_bytes) for one in plans]
     for number in range(max(len(one.groups) for one in plans)):

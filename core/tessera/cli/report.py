@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tessera._version import __version__
-from tessera.config.sizes import show_bytes
+from tessera.config.sizes import show_bytes, show_weights
 
 _LABEL = 11
 
@@ -24,6 +24,8 @@ class Started(Protocol):
     def platform(self) -> str: ...
     @property
     def weight_bytes(self) -> int: ...
+    @property
+    def num_weights(self) -> int: ...
     @property
     def cache_bytes(self) -> int: ...
     @property
@@ -68,7 +70,7 @@ def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | 
 def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
     yield "device", f"{info.device} (platform {info.platform})"
     yield "dtype", info.dtype
-    yield "weights", show_bytes(info.weight_bytes)
+    yield "weights", show_weights(info.weight_bytes, info.num_weights)
     yield "KV room", _room(info)
     yield "", f"in {show_bytes(info.cache_bytes)}; --kv-cache-memory-bytes changes it"
     for name, took in info.phases.items():

@@ -25,6 +25,8 @@ FLAGS: tuple[Flag, ...] = (
          default="the folder's name", common=True, multiple=True),
     Flag("dtype", "model", "Number format of weights and activations.", "choice", default="auto",
          choices=("auto", "bfloat16", "float16", "half", "float32", "float"), metavar="DTYPE", common=True),
+    Flag("quantization", "model", "Round the weights as they are loaded, of products, to so many bits.", "choice",
+         default="none", choices=("int8", "int4"), common=True),
     Flag("max_model_len", "model", "Most tokens of prompt and answer together, such as 4096 or 32K.", "size",
          default="the model's", metavar="TOKENS", common=True),
     Flag("tokenizer", "model", "Folder or hub repository of the tokenizer.", metavar="MODEL", default="the model's"),
@@ -124,7 +126,6 @@ FLAGS: tuple[Flag, ...] = (
 )  # fmt: skip
 
 _LATER = [
-    "--quantization",
     "--tokenizer-mode",
     "--pipeline-parallel-size",
     "--data-parallel-size",

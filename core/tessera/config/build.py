@@ -23,6 +23,7 @@ _FIELDS = {
     "tokenizer": "model.tokenizer",
     "skip_tokenizer_init": "model.tokenizer",
     "dtype": "model.dtype",
+    "quantization": "model.quantization",
     "max_model_len": "model.max_model_len",
     "load_format": "model.load_format",
     "max_logprobs": "model.max_logprobs",
@@ -57,6 +58,7 @@ def build_config(
     tokenizer: str | None = None,
     skip_tokenizer_init: bool | None = None,
     dtype: str | None = None,
+    quantization: str | None = None,
     max_model_len: int | None = None,
     load_format: str | None = None,
     max_logprobs: int | None = None,
@@ -89,7 +91,8 @@ def build_config(
     """The engine's configuration from values named as vLLM's flags; None is "not given".
 
     model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
-    an installed one, or "package.module:Class"; None lets the probes decide. threads: of each worker on the host.
+    an installed one, or "package.module:Class"; None lets the probes decide.
+    quantization: "int8" or "int4", of weights as they are loaded. threads: of each worker on the host.
     max_waiting: requests that may wait; max_num_queued_tokens: tokens of their prompts. watermark: share of the KV
     cache's blocks that stays free when a request starts beside others. max_logprobs: of a token, -1 the whole
     vocabulary's. generation_config: whose sampling defaults hold, "auto" (the model's), "none" or a folder;
@@ -108,6 +111,7 @@ def build_config(
         tokenizer=tokenizer,
         skip_tokenizer=bool(skip_tokenizer_init),
         dtype=dtype or "auto",
+        quantization=quantization,
         load_format=load_format or "auto",
         max_model_len=max_model_len,
         seed=0 if seed is None else seed,

@@ -10,6 +10,7 @@ from typing import Any
 @dataclass(frozen=True)
 class ModelConfig:
     """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name.
+    quantization: of weights as they are loaded, "int8", "int4" or None.
     eos_token_ids end an answer. max_model_len: most tokens of prompt and answer together. tokenizer: folder of the
     tokenizer, "" where none is loaded. max_logprobs: a request may have of a token, -1 the whole vocabulary's.
     sampling_defaults: what the model's authors recommend, for requests that do not say, by the names of
@@ -22,6 +23,7 @@ class ModelConfig:
     max_model_len: int
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "auto"
+    quantization: str | None = None
     load_format: str = "auto"  # "auto", "safetensors" or "dummy"
     tokenizer: str = ""
     seed: int = 0

@@ -15,6 +15,7 @@ from tessera.config.tokenizer_folder import tokenizer_of_model
 from tessera.errors import ConfigError, ModelError
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+QUANTIZATIONS = ("int8", "int4")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
 DEMO = "tessera-demo"
 
@@ -34,6 +35,7 @@ def model_config(
     tokenizer: str | None,
     skip_tokenizer: bool,
     dtype: str,
+    quantization: str | None,
     load_format: str,
     max_model_len: int | None,
     seed: int,
@@ -46,6 +48,8 @@ def model_config(
     within("seed", seed, 0, 2**64 - 1)
     within("max_logprobs", max_logprobs, -1, 2**31 - 1)
     one_of("dtype", dtype, DTYPES)
+    if quantization is not None:
+        one_of("quantization", quantization, QUANTIZATIONS)
     one_of("load_format", load_format, LOAD_FORMATS)
     weights = load_format != "dummy"
     folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
@@ -60,6 +64,7 @@ def model_config(
         max_model_len=_max_model_len(checkpoint, max_model_len),
         eos_token_ids=eos_token_ids(checkpoint, tokenizer_folder, recommended),
         dtype=_SPELLINGS.get(dtype, dtype),
+        quantization=quantization,
         load_format=load_format,
         tokenizer="" if tokenizer_folder is None else str(tokenizer_folder.resolve()),
         seed=seed,

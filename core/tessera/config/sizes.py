@@ -38,6 +38,11 @@ def _factor(suffix: str) -> int | None:
     return int((1024 if binary else 1000) ** power)
 
 
+def show_weights(count: int, numbers: int) -> str:
+    """Bytes of weights that stand for so many numbers, for people: 5.1 MiB, 8.50 bits each; numbers 0: unknown."""
+    return f"{show_bytes(count)}, {8 * count / numbers:.2f} bits each" if numbers else show_bytes(count)
+
+
 def show_bytes(count: int) -> str:
     """Bytes for people: 5.1 MiB."""
     size, unit = float(count), "B"

@@ -156,4 +156,5 @@ def describe(started: Started) -> EngineInfo:
         block_size=paged.block_size if paged else 0,
         num_blocks=paged.num_blocks - 1 if paged else 0,
         choices=list(loaded.choices),
+        num_weights=loaded.num_weights,
     )

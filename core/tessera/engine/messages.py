@@ -92,6 +92,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     num_blocks: int = 0
     choices: list[Explained] = []
     """Who does each part of the model."""
+    num_weights: int = 0
+    """Numbers of the checkpoint that weight_bytes hold; 0 where unknown."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

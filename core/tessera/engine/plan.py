@@ -30,8 +30,9 @@ _UNBOUNDED = 1 << 60  # bytes
 
 class Plan(msgspec.Struct, frozen=True):
     """Bytes of one device, the tightest where there are several. granted_bytes: this engine's in all; 0 where unknown.
-    groups: of the cache. requests: tokens of a request to how many of them fit. problem: why an engine would not start
-    so; then nothing fits, and groups have no blocks."""
+    num_weights: numbers of the checkpoint that weight_bytes hold; 0 where unknown. groups: of the cache. requests:
+    tokens of a request to how many of them fit. problem: why an engine would not start so; then nothing fits, and
+    groups have no blocks."""
 
     platform: str
     device: str
@@ -47,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
     fallback_ops: list[str] = []
     notes: list[str] = []
     choices: list[Explained] = []
+    num_weights: int = 0
     problem: str | None = None
 
 
@@ -96,6 +98,7 @@ def plan_here(config: EngineConfig) -> Plan:
         fallback_ops=list(loaded.fallbacks),
         notes=notes,
         choices=list(loaded.choices),
+        num_weights=loaded.num_weights,
         problem=problem,
     )
 

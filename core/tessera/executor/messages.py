@@ -88,6 +88,7 @@ class Loaded(msgspec.Struct, tag=True):
     workspace_bytes: int = 0
     columns: tuple[str, ...] = ()
     choices: tuple[Explained, ...] = ()
+    num_weights: int = 0
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
@@ -103,6 +104,7 @@ class Loaded(msgspec.Struct, tag=True):
             loaded.workspace_bytes,
             loaded.columns,
             loaded.choices,
+            loaded.num_weights,
         )
 
 

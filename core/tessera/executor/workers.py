@@ -73,6 +73,7 @@ class WorkersExecutor(Executor):
             workspace_bytes=max(answer.workspace_bytes for answer in answers),
             columns=first.columns,
             choices=first.choices,
+            num_weights=max(answer.num_weights for answer in answers),
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

@@ -16,6 +16,7 @@ from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.ops import BoundOps
 from tessera.platform.place import layer_place
 from tessera.platform.platform import Device, Reason
+from tessera.quantization import AsTheyAre, Weights
 
 TENSOR_GROUP = "tensor"
 
@@ -32,7 +33,7 @@ class BoundMixer:
 
 class Build:
     """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
-    they are bound. fallbacks: layers of each kind that the reference does."""
+    they are bound. weights: what products do with theirs. fallbacks: layers of each kind that the reference does."""
 
     def __init__(
         self,
@@ -41,9 +42,11 @@ class Build:
         dtype: str,
         backends: Sequence[AttentionBackend],
         group: Communicator | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = group or Alone()
+        self.weights: Weights = weights or AsTheyAre()
         self.slots: list[Slot] = []
         self.mixers: list[BoundMixer] = []
         self.fallbacks: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tessera.layers.build import TENSOR_GROUP, Build
+from tessera.layers.product import product_slot
 from tessera.layers.weights import Part, Slot
 from tessera.platform.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, Packed, SampleSpec
 from tessera.reference.sampling import bind_finish
@@ -27,6 +28,7 @@ class Embedding:
     def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
+        build.weights.leave(name, "a table to look up in, which is no product")
         self.complete = build.group.all_reduce if whole else _as_it_is
         self.slot = build.slot(
             Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
@@ -47,10 +49,7 @@ class Head:
     def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, _ = vocabulary_part(build, name, vocab, k)
-        self.spec = LinearSpec(part.shape[0], k, build.dtype)
-        self.slot = build.slot(
-            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into))
-        )
+        self.spec, self.slot = product_slot(build, LinearSpec(part.shape[0], k, build.dtype), {"weight": [part]})
         self.linear = build.ops.bind("linear", self.spec)
         self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.weights import Part, Slot
+from tessera.layers.product import product_slot
+from tessera.layers.weights import Part
 from tessera.platform.ops import LinearSpec, Packed
 
 Bounds = tuple[int, int]
@@ -46,16 +47,17 @@ def _less(bounds: Bounds | None, size: int) -> Bounds | None:
 
 class Linear:
     """One or several weights of the checkpoint as one product: y = x W^T + b, outputs in the order of the sources. Of a
-    product sharded by columns only the first rank adds the bias, since the sum over ranks follows."""
+    product sharded by columns only the first rank adds the bias, since the sum over ranks follows. keep: why the
+    weight is never quantised."""
 
-    def __init__(self, build: Build, sources: Sequence[Source], *, bias: bool = False) -> None:
+    def __init__(self, build: Build, sources: Sequence[Source], *, bias: bool = False, keep: str = "") -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
         bias = bias and (k == sources[0].k or build.group.rank == 0)
-        self.spec = LinearSpec(n, k, build.dtype, bias=bias)
         parts = {"weight": [source.weight for source in sources]}
         if bias:
             parts["bias"] = [source.bias for source in sources]
-        self.slot = build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", self.spec, raw, into)))
+        asked = LinearSpec(n, k, build.dtype, bias=bias)
+        self.spec, self.slot = product_slot(build, asked, parts, keep=keep)
         self.call = build.ops.bind("linear", self.spec)
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:

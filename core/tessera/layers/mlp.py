@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear, Source
-from tessera.layers.weights import Part, Slot
+from tessera.layers.product import product_slot
+from tessera.layers.weights import Part
 from tessera.platform.ops import (
     ActivationSpec,
     ExpertsSpec,
@@ -20,6 +21,9 @@ from tessera.platform.ops import (
     MoESpec,
     RouteSpec,
 )
+
+ROUTER = "routers choose, and are small"
+"""Why they are never quantised."""
 
 
 class GatedMLP:
@@ -96,21 +100,17 @@ class MixtureOfExperts:
     ) -> None:
         start, stop = build.shard(inner, "the inner size of the experts")
         n, part = stop - start, (start, stop) if build.group.size > 1 else None
-        self.router = Linear(build, [Source(names.router, experts, hidden)])
-        gate_up = LinearSpec(2 * n, hidden, build.dtype, experts=experts)
-        down = LinearSpec(hidden, n, build.dtype, experts=experts)
-        spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
+        self.router = Linear(build, [Source(names.router, experts, hidden)], keep=ROUTER)
         wide = [
             [Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in (names.gate, names.up)]
             for e in range(experts)
         ]
         back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(experts)]
-        self.gate_up = build.slot(
-            Slot({"weight": wide}, lambda raw, into: build.ops.prepare("linear", gate_up, raw, into), stacked=True)
-        )
-        self.down = build.slot(
-            Slot({"weight": back}, lambda raw, into: build.ops.prepare("linear", down, raw, into), stacked=True)
-        )
+        asked = LinearSpec(2 * n, hidden, build.dtype, experts=experts)
+        gate_up, self.gate_up = product_slot(build, asked, {"weight": wide}, stacked=True)
+        asked = LinearSpec(hidden, n, build.dtype, experts=experts)
+        down, self.down = product_slot(build, asked, {"weight": back}, stacked=True)
+        spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
         self.wants = None  # routing and experts both take the activation as it is
         self.call = build.ops.bind("moe", MoESpec(self.router.spec, RouteSpec(experts, top_k, renormalise), spec))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -49,7 +50,7 @@ class Slot:
     def __init__(
         self,
         parts: Mapping[str, Join | Sequence[Join]],
-        prepare: Callable[[Packed, Packed | None], Packed],
+        prepare: Callable[[dict[str, Tensor], Packed | None], Packed],
         *,
         stacked: bool = False,
     ) -> None:
@@ -61,8 +62,9 @@ class Slot:
         joins: Any = self.parts[name]
         return joins if self.stacked else (joins,)
 
-    def fill(self, raw: Packed) -> None:
-        """Prepares the joined tensors; a second fill writes into what stands."""
+    def fill(self, raw: dict[str, Tensor]) -> None:
+        """Prepares the joined tensors, which are the slot's from then on: it may take them out of raw. A second fill
+        writes into what stands."""
         self.value = self._prepare(raw, self.value)
 
     @property
@@ -78,3 +80,9 @@ class Slot:
     @property
     def nbytes(self) -> int:
         return sum(int(tensor.nbytes) for tensor in self.packed.values())
+
+
+def count_numbers(slots: Sequence[Slot]) -> int:
+    """Of the checkpoint, that slots hold; a part that several take counts once."""
+    parts = {part for slot in slots for name in slot.parts for join in slot.joins(name) for part in join}
+    return sum(prod(part.shape) for part in parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,11 +47,26 @@ class _Loader:
         joins = slot.joins(name)
         if not slot.stacked and len(joins[0]) == 1:
             return self._part(joins[0][0])
-        rows = [self._join(join) for join in joins]
-        return torch.stack(rows) if slot.stacked else rows[0]
+        return self._stack(joins) if slot.stacked else self._join(joins[0])
+
+    def _stack(self, joins: Sequence[Join]) -> Tensor:
+        return self._filled((self._join(join)[None] for join in joins), len(joins))
 
     def _join(self, join: Join) -> Tensor:
-        return torch.cat([self._part(part) for part in join])
+        if len(join) == 1:
+            return self._part(join[0])
+        return self._filled(map(self._part, join), sum(part.shape[0] for part in join))
+
+    def _filled(self, parts: Iterable[Tensor], rows: int) -> Tensor:
+        """Tensors after each other, of which but one is held beside the whole."""
+        whole, at = None, 0
+        for part in parts:
+            if whole is None:
+                whole = part.new_empty(rows, *part.shape[1:])
+            whole[at : at + len(part)] = part
+            at += len(part)
+        assert whole is not None
+        return whole
 
     def _part(self, part: Part) -> Tensor:
         if part in self.kept:

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 
 def op_place(spec: Any) -> str:
-    """The constants of an op's spec that are not the usual ones, such as "n=896, dtype=bfloat16"."""
+    """The constants of an op's spec that are not the usual ones, such as "n=896, dtype=bfloat16", but those that follow
+    from others (of no part in its hash)."""
     if not _has_fields(spec):
         return "" if spec is None else str(spec)
     shown = []
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        if value != field.default:
+        if value != field.default and field.hash is not False:
             shown.append(f"{field.name}=({op_place(value)})" if _has_fields(value) else f"{field.name}={value}")
     return ", ".join(shown)
 

@@ -239,8 +239,9 @@ class Platform(ABC):
         return reference
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        """Accept a quantization scheme, transform it, or say why not. Default: accept; its ops then decide.
-        Core does not ask yet."""
+        """Accept a quantization scheme, transform it, or say why not. A transformed one is that of specs whose
+        kernel takes it; prepare() is given the parts of the one that was offered. Default: accept; its ops then decide,
+        and the reference does the products that no kernel takes."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:

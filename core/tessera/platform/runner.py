@@ -53,7 +53,7 @@ class LoadedModel:
     name, for people. fallbacks: ops and kinds of attention that run on the reference. granted_bytes: of the device, to
     this engine in all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does
     not say. columns: names of the numbers that features keep for each row, which requests may bring. choices: who does
-    what."""
+    what. num_weights: numbers of the checkpoint that the weights stand for; 0 where a runner does not say."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -65,6 +65,7 @@ class LoadedModel:
     workspace_bytes: int = 0
     columns: tuple[str, ...] = ()
     choices: tuple[Explained, ...] = ()
+    num_weights: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,11 @@ from tessera.platform.ops import (
     NormSpec,
     Packed,
     QKNormSpec,
-    Quantized,
     QuantizeSpec,
     RotarySpec,
     SoftCapSpec,
 )
-from tessera.reference.dtypes import torch_dtype
-
-Activation = Tensor | Quantized
+from tessera.reference.quantized import Activation, plain, product, quantize
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -49,11 +46,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def into(result: Tensor, out: Tensor | None) -> Tensor:
     """The result, in `out` where the caller brought one."""
     return result if out is None else out.copy_(result)
-
-
-def plain(x: Activation, dtype: torch.dtype) -> Tensor:
-    """An activation as a tensor, its scales multiplied in."""
-    return (x.data.float() * x.scale).to(dtype) if isinstance(x, Quantized) else x
 
 
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -68,7 +60,9 @@ def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tenso
 
 
 def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-    """x [T, k], weight {"weight": [n, k], "bias": [n]} -> [T, n]."""
+    """x [T, k], weight {"weight": [n, k], "bias": [n]}, or the parts of the spec's scheme -> [T, n]."""
+    if spec.scheme is not None:
+        return into(product(spec, x, weight), out)
     return into(F.linear(plain(x, weight["weight"].dtype), weight["weight"], weight.get("bias")), out)
 
 
@@ -130,18 +124,6 @@ def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tens
     if spec.cap:
         wide = torch.tanh(wide / spec.cap) * spec.cap
     return into(wide.to(x.dtype), out)
-
-
-def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
-    """x [T, n] -> data in the emitted dtype and float32 scale [T, 1] (granularity "token") or [1] ("tensor"),
-    symmetric."""
-    dtype = torch_dtype(spec.emit.dtype)
-    limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
-    wide = x.float()
-    peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
-    scale = peak.clamp(min=1e-12) / limit
-    data = wide / scale
-    return Quantized((data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype), scale)
 
 
 # ---- composites ------------------------------------------------------------------------------------------------------

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from tessera.platform.ops import BoundOps, ExpertsSpec, HotCall, MoESpec, Packed, RouteSpec
-from tessera.reference.core import Activation, gate, into, plain
+from tessera.reference.core import gate, into, linear
+from tessera.reference.dtypes import torch_dtype
+from tessera.reference.quantized import Activation, plain
 
 
 def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,14 +33,18 @@ def experts(
 ) -> Tensor:
     """x [T, k], gate_up [experts, 2n, k], down [experts, k, n] -> [T, k]. Every expert sees every token, weighted 0
     where it was not chosen: static shapes."""
-    x = plain(x, gate_up["weight"].dtype)
+    x = plain(x, torch_dtype(spec.gate.dtype))
+    wide, back = replace(spec.gate_up, experts=0), replace(spec.down, experts=0)
     total = torch.zeros_like(x, dtype=torch.float32)
     for expert in range(spec.gate_up.experts):
         share = (weights * (ids == spec.first + expert)).sum(-1, keepdim=True)
-        hidden = gate(spec.gate, x @ gate_up["weight"][expert].T)
-        assert isinstance(hidden, Tensor)
-        total += share * (hidden @ down["weight"][expert].T).float()
+        hidden = gate(spec.gate, linear(wide, x, _of(gate_up, expert)))
+        total += share * linear(back, hidden, _of(down, expert)).float()
     return into(total.to(x.dtype), out)
+
+
+def _of(weights: Packed, expert: int) -> Packed:
+    return {name: tensor[expert] for name, tensor in weights.items()}
 
 
 def experts_oracle(spec: ExpertsSpec, x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed) -> Tensor:

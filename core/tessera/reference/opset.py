@@ -35,7 +35,7 @@ from tessera.platform.ops import (
     SoftCapSpec,
 )
 from tessera.platform.quantization import QuantSpec
-from tessera.reference import core, logits, moe, sampling
+from tessera.reference import core, logits, moe, quantized, sampling
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _SIZES = ((8, 8), (72, 40), (130, 56))
@@ -180,7 +180,12 @@ REFERENCE = OpSet(
     qk_norm=Op("qk_norm", "core", compose=core.qk_norm, mutates=("x",), sample_specs=_qk_norms),
     mlp=Op("mlp", "core", compose=core.mlp, parts=("linear", "activation"), sample_specs=_mlps),
     soft_cap=Op("soft_cap", "core", core.soft_cap, sample_specs=_soft_caps),
-    quantize=Op("quantize", "quant", core.quantize, sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES)),
+    quantize=Op(
+        "quantize",
+        "quant",
+        quantized.quantize,
+        sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES),
+    ),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),
     moe=Op("moe", "moe", compose=moe.moe, parts=("linear", "route", "experts"), sample_specs=_moes),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tessera.layers.build import BoundMixer, Build
 from tessera.platform.explained import Explained
 from tessera.platform.ops import Choice, Emission
 from tessera.platform.place import layer_place, op_place
+from tessera.quantization import Weights
 
 
 def explain(build: Build) -> tuple[Explained, ...]:
@@ -44,11 +45,41 @@ def _spans(numbers: list[int]) -> str:
 
 
 def _quantization(build: Build) -> Iterator[Explained]:
-    yield Explained("quantization", "weights", "none", (("a format", "config.json names none"),))
+    yield from _weights(build.weights)
     emissions = list(build.ops.emissions.values())
     if not emissions:
         yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input in one"),))
     yield from map(_emission, emissions)
+
+
+def _weights(weights: Weights) -> Iterator[Explained]:
+    if not weights.name:
+        yield Explained("quantization", "weights", "none", (("int8, int4", "--quantization does not ask for them"),))
+    for scheme, number in weights.quantised.items():
+        yield Explained("quantization", f"weights of {_counted(number, 'product')}", scheme)
+    for reason, names in _by_reason(weights):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield Explained("quantization", f"weight of {names[0]}{more}", "none", ((weights.name, reason),))
+
+
+def left_in_words(weights: Weights) -> Iterator[str]:
+    """Products that could not be quantised, a line a reason."""
+    for reason, names in _by_reason(weights, of_products=True):
+        first = f"the first is {names[0]}" if len(names) > 1 else names[0]
+        yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
+
+
+def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:
+    """of_products: that might have been quantised."""
+    reasons: dict[str, list[str]] = {}
+    for left in weights.left:
+        if left.wanted or not of_products:
+            reasons.setdefault(left.reason, []).append(left.name)
+    return reasons.items()
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _emission(emission: Emission) -> Explained:

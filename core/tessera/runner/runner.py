@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tessera.errors import PlatformError
 from tessera.layers.build import Build
+from tessera.layers.weights import count_numbers
 from tessera.loader.load import fill_slots
 from tessera.platform.attention import AttentionBackend, KVLayout, Plan
 from tessera.platform.graph import Eager, GraphRunner
@@ -29,12 +30,13 @@ from tessera.platform.runner import (
     Progress,
 )
 from tessera.plugins.contract import check_members
+from tessera.quantization import weights_of
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
-from tessera.runner.explain import explain
+from tessera.runner.explain import explain, left_in_words
 from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
 from tessera.runner.logits import LogitsEditor
 from tessera.runner.memory import activation_bytes, cache_bytes
@@ -63,7 +65,8 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        self.model = services.build_model(ops, backends)
+        weights = weights_of(services.config.model.quantization, platform)
+        self.model = services.build_model(ops, backends, weights)
         assert services.build is not None
         self.build = services.build
         services.fill_defaults(platform, self.model.facts)
@@ -80,7 +83,7 @@ class CoreRunner(ModelRunner):
         bind_ahead(self.model, self.build.ops)
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
-            replace(self.model.facts, notes=(*self.model.facts.notes, *uncaptured)),
+            replace(self.model.facts, notes=(*self.model.facts.notes, *left_in_words(weights), *uncaptured)),
             tuple(self._needs()),
             arena.nbytes,
             left,
@@ -90,6 +93,7 @@ class CoreRunner(ModelRunner):
             workspace_bytes=workspace,
             columns=tuple(column.name for feature in self.features for column in feature.columns()),
             choices=explain(self.build),
+            num_weights=count_numbers(self.build.slots),
         )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:

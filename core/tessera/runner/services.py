@@ -25,6 +25,7 @@ from tessera.platform.platform import Capabilities, Device, Platform
 from tessera.platform.runner import CachePlan, Feature
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
+from tessera.quantization import Weights
 from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
@@ -58,9 +59,9 @@ class Services:
     def reference(self) -> OpSet:
         return with_extra(REFERENCE, [load_path(entry.path) for entry in self.registry.ops])
 
-    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
+    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend], weights: Weights | None = None) -> Model:
         bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP))
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP), weights)
         model = self._model(self.build)
         for feature in self._features:
             if feature.cache_specs():

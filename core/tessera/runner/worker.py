@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.config import EngineConfig
+from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Communicator
 from tessera.platform.platform import Device, Future, Platform, WorkerSpec
@@ -36,7 +37,7 @@ class Worker:
         granted = budget(config, device.memory())
         self.groups = {TENSOR_GROUP: self._group(device)}
         services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = platform.runner(services) or CoreRunner(services, platform, report)
+        self.runner = self._own_runner(services) or CoreRunner(services, platform, report)
         check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
@@ -44,6 +45,16 @@ class Worker:
 
     def _group(self, device: Device) -> Communicator:
         return join(self.platform, self.spec, self.rendezvous, device)
+
+    def _own_runner(self, services: Services) -> ModelRunner | None:
+        """The platform's, which takes weights as the checkpoint has them."""
+        own, name = self.platform.runner(services), self.config.model.quantization
+        if own is not None and name is not None:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not take --quantization {name}; "
+                "leave the flag out."
+            )
+        return own
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)

@@ -1,8 +1,9 @@
-"""What a platform's author tests with: the definitions of ops and attention, inputs for them, the reference platform
-and the strict one."""
+"""What a platform's author tests with: the definitions of ops and attention, inputs for them, schemes and weights in
+their parts, the reference platform and the strict one."""
 
 from __future__ import annotations
 
+from tessera.quantization import candidates, quantised
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing.attention_cases import AttentionCase, attention_cases
@@ -26,6 +27,8 @@ __all__ = [
     "StrictPlatform",
     "assert_same",
     "attention_cases",
+    "candidates",
     "difference",
+    "quantised",
     "tolerance",
 ]

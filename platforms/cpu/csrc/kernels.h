@@ -31,7 +31,8 @@ struct Product {
   Activation activation;
 };
 
-// Rows of bf16 to int8, each with a scale of its own: x is about scale * to. sums: of each group of a row. Elements from k
+// Rows of bf16 to int8, each with a scale of its own: x is about scale * to. A row with
+// an element that is none, or infinite, has a scale that is none. sums: of each group of a row. Elements from k
 // to `stride` become 0. Item: a row.
 struct Quantise {
   const bf16 *x;

@@ -7,33 +7,74 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed
-from tessera_cpu.products import products
+from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason
+from tessera_cpu.native import library
+from tessera_cpu.products import Product, Products, products
+from tessera_cpu.quantized import Activations, QuantizedProducts, served
+
+
+def products_of(spec: LinearSpec, activations: Activations) -> Products | Reason:
+    """Who multiplies the weight of a place, or why nobody does."""
+    if spec.scheme is None:
+        return products(spec.dtype)
+    native = library()
+    if native is None:
+        return "quantized weights need the native kernels, which are not used"
+    if spec.dtype != "bfloat16":
+        return f"quantized weights take activations of bfloat16, not {spec.dtype}"
+    scheme = served(spec.scheme)
+    if isinstance(scheme, str):
+        return scheme
+    if scheme != spec.scheme:
+        return "quantized weights take activations of int8"
+    return QuantizedProducts(native, scheme, activations)
+
+
+def taken(spec: LinearSpec, activations: Activations) -> Products:
+    """products_of() a place that Linear supports."""
+    found = products_of(spec, activations)
+    assert not isinstance(found, str), found
+    return found
+
+
+def product_of(spec: LinearSpec, activations: Activations) -> Product:
+    """With one weight that Linear packed; of experts, with one of them."""
+    return taken(spec, activations).bind(spec.n, spec.k)
 
 
 class Linear(Kernel[LinearSpec]):
     """x W^T + b. A weight of experts is packed one by one, by the name of its number."""
 
-    def supports(self, spec: LinearSpec) -> str | None:
-        return None if spec.scheme is None else "no quantized weights"
+    def __init__(self, activations: Activations) -> None:
+        self.activations = activations
+
+    def supports(self, spec: LinearSpec) -> Reason | None:
+        found = products_of(spec, self.activations)
+        return found if isinstance(found, str) else None
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
-        pack = products(spec.dtype).pack
+        pack = taken(spec, self.activations).pack
+        parts = {name: tensor for name, tensor in raw.items() if name != "bias"}
         if spec.experts:
-            packed = {expert_name(number): pack(weight) for number, weight in enumerate(raw["weight"])}
+            packed = {
+                expert_name(number): pack({name: tensor[number] for name, tensor in parts.items()})
+                for number in range(spec.experts)
+            }
         else:
-            packed = {**raw, "weight": pack(raw["weight"])}
+            packed = {"weight": pack(parts)}
+            if spec.bias:
+                packed["bias"] = raw["bias"]
         return super().prepare(spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        one = products(spec.dtype).packed_bytes(spec.n, spec.k)
+        one = taken(spec, self.activations).packed_bytes(spec.n, spec.k)
         if one is None:
             return None
         dtype: torch.dtype = getattr(torch, spec.dtype)
         return max(spec.experts, 1) * one + (spec.n * dtype.itemsize if spec.bias else 0)
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
-        product = products(spec.dtype).bind(spec.n, spec.k)
+        product = product_of(spec, self.activations)
 
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             return product(x, weight["weight"], weight.get("bias"), out=out)

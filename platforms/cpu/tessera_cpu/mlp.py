@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, GatedMLPSpec, Kernel, Packed
-from tessera_cpu.native import BF16, library
-from tessera_cpu.products import NativeProducts, NativeTask, rows_apart
+from tessera.platform import BoundOps, Device, GatedMLPSpec, Kernel, Packed, Reason
+from tessera_cpu.linear import products_of
+from tessera_cpu.products import PANEL, Product
+from tessera_cpu.quantized import Activations
 
 BETWEEN = 16 << 20  # bytes of what the first product gives in one stretch
 ROWS = 64  # a stretch has a multiple of them
@@ -18,11 +19,14 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}  # enum Activation of csrc/kernels.h
 
 
 class GatedMLP(Kernel[GatedMLPSpec]):
-    def supports(self, spec: GatedMLPSpec) -> str | None:
-        return None if spec.gate_up.scheme is None and spec.down.scheme is None else "no quantized weights"
+    def __init__(self, activations: Activations) -> None:
+        self.activations = activations
+
+    def supports(self, spec: GatedMLPSpec) -> Reason | None:
+        return None
 
     def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> Any:
-        first, down = _first(spec, ops), ops.bind("linear", spec.down)
+        first, down = self._first(spec, ops), ops.bind("linear", spec.down)
         rows = stretch(spec)
 
         def gated_mlp(x: Tensor, wide: Packed, back: Packed, *, out: Tensor | None = None) -> Tensor:
@@ -36,24 +40,21 @@ class GatedMLP(Kernel[GatedMLPSpec]):
 
         return gated_mlp
 
-
-def _first(spec: GatedMLPSpec, ops: BoundOps) -> Any:
-    """(x, packed gate and up) -> activation(gate) * up."""
-    native, wide, inner = library(), spec.gate_up, spec.gate.n
-    fits = not wide.bias and inner % NativeProducts.PANEL == 0 and spec.gate.activation in ACTIVATIONS
-    if native is None or wide.dtype != "bfloat16" or not fits:
-        gate_up, gate = ops.bind("linear", wide), ops.bind("gate", spec.gate)
+    def _first(self, spec: GatedMLPSpec, ops: BoundOps) -> Any:
+        """(x, packed gate and up) -> activation(gate) * up."""
+        gated = self._gated(spec)
+        if gated is not None:
+            return lambda x, packed: gated(x, packed["weight"])
+        gate_up, gate = ops.bind("linear", spec.gate_up), ops.bind("gate", spec.gate)
         return lambda x, packed: gate(gate_up(x, packed))
-    call = native.tessera_cpu_gate_up
-    task = NativeTask(n=inner, k=wide.k, activation=ACTIVATIONS[spec.gate.activation])
 
-    def gated(x: Tensor, packed: Packed) -> Tensor:
-        x = rows_apart(x)
-        out = x.new_empty(len(x), inner)
-        call(BF16, task.of(x, packed["weight"], out))
-        return out
-
-    return gated
+    def _gated(self, spec: GatedMLPSpec) -> Product | None:
+        """The gate inside the first product."""
+        wide, inner, activation = spec.gate_up, spec.gate.n, ACTIVATIONS.get(spec.gate.activation)
+        found = products_of(wide, self.activations)
+        if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
+            return None
+        return found.bind_gated(inner, wide.k, activation)
 
 
 def stretch(spec: GatedMLPSpec) -> int:

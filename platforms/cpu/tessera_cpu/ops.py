@@ -22,6 +22,7 @@ from tessera.platform import (
     OpSet,
     Packed,
     QKNormSpec,
+    Reason,
     RouteSpec,
     Sampled,
     SampleSpec,
@@ -29,11 +30,11 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
-from tessera_cpu.linear import Linear, expert_name
+from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import AddNorm, RmsNorm
 from tessera_cpu.output import into
-from tessera_cpu.products import products
+from tessera_cpu.quantized import Activations
 from tessera_cpu.rotary import rotary
 
 STRETCH = 512  # entries of the vocabulary
@@ -109,9 +110,16 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
 class Experts(Kernel[ExpertsSpec]):
     """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
 
+    def __init__(self, activations: Activations) -> None:
+        self.activations = activations
+
+    def supports(self, spec: ExpertsSpec) -> Reason | None:
+        found = (products_of(one, self.activations) for one in (spec.gate_up, spec.down))
+        return next((reason for reason in found if isinstance(reason, str)), None)
+
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         activation = _ACTIVATIONS[spec.gate.activation]
-        wide, back = (products(one.dtype).bind(one.n, one.k) for one in (spec.gate_up, spec.down))
+        wide, back = (product_of(one, self.activations) for one in (spec.gate_up, spec.down))
 
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
@@ -158,21 +166,22 @@ def first_largest(logits: Tensor) -> Tensor:
 
 def kernels(reference: OpSet) -> OpSet:
     """The reference with the native kernels and torch's in it."""
+    activations = Activations()
     return replace(
         reference,
         embedding=embedding,
-        linear=Linear(),
+        linear=Linear(activations),
         rms_norm=RmsNorm(),
         add_norm=AddNorm(),
         rotary=rotary,
         gate=Gate(),
-        gated_mlp=GatedMLP(),
+        gated_mlp=GatedMLP(activations),
         layer_norm=layer_norm,
         activation=activation,
         add=add,
         soft_cap=soft_cap,
         qk_norm=QKNorm(),
         route=route,
-        experts=Experts(),
+        experts=Experts(activations),
         sample=Sample(),
     )

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera.platform import AttentionBackend, Capabilities, Device, HostDevice, OpSet, Platform, WorkerSpec
+from tessera.platform import (
+    AttentionBackend,
+    Capabilities,
+    Device,
+    HostDevice,
+    OpSet,
+    Platform,
+    Reason,
+    Scheme,
+    WorkerSpec,
+)
 from tessera_cpu.allocator import settle_memory
 from tessera_cpu.attention import SdpaAttention
 from tessera_cpu.machine import figures, processor
 from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
 from tessera_cpu.paged import PagedAttention
+from tessera_cpu.quantized import served
 
 if TYPE_CHECKING:
     from tessera.config import ParallelConfig
@@ -42,6 +53,9 @@ class CpuPlatform(Platform):
 
     def ops(self, reference: OpSet) -> OpSet:
         return kernels(reference)
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        return served(scheme)
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         native = library()

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessera.platform import Packed
 from tessera_cpu.native import BF16, library
 from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
+
+PANEL = 32  # outputs that are packed together
 
 Product = Callable[..., Tensor]
 """(x [T, k], packed, bias [n] or None, out=None) -> [T, n]."""
@@ -20,8 +23,8 @@ Product = Callable[..., Tensor]
 
 class Products(ABC):
     @abstractmethod
-    def pack(self, weight: Tensor) -> Tensor:
-        """[n, k] as the product takes it."""
+    def pack(self, raw: Packed) -> Tensor:
+        """The weight [n, k], or the parts of its scheme, as the product takes it."""
 
     @abstractmethod
     def packed_bytes(self, n: int, k: int) -> int | None:
@@ -29,6 +32,11 @@ class Products(ABC):
 
     @abstractmethod
     def bind(self, n: int, k: int) -> Product: ...
+
+    def bind_gated(self, n: int, k: int, activation: int) -> Product | None:
+        """(x, packed [2n, k]) -> activation(the first n outputs) * the others, n a multiple of PANEL. activation: enum
+        Activation of csrc/kernels.h. None: not in one."""
+        return None
 
 
 def products(dtype: str) -> Products:
@@ -40,14 +48,12 @@ def products(dtype: str) -> Products:
 
 
 class NativeProducts(Products):
-    PANEL = 32
-
     def __init__(self, native: Any) -> None:
         self.native = native
 
-    def pack(self, weight: Tensor) -> Tensor:
+    def pack(self, raw: Packed) -> Tensor:
+        weight = raw["weight"].contiguous()
         n, k = weight.shape
-        weight = weight.contiguous()
         packed = weight.new_empty(self._elements(n, k))
         self.native.tessera_cpu_pack(BF16, weight.data_ptr(), k, packed.data_ptr(), n, k)
         return packed
@@ -56,14 +62,18 @@ class NativeProducts(Products):
         return 2 * self._elements(n, k)
 
     def _elements(self, n: int, k: int) -> int:
-        return -(-n // self.PANEL) * self.PANEL * -(-k // 2) * 2
+        return -(-n // PANEL) * PANEL * -(-k // 2) * 2
 
     def bind(self, n: int, k: int) -> Product:
-        call, task = self.native.tessera_cpu_linear, NativeTask(n=n, k=k)
+        return self._bound(self.native.tessera_cpu_linear, NativeTask(n=n, k=k))
 
+    def bind_gated(self, n: int, k: int, activation: int) -> Product:
+        return self._bound(self.native.tessera_cpu_gate_up, NativeTask(n=n, k=k, activation=activation))
+
+    def _bound(self, call: Any, task: NativeTask) -> Product:
         def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
             x = rows_apart(x)
-            result = x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
+            result = result_of(x, task.n, out)
             task.bias = None if bias is None else bias.data_ptr()
             call(BF16, task.of(x, packed, result))
             return result if out is None or out is result else out.copy_(result)
@@ -87,10 +97,10 @@ class OneDnnProducts(Products):
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.packable = dtype, _packable(dtype)
 
-    def pack(self, weight: Tensor) -> Tensor:
+    def pack(self, raw: Packed) -> Tensor:
         if not self.packable:
-            return weight
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS)
+            return raw["weight"]
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(raw["weight"], self.ROWS)
         return packed
 
     def packed_bytes(self, n: int, k: int) -> int | None:
@@ -108,6 +118,11 @@ class OneDnnProducts(Products):
             return into(torch.nn.functional.linear(x, weight, bias), out)
 
         return packed_product if self.packable else plain_product
+
+
+def result_of(x: Tensor, n: int, out: Tensor | None) -> Tensor:
+    """[m, n], where a kernel can write: out, if it can."""
+    return x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
 
 
 def rows_apart(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ NATIVE = (
     "attention/native",
     "fused/native",
     "cache/native",
+    "scheme/int",
 )
 
 

@@ -39,7 +39,7 @@ def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
     with kernels(name):
         own = products("bfloat16")
         assert isinstance(own, NativeProducts)
-        own.bind(n, k)(x, own.pack(weight), bias, out=out[:, :n])
+        own.bind(n, k)(x, own.pack({"weight": weight}), bias, out=out[:, :n])
     assert close(out[:, :n], x.double() @ weight.double().T + bias.double(), k)
     assert out[:, n:].isnan().all()
 
@@ -55,7 +55,7 @@ def test_gates_near_and_far_from_zero(name: str, activation: int, function: str)
     with kernels(name):
         library = native.library()
         task = NativeTask(n=n, k=k, activation=activation)
-        packed = NativeProducts(library).pack(weight)
+        packed = NativeProducts(library).pack({"weight": weight})
         library.tessera_cpu_gate_up(native.BF16, task.of(x, packed, out))
     gate, up = (x.double() @ weight.double().T).chunk(2, dim=-1)
     options = {"approximate": "tanh"} if function == "gelu" else {}
@@ -70,7 +70,7 @@ def test_a_number_that_is_none_stays_none(name: str) -> None:
     x[1, 3] = torch.nan
     with kernels(name):
         own = products("bfloat16")
-        found = own.bind(5, 40)(x, own.pack(torch.ones(5, 40, dtype=torch.bfloat16)))
+        found = own.bind(5, 40)(x, own.pack({"weight": torch.ones(5, 40, dtype=torch.bfloat16)}))
     assert (found[0] == 40).all()
     assert found[1].isnan().all()
 
@@ -140,7 +140,7 @@ def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
 def test_threads_change_nothing() -> None:
     torch.manual_seed(2)
     own = products("bfloat16")
-    x, packed = torch.randn(9, 70).bfloat16(), own.pack(torch.randn(333, 70).bfloat16())
+    x, packed = torch.randn(9, 70).bfloat16(), own.pack({"weight": torch.randn(333, 70).bfloat16()})
     one = own.bind(333, 70)(x, packed)
     try:
         native.use_threads(native.library(), 3)

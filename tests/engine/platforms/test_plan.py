@@ -15,14 +15,15 @@ from tessera.engine.engine import Engine
 from tessera.engine.plan import Plan, plan, plan_here
 from tessera.errors import ModelError, PlatformError
 from tessera.platform import LinearSpec
-from tessera_cpu.linear import Linear
+from tessera.testing import REFERENCE
+from tessera_cpu.platform import CpuPlatform
 from tests.platforms.generated import numpy_platform
 from tests.platforms.tiny_models import FAMILIES, save_family
 
 ROOT = Path(__file__).parents[3]
 PLATFORMS = "tests.platforms.planned"
 SAME = (
-    *("platform", "device", "dtype", "weight_bytes", "cache_bytes"),
+    *("platform", "device", "dtype", "weight_bytes", "num_weights", "cache_bytes"),
     *("num_cache_tokens", "max_model_len", "fallback_ops", "notes", "choices"),
 )
 QWEN = {
@@ -56,6 +57,13 @@ def config_of(model: Path, platform: str = "HostMemory", **flags: Any) -> Engine
     return build_config(model=str(model), platform=path, skip_tokenizer_init=True, **settings)
 
 
+def packed(n: int, k: int, *, bias: bool = False) -> int:
+    """Bytes of a weight of the CPU platform's."""
+    kernel, spec = CpuPlatform().ops(REFERENCE).linear.kernel, LinearSpec(n, k, "bfloat16", bias=bias)
+    assert kernel is not None
+    return kernel.packed_bytes(spec) or 2 * (n * k + n * bias)
+
+
 def check(planned: Plan, config: EngineConfig) -> None:
     engine = Engine(dataclasses.replace(config, embedded=True))
     try:
@@ -80,10 +88,10 @@ def test_a_real_shape_from_its_config_alone_in_a_process_of_its_own(
     config = config_of(models["qwen"])
     planned = plan(config)
     check(planned, config)
-    layer = 896 * (896 + 2 * 128) + 896 + 2 * 128 + 896 * 896 + 3 * 896 * 4864 + 2 * 896
-    # A head that is packed cannot be the embedding too.
-    head = Linear().packed_bytes(LinearSpec(15193, 896, "bfloat16")) or 0
-    assert planned.weight_bytes == 2 * (15193 * 896 + 2 * layer + 896) + head
+    products = packed(896 + 2 * 128, 896, bias=True) + packed(896, 896) + packed(2 * 4864, 896) + packed(896, 4864)
+    vocabulary = 2 * 15193 * 896 + packed(15193, 896)  # a head that is packed cannot be the embedding too
+    assert planned.weight_bytes == vocabulary + 2 * (products + 2 * 2 * 896) + 2 * 896
+    assert planned.num_weights == 15193 * 896 + 2 * (896 * (2 * 896 + 3 * 4864 + 256 + 3) + 256) + 896
     (group,) = planned.groups
     assert group.block_bytes == 2 * 2 * 2 * 64 * 2 * group.block_size  # layers, K and V, heads, elements, bytes
     assert sorted(planned.requests) == [2048, 8192, 16384]

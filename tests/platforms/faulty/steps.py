@@ -190,8 +190,8 @@ def _with_int8(linear: type[Int8Linear]) -> Plant:
                 return replace(super().ops(reference), linear=linear())
 
             def scheme(self, scheme: Scheme) -> Scheme | Reason:
-                known = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
-                return scheme if known else "int8 with a scale a row alone"
+                by_row = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
+                return scheme if by_row and scheme.activation is None else "int8 with a scale a row alone"
 
         return Platform
 

@@ -72,7 +72,7 @@ def test_values_are_read_as_on_the_command_line(given):
         ("zzz: 3", "there is no flag 'zzz'."),
         ("group: cache", "there is no flag 'group'"),
         ("config: other.yaml", "there is no flag 'config'"),
-        ("quantization: awq", "line 1: --quantization comes later; leave it out for now."),
+        ("lora-modules: awq", "line 1: --lora-modules comes later; leave it out for now."),
         ("port: 1\nport: 2", "line 2: 'port' stands there twice."),
         ("max-num-seqs: 1\nmax_num_seqs: 2", "line 2: 'max_num_seqs' stands there twice."),
         ("cache:\n  block_size: 16", "there is no flag 'cache'"),

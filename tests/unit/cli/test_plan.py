@@ -25,6 +25,7 @@ PLAN = Plan(
     dtype="bfloat16",
     granted_bytes=900 * MIB,
     weight_bytes=500 * MIB,
+    num_weights=400 * MIB,
     workspace_bytes=40 * MIB,
     cache_bytes=360 * MIB,
     num_cache_tokens=6384,
@@ -71,7 +72,7 @@ def test_a_column_a_platform(model, planned, capsys):
     cells = {row[0]: [cell.strip() for cell in row[1:] if cell] for row in rows}
     assert lines[0].endswith("with a context of 4,096 tokens")
     assert cells["platform"] == ["fast", "small"]
-    assert cells["weights"] == ["500 MiB", "500 MiB"]
+    assert cells["weights"] == ["500 MiB, 10.00 bits each"] * 2
     assert cells["memory to use"] == ["900 MiB", "900 MiB"]
     assert cells["workspace"][0] == "at most 40.0 MiB"
     assert cells["KV of a token"][0] == "1.5 KiB (3 layers, full attention, blocks of 16)"

@@ -30,6 +30,7 @@ class Info:
     phases: dict[str, float] = field(default_factory=lambda: {"load": 0.5, "warm_up": 1.25})
     fallback_ops: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    num_weights: int = 2_558_400
 
 
 # ---- address ----------------------------------------------------------------------
@@ -100,7 +101,7 @@ def test_the_report():
     for row in (
         "device      a chip (platform good)",
         "dtype       bfloat16",
-        "weights     5.1 MiB",
+        "weights     5.1 MiB, 16.72 bits each",
         "KV room     100,000 tokens = 98 requests of 1,024 tokens",
         "in 4.0 GiB; --kv-cache-memory-bytes changes it",
         "load        0.50 s",

@@ -35,7 +35,7 @@ def served(monkeypatch):
         given.config, given.tokenizer, given.supervision = config, tokenizer, supervision
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
-            max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[],
+            max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[], num_weights=1,
             choices=[Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))],
         )  # fmt: skip
         return SimpleNamespace(config=config, info=info, tokenizer=tokenizer, health=SimpleNamespace(alive=True))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import grouped_mm_experts_forward
 
 from tessera.layers.build import Build
+from tessera.layers.product import product_slot
 from tessera.layers.weights import Slot
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.platform.ops import ExpertsSpec, GateSpec, LinearSpec
@@ -32,10 +33,10 @@ class BoundExperts:
 
     def __init__(self, build: Build, names: CheckpointNames, module: Any, top_k: int, activation: str) -> None:
         experts, wide, k = module.gate_up_proj.shape
-        gate_up = LinearSpec(wide, k, build.dtype, experts=experts)
-        down = LinearSpec(k, wide // 2, build.dtype, experts=experts)
-        self.gate_up = _slot(build, names, module.gate_up_proj, gate_up)
-        self.down = _slot(build, names, module.down_proj, down)
+        asked = LinearSpec(wide, k, build.dtype, experts=experts)
+        gate_up, self.gate_up = _slot(build, names, module.gate_up_proj, asked)
+        asked = LinearSpec(k, wide // 2, build.dtype, experts=experts)
+        down, self.down = _slot(build, names, module.down_proj, asked)
         spec = ExpertsSpec(gate_up, GateSpec(wide // 2, build.dtype, activation), down, top_k)
         self.call = build.ops.bind("experts", spec)
 
@@ -45,11 +46,11 @@ class BoundExperts:
         return result
 
 
-def _slot(build: Build, names: CheckpointNames, weight: Tensor, spec: LinearSpec) -> Slot:
+def _slot(build: Build, names: CheckpointNames, weight: Tensor, asked: LinearSpec) -> tuple[LinearSpec, Slot]:
     joins = names.joins(weight)
     stacked = len(joins) > 1
     parts = {"weight": joins if stacked else joins[0]}
-    return build.slot(Slot(parts, lambda raw, into: build.ops.prepare("linear", spec, raw, into), stacked=stacked))
+    return product_slot(build, asked, parts, stacked=stacked)
 
 
 def _aligned(module: Any) -> bool:

@@ -9,31 +9,27 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from tessera.layers.build import Build
+from tessera.layers.product import product_slot
 from tessera.layers.weights import Slot
 from tessera.models.through_transformers.anatomy import sizes
 from tessera.models.through_transformers.names import CheckpointNames
-from tessera.platform.ops import EmbeddingSpec, LinearSpec, Packed
+from tessera.platform.ops import EmbeddingSpec, LinearSpec
 
 
 class Product(nn.Module):
-    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device."""
+    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep:
+    why it is never quantised."""
 
-    def __init__(self, build: Build, names: CheckpointNames, module: Any) -> None:
+    def __init__(self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "") -> None:
         super().__init__()
         self.n, k = sizes(module)
         self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
-        self.spec = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
         parts = {"weight": names.joins(module.weight)[0]}
         if module.bias is not None:
             parts["bias"] = names.joins(module.bias)[0]
-        transposed = isinstance(module, Conv1D)
-
-        def prepare(raw: Packed, into: Packed | None) -> Packed:
-            if transposed:
-                raw = {**raw, "weight": raw["weight"].T.contiguous()}
-            return build.ops.prepare("linear", self.spec, raw, into)
-
-        self.slot = build.slot(Slot(parts, prepare))
+        asked = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
+        turned = isinstance(module, Conv1D)
+        self.spec, self.slot = product_slot(build, asked, parts, turned=turned, keep=keep)
         self.linear = build.ops.bind("linear", self.spec)
 
     def forward(self, x: Tensor) -> Tensor:

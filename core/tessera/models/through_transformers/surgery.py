@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tessera.layers.build import Build
+from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Slot
 from tessera.models.through_transformers.anatomy import Anatomy
 from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
@@ -18,6 +19,9 @@ from tessera.models.through_transformers.products import Product, TokenEmbedding
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.platform.ops import Packed
 from tessera.reference.dtypes import torch_dtype
+
+ROUTERS = ("gate", "router")
+"""Names that linear layers beside experts have which choose among them."""
 
 
 def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tuple[Product, Any]:
@@ -31,7 +35,9 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
     for name, module in anatomy.linears.items():
         if module.weight.dtype == torch_dtype(build.dtype) and not names.keeps_float32(name):
             owner, _, key = name.rpartition(".")
-            setattr(anatomy.model.get_submodule(owner), key, Product(build, names, module))
+            parent = anatomy.model.get_submodule(owner)
+            routes = any(child in found.experts for child in parent.children()) and key in ROUTERS
+            setattr(parent, key, Product(build, names, module, keep=ROUTER if routes else ""))
     head = Product(build, names, anatomy.head)
     exchanged: set[nn.Module] = {anatomy.head}
     embed: Any = anatomy.embedding

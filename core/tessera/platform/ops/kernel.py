@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tessera.platform.platform import Device, Reason, Tensor
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, Scheme
 
 if TYPE_CHECKING:
     from tessera.platform.ops.binding import BoundOps
@@ -24,8 +25,9 @@ class Kernel(ABC, Generic[S]):
     """What a vendor supplies for an op; a bare function f(spec, *tensors, out=None) is a Kernel with these defaults."""
 
     def supports(self, spec: S) -> Reason | None:
-        """Sees constants only; asked once a place. Default: yes."""
-        return None
+        """Sees constants only; asked once a place. Default: yes, unless a weight is quantized, which only a kernel that
+        knows of it can take."""
+        return "no quantized weights" if _quantized(spec) else None
 
     @abstractmethod
     def bind(self, spec: S, ops: BoundOps, device: Device) -> HotCall:
@@ -73,6 +75,15 @@ class FunctionKernel(Kernel[Any]):
 
     def bind(self, spec: Any, ops: BoundOps, device: Device) -> HotCall:
         return partial(self.function, spec)
+
+
+def _quantized(spec: Any) -> bool:
+    """Whether a spec, or one within it, has a scheme."""
+    if isinstance(spec, Scheme):
+        return True
+    if not dataclasses.is_dataclass(spec):
+        return False
+    return any(_quantized(getattr(spec, field.name)) for field in dataclasses.fields(spec))
 
 
 def kernel_name(kernel: Kernel[Any]) -> str:

@@ -52,7 +52,7 @@ class BufferedLinear(Kernel[LinearSpec]):
     (which loses nothing)."""
 
     def supports(self, spec: LinearSpec) -> str | None:
-        return "experts are the reference's" if spec.experts else None
+        return "experts are the reference's" if spec.experts else super().supports(spec)
 
     def wants(self, spec: LinearSpec) -> ActSpec | None:
         return SCALED if spec.dtype == "float32" else None

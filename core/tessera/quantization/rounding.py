@@ -1,0 +1,62 @@
+"""A weight in the parts of a scheme: each element to the nearest number that there is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tessera.platform.quantization import Scheme
+from tessera.reference.dtypes import torch_dtype
+
+_STRETCH = 1 << 20  # elements that are float32 at a time
+
+
+def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
+    """weight [..., n, k] of floats -> the scheme's parts: "weight" [..., n, k], of int4 [..., n, k / 2], and "scale"
+    [..., n], or [..., n, k / group] where groups of inputs share one. Beyond these it takes little memory."""
+    rows, k = weight.flatten(0, -2), weight.shape[-1]
+    groups = k // (scheme.weight.group or k)
+    stored = rows.new_empty(len(rows), k // scheme.parts["weight"].per[-1], dtype=_dtype(scheme, "weight"))
+    scales = rows.new_empty(len(rows), groups, dtype=_dtype(scheme, "scale"))
+    step = max(_STRETCH // k, 1)
+    for start in range(0, 0 if rows.is_meta else len(rows), step):
+        some = slice(start, start + step)
+        wide = rows[some].float().reshape(-1, groups, k // groups)
+        scale = _scale(wide, scheme).to(scales.dtype)
+        scales[some] = scale[..., 0]
+        stored[some] = _elements(wide, scale.float(), scheme).flatten(1)
+    lead = weight.shape[:-1]
+    of_groups = (groups,) if scheme.weight.group else ()
+    return {"weight": stored.view(*lead, stored.shape[1]), "scale": scales.view(*lead, *of_groups)}
+
+
+def _scale(wide: Tensor, scheme: Scheme) -> Tensor:
+    """wide [rows, groups, group] -> [rows, groups, 1]. Of int4 the largest element becomes -8, the one number that has
+    no opposite."""
+    if scheme.weight.dtype == "int4":
+        most, least = wide.amax(-1, keepdim=True), wide.amin(-1, keepdim=True)
+        return torch.where(most > -least, most, least) / -8
+    return wide.abs().amax(-1, keepdim=True) / _limit(_dtype(scheme, "weight"))
+
+
+def _elements(wide: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
+    """As they are stored, by the scale as it is stored."""
+    scaled = wide / torch.where(scale == 0, 1.0, scale)
+    if scheme.weight.dtype == "int4":
+        return _in_pairs(scaled.round().clamp(-8, 7).add(8).to(torch.uint8))
+    dtype = _dtype(scheme, "weight")
+    limit = _limit(dtype)
+    return (scaled if dtype.is_floating_point else scaled.round()).clamp(-limit, limit).to(dtype)
+
+
+def _in_pairs(elements: Tensor) -> Tensor:
+    """[..., group] of 0 to 15 -> [..., group / 2]."""
+    return elements[..., 0::2] | elements[..., 1::2] << 4
+
+
+def _limit(dtype: torch.dtype) -> float:
+    return float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
+
+
+def _dtype(scheme: Scheme, part: str) -> torch.dtype:
+    return torch_dtype(scheme.parts[part].dtype)

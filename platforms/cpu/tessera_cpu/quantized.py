@@ -1,0 +1,128 @@
+"""Products with weights of int8 and int4 and activations of int8, by the native kernels. A packed weight is one tensor
+of bytes: its elements, then its scales."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import ActSpec, Packed, QuantSpec, Reason, Scheme, TensorSpec
+from tessera_cpu.native import INT4, INT8
+from tessera_cpu.native import Product as Task
+from tessera_cpu.products import PANEL, NativeTask, Product, Products, result_of, rows_apart
+
+STRETCH = 1 << 22  # elements that are unpacked at a time
+_ACTIVATIONS = ActSpec("int8", granularity="token")
+
+
+def served(scheme: Scheme) -> Scheme | Reason:
+    """The scheme with activations quantised, which the kernels need."""
+    weight = scheme.weight
+    if scheme.activation not in (None, _ACTIVATIONS):
+        return "activations are int8 with a scale a token here"
+    if weight == QuantSpec("int8", "channel"):
+        parts = {"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
+    elif weight == QuantSpec("int4", "group", weight.group, scale_dtype="bfloat16") and weight.group % 8 == 0:
+        parts = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, weight.group))}
+    else:
+        return "weights are int8 with a float32 scale a row, or int4 with a bfloat16 scale a group of eights"
+    if dict(scheme.parts) != parts:
+        return "its parts are stored in another way"
+    return dataclasses.replace(scheme, activation=_ACTIVATIONS)
+
+
+class Activations:
+    """Room for the quantised input of the product that runs: one for all products of an engine, which run in turn."""
+
+    def __init__(self) -> None:
+        self.room = torch.empty(1 << 16, dtype=torch.uint8)
+
+    def quantise(self, native: Any, x: Tensor, task: Task) -> None:
+        """x [m, k], rows of any stride, for a task whose k and group are set."""
+        m, k, group = len(x), task.k, task.group
+        stride, groups = -(-k // 4) * 4, k // group
+        size = m * (4 + 4 * groups + stride)
+        if size > self.room.numel():
+            self.room = torch.empty(size, dtype=torch.uint8)
+        scale = self.room.data_ptr()
+        sums = scale + 4 * m
+        elements = sums + 4 * m * groups
+        native.tessera_cpu_quantise(x.data_ptr(), x.stride(0), elements, stride, scale, sums, m, k, group)
+        task.x, task.x_stride, task.x_scale, task.x_sum = elements, stride, scale, sums
+
+
+class QuantizedProducts(Products):
+    """scheme: that served() gives."""
+
+    def __init__(self, native: Any, scheme: Scheme, activations: Activations) -> None:
+        self.native, self.activations = native, activations
+        self.group = scheme.weight.group
+        self.kind = INT4 if self.group else INT8
+
+    def pack(self, raw: Packed) -> Tensor:
+        stored, scale = raw["weight"], raw["scale"]
+        n, k = len(stored), stored.shape[1] * (2 if self.kind == INT4 else 1)
+        packed = torch.zeros(self.packed_bytes(n, k), dtype=torch.uint8)
+        step = max(STRETCH // k // PANEL, 1) * PANEL
+        for start in range(0, n, step):
+            some = self._elements(stored[start : start + step])
+            place = packed.data_ptr() + self._bytes_of_elements(start, k)
+            self.native.tessera_cpu_pack(self.kind, some.data_ptr(), k, place, len(some), k)
+        self._put_scales(packed[self._bytes_of_elements(n, k) :], scale)
+        return packed
+
+    def _elements(self, stored: Tensor) -> Tensor:
+        """int8 [n, k]."""
+        if self.kind == INT8:
+            return stored.contiguous()
+        return torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1).to(torch.int8) - 8
+
+    def _put_scales(self, room: Tensor, scale: Tensor) -> None:
+        if self.kind == INT8:
+            room.view(torch.float32)[: len(scale)] = scale
+            return
+        groups = scale.shape[1]
+        panels = room.view(torch.bfloat16).view(-1, groups, PANEL).transpose(1, 2)
+        whole = len(scale) // PANEL
+        panels[:whole] = scale[: whole * PANEL].view(whole, PANEL, groups)
+        panels[whole:, : len(scale) % PANEL] = scale[whole * PANEL :]
+
+    def packed_bytes(self, n: int, k: int) -> int:
+        rows = _panels(n) * PANEL
+        return self._bytes_of_elements(n, k) + rows * (2 * k // self.group if self.kind == INT4 else 4)
+
+    def _bytes_of_elements(self, n: int, k: int) -> int:
+        return _panels(n) * PANEL * (k // 2 if self.kind == INT4 else -(-k // 4) * 4)
+
+    def bind(self, n: int, k: int) -> Product:
+        return self._bound(self.native.tessera_cpu_linear, self._task(n, k), self._bytes_of_elements(n, k))
+
+    def bind_gated(self, n: int, k: int, activation: int) -> Product:
+        task = self._task(n, k)
+        task.activation = activation
+        return self._bound(self.native.tessera_cpu_gate_up, task, self._bytes_of_elements(2 * n, k))
+
+    def _task(self, n: int, k: int) -> NativeTask:
+        return NativeTask(n=n, k=k, group=self.group or k)
+
+    def _bound(self, call: Any, task: NativeTask, scales_at: int) -> Product:
+        native, kind, activations = self.native, self.kind, self.activations
+
+        def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+            x = rows_apart(x)
+            result = result_of(x, task.n, out)
+            task.bias = None if bias is None else bias.data_ptr()
+            task.scale = packed.data_ptr() + scales_at
+            task.of(x, packed, result)
+            activations.quantise(native, x, task)
+            call(kind, task)
+            return result if out is None or out is result else out.copy_(result)
+
+        return product
+
+
+def _panels(n: int) -> int:
+    return -(-n // PANEL)

@@ -1,0 +1,148 @@
+"""Quantized weights on the native kernels of every instruction set, against the reference's definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tessera.platform import BoundOps, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, Scheme
+from tessera.testing import REFERENCE, assert_same, candidates, quantised
+from tessera_cpu import mlp, quantized
+from tessera_cpu.platform import CpuPlatform
+from tests.platforms.cpu_kernels import available, kernels
+
+pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+SCHEMES = ("int8", "int4")
+NEAR = 3e-2  # of a bfloat16 result of about 1, where an activation may be rounded either way
+
+
+@pytest.fixture(params=available())
+def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    with kernels(request.param):
+        yield
+
+
+def scheme(name: str, k: int) -> Scheme:
+    return candidates(name, k)[0]
+
+
+def both() -> tuple[BoundOps, BoundOps]:
+    platform = CpuPlatform()
+    return BoundOps(platform.ops(REFERENCE), platform.open(0)), BoundOps(REFERENCE, platform.open(0))
+
+
+def raw(spec: LinearSpec, seed: int = 0) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(seed)
+    shape = (spec.experts, spec.n, spec.k) if spec.experts else (spec.n, spec.k)
+    weight = (torch.randn(*shape, generator=random) * spec.k**-0.5).bfloat16()
+    bias = {"bias": torch.randn(spec.n, generator=random).bfloat16()} if spec.bias else {}
+    return (quantised(weight, spec.scheme) if spec.scheme else {"weight": weight}) | bias
+
+
+def rows(tokens: int, k: int) -> torch.Tensor:
+    """With a stride of their own."""
+    return torch.randn(tokens, k + 5, generator=torch.Generator().manual_seed(tokens)).bfloat16()[:, :k]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("n", "k"), [(1, 8), (33, 72), (96, 192), (70, 1000)])
+def test_linear(instructions: None, name: str, n: int, k: int) -> None:
+    spec = LinearSpec(n, k, "bfloat16", scheme(name, k), bias=True)
+    own, reference = both()
+    packed = own.prepare("linear", spec, raw(spec))
+    call, expected = own.bind("linear", spec), reference.bind("linear", spec)
+    assert own.choices["linear", spec].how == "native"
+    assert sum(tensor.nbytes for tensor in packed.values()) == own.ops.linear.kernel.packed_bytes(spec)
+    for tokens in (0, 1, 5, 13, 200, 2):
+        x, out = rows(tokens, k), torch.full((tokens, n + 3), torch.nan, dtype=torch.bfloat16)
+        assert_same(call(x, packed), expected(x, raw(spec)), NEAR)
+        call(x, packed, out=out[:, :n])
+        assert_same(out[:, :n].contiguous(), expected(x, raw(spec)), NEAR)
+        assert out[:, n:].isnan().all()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("k", [8, 72])
+def test_a_row_with_a_number_that_is_none_is_none_and_no_other(instructions: None, name: str, k: int) -> None:
+    spec, (own, _) = LinearSpec(40, k, "bfloat16", scheme(name, k)), both()
+    x = rows(5, k)
+    x[1, 0], x[2, k - 1], x[3], x[4, k // 2] = torch.nan, torch.nan, 0.0, torch.inf
+    found = own.bind("linear", spec)(x, own.prepare("linear", spec, raw(spec)))
+    assert [bool(row.isnan().all()) for row in found] == [False, True, True, False, True]
+    assert not found[[0, 3]].isnan().any()
+    assert not found[3].any()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("inner", [64, 40])
+def test_gated_mlp(instructions: None, name: str, inner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one kernel where the inner size is of whole panels; in stretches of tokens."""
+    monkeypatch.setattr(mlp, "BETWEEN", 0)
+    wide = LinearSpec(2 * inner, 72, "bfloat16", scheme(name, 72))
+    back = LinearSpec(72, inner, "bfloat16", scheme(name, inner))
+    own, reference = both()
+    for activation in ("silu", "gelu_tanh"):
+        spec = GatedMLPSpec(wide, GateSpec(inner, "bfloat16", activation), back)
+        weights = [own.prepare("linear", one, raw(one, seed)) for seed, one in enumerate((wide, back))]
+        for tokens in (1, 2 * mlp.ROWS + 3):
+            x = rows(tokens, 72)
+            expected = reference.bind("gated_mlp", spec)(x, raw(wide, 0), raw(back, 1))
+            assert_same(own.bind("gated_mlp", spec)(x, *weights), expected, NEAR)
+        assert ("linear", wide) not in own.choices or inner % 32
+
+
+@pytest.mark.parametrize("schemes", [("int8", "int8"), ("int4", "int4"), ("int4", None)])
+def test_experts(instructions: None, schemes: tuple[str, str | None]) -> None:
+    first, second = (name and scheme(name, 40) for name in schemes)
+    wide = LinearSpec(80, 40, "bfloat16", first, experts=3)
+    back = LinearSpec(40, 40, "bfloat16", second, experts=3)
+    spec = ExpertsSpec(wide, GateSpec(40, "bfloat16"), back, top_k=2, first=1)
+    own, reference = both()
+    x, ids = rows(9, 40), torch.tensor([[1, 3], [2, 1], [0, 2]] * 3, dtype=torch.int32)
+    weights = torch.rand(9, 2, generator=torch.Generator().manual_seed(5))
+    native = own.bind("experts", spec)
+    assert own.choices["experts", spec].how == "native"
+    packed = [own.prepare("linear", one, raw(one, seed)) for seed, one in enumerate((wide, back))]
+    expected = reference.bind("experts", spec)(x, weights, ids, raw(wide, 0), raw(back, 1))
+    assert_same(native(x, weights, ids, *packed), expected, NEAR)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_weight_can_be_written_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is packed in stretches of rows."""
+    spec, (own, _) = LinearSpec(150, 64, "bfloat16", scheme(name, 64), bias=True), both()
+    packed = own.prepare("linear", spec, raw(spec, 1))
+    standing = dict(packed)
+    monkeypatch.setattr(quantized, "STRETCH", 1)
+    again = own.prepare("linear", spec, raw(spec, 2), packed)
+    fresh = own.prepare("linear", spec, raw(spec, 2))
+    for part, tensor in standing.items():
+        assert again[part] is tensor
+        assert torch.equal(tensor, fresh[part])
+
+
+def test_room_for_activations_is_kept_from_call_to_call() -> None:
+    own, _ = both()
+    room = own.ops.linear.kernel.activations
+    spec = LinearSpec(8, 64, "bfloat16", scheme("int4", 64))
+    call, packed = own.bind("linear", spec), own.prepare("linear", spec, raw(spec))
+    call(rows(3000, 64), packed)
+    held = room.room
+    for tokens in (1, 3000, 7):
+        call(rows(tokens, 64), packed)
+        assert room.room is held
+
+
+def test_what_the_kernels_do_not_take_is_the_reference_s() -> None:
+    own, _ = both()
+    linear = own.ops.linear.kernel
+    for dtype in ("float32", "float16"):
+        reason = f"quantized weights take activations of bfloat16, not {dtype}"
+        assert linear.supports(LinearSpec(8, 64, dtype, scheme("int8", 64))) == reason
+    with kernels("torch"):
+        assert CpuPlatform().scheme(scheme("int8", 64)) == scheme("int8", 64)
+        spec = LinearSpec(8, 64, "bfloat16", scheme("int8", 64))
+        assert linear.supports(spec) == "quantized weights need the native kernels, which are not used"

@@ -1,0 +1,53 @@
+"""What quantised weights may cost the bundled model, and the table that says it."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from tessera.demo import folder
+from tools.quantization_loss.__main__ import HEAD, NAMES, answered, main, table
+from tools.quantization_loss.scores import Scores, loss
+from tools.quantization_loss.texts import Text
+
+PLATFORM = "tessera_cpu.platform:CpuPlatform"
+
+
+def test_the_table_of_the_demo() -> None:
+    rows = table(str(folder()), PLATFORM, "bfloat16", texts=20, questions=0)
+    assert [row[0] for row in rows] == [name or "none" for name in NAMES]
+    bits, perplexity, divergence = ([float(row[column]) for row in rows] for column in (1, 2, 3))
+    agreement = [float(row[4].rstrip("%")) for row in rows]
+    assert bits[0] > 16
+    assert 8 < bits[1] < 10
+    assert 4.5 < bits[2] < 6
+    assert perplexity[0] < 1.05
+    assert max(perplexity) < 1.02 * perplexity[0]
+    assert divergence[0] == 0 < divergence[1] < divergence[2] < 0.01
+    assert agreement[0] == 100
+    assert min(agreement) > 98
+
+
+@pytest.mark.parametrize(("name", "least"), [("int8", 94), ("int4", 92)])
+def test_the_demo_still_answers(name: str, least: int) -> None:
+    """Of its first hundred held-out questions it answers 96 without."""
+    assert answered(str(folder()), PLATFORM, "bfloat16", name, 100) >= least
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["loss", "--platform", PLATFORM, "--texts", "2", "--questions", "0"])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"| {' | '.join(HEAD)} |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| none", "| int8", "| int4"]
+
+
+def test_figures_of_distributions_that_are_known() -> None:
+    texts = [Text([0, 1, 0], [True, True, False])]
+    before, after = np.log([[0.5, 0.5], [0.1, 0.9]]), np.log([[0.75, 0.25], [0.9, 0.1]])
+    found = loss(texts, Scores([before], 16.0), Scores([after], 8.0))
+    assert found.perplexity == pytest.approx(4.0)
+    assert found.divergence == pytest.approx(0.5 * np.log(0.5 / 0.75) + 0.5 * np.log(0.5 / 0.25))
+    assert found.agreement == 1.0

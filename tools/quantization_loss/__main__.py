@@ -1,0 +1,82 @@
+"""`python -m tools.quantization_loss`: a table of what --quantization costs a model, and what it saves.
+
+python -m tools.quantization_loss                     # the bundled demo, with its held-out questions
+python -m tools.quantization_loss --model FOLDER --questions 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from tessera import LLM
+from tessera.config import EngineConfig, build_config
+from tessera.request import SamplingParams
+from tools.demo_model.evaluate import MAX_TOKENS, QUESTIONS
+from tools.demo_model.generate import held_out_questions
+from tools.demo_model.judge import is_right
+from tools.quantization_loss.scores import loss, scores_of
+from tools.quantization_loss.texts import texts_of
+
+HEAD = ("--quantization", "bits a weight", "perplexity", "KL, nats a token", "same likeliest token", "right answers")
+NAMES = (None, "int8", "int4")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="folder; the bundled demo unless given")
+    parser.add_argument("--platform", default="cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--texts", type=int, default=100, help="number of texts")
+    parser.add_argument("--questions", type=int, default=QUESTIONS, help="of the demo's, to answer; 0: none")
+    given = parser.parse_args()
+    rows = table(given.model, given.platform, given.dtype, texts=given.texts, questions=given.questions)
+    for row in (HEAD, ("---",) * len(HEAD), *rows):
+        print(f"| {' | '.join(row)} |")
+
+
+def table(
+    model: str | None, platform: str, dtype: str, *, texts: int, questions: int, tokenizer: bool = True
+) -> list[tuple[str, ...]]:
+    """A row for each of NAMES, under HEAD."""
+    configs = [_config(model, platform, dtype, name, tokenizer=tokenizer) for name in NAMES]
+    asked = texts_of(configs[0].model, texts)
+    scores = [scores_of(config, asked) for config in configs]
+    rows: list[tuple[str, ...]] = []
+    for name, found in zip(NAMES, scores, strict=True):
+        lost = loss(asked, scores[0], found)
+        right = answered(model, platform, dtype, name, questions) if questions else None
+        rows.append(
+            (
+                name or "none", f"{found.bits:.2f}", f"{lost.perplexity:.4f}", f"{lost.divergence:.5f}",
+                f"{lost.agreement:.2%}", "-" if right is None else f"{right} of {questions}",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _config(model: str | None, platform: str, dtype: str, name: str | None, *, tokenizer: bool) -> EngineConfig:
+    config = build_config(
+        model=model, platform=platform, dtype=dtype, quantization=name, max_num_seqs=8,
+        kv_cache_memory_bytes=64 << 20, skip_tokenizer_init=not tokenizer or None,
+    )  # fmt: skip
+    return dataclasses.replace(config, embedded=True)
+
+
+def answered(model: str | None, platform: str, dtype: str, name: str | None, count: int) -> int:
+    """How many of the demo's held-out questions are answered rightly."""
+    questions = held_out_questions(count)
+    with LLM(model, platform=platform, dtype=dtype, quantization=name, kv_cache_memory_bytes=64 << 20) as llm:
+        answers = llm.chat(
+            [messages for _, messages in questions],
+            SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS),
+            use_tqdm=False,
+        )
+    replies: Sequence[str] = [answer.outputs[0].text for answer in answers]
+    return sum(is_right(item, reply) for (item, _), reply in zip(questions, replies, strict=True))
+
+
+if __name__ == "__main__":
+    main()

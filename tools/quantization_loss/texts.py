@@ -1,0 +1,57 @@
+"""Token ids that a model is asked about: dialogues of the demo's kind, or random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+from tessera.config.engine import ModelConfig
+from tessera.text import Tokenizer
+from tools.demo_model.generate import Dialogue, render, training_dialogues
+
+SEED = 20_000  # of dialogues that training did not draw
+LENGTH = 96
+OPENING = "<|im_start|>assistant\n"
+
+
+@dataclass(frozen=True)
+class Text:
+    """counted: which tokens are the model's to say."""
+
+    ids: list[int]
+    counted: list[bool]
+
+
+def texts_of(model: ModelConfig, count: int) -> list[Text]:
+    """Where the model has a tokenizer, dialogues of which its answers count; each at most as long as its context."""
+    longest = model.max_model_len - 1
+    if not model.tokenizer:
+        return [_random(Random(number), model.vocab_size, min(LENGTH, longest)) for number in range(count)]
+    tokenizer = Tokenizer.from_folder(model.tokenizer)
+    return [_dialogue(tokenizer, one, longest) for one in islice(training_dialogues(SEED), count)]
+
+
+def _random(random: Random, vocabulary: int, length: int) -> Text:
+    return Text([random.randrange(vocabulary) for _ in range(length)], [True] * length)
+
+
+def _dialogue(tokenizer: Tokenizer, dialogue: Dialogue, longest: int) -> Text:
+    text = Text([], [])
+    for piece, counted in _pieces(dialogue):
+        ids = tokenizer.encode(piece, add_special_tokens=False)
+        text.ids.extend(ids)
+        text.counted.extend([counted] * len(ids))
+    return Text(text.ids[:longest], text.counted[:longest])
+
+
+def _pieces(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
+    for message in dialogue:
+        said = render([message])
+        if not said.startswith(OPENING):
+            yield said, False
+            continue
+        yield OPENING, False
+        yield said.removeprefix(OPENING).removesuffix("\n"), True
+        yield "\n", False
