@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -184,9 +185,9 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
         requests.connect(f"ipc://{sockets / 'requests'}")
         answers.bind(f"ipc://{sockets / 'answers'}")
         answers.rcvtimeo = 10_000
-        start = StartUp(
-            fakes.config(), fakes.EXECUTOR, 1, f"ipc://{sockets / 'requests'}", f"ipc://{sockets / 'answers'}"
-        )
+        config = dataclasses.replace(fakes.config(), folder=str(tmp_path))  # where it writes what it leaves
+        addresses = f"ipc://{sockets / 'requests'}", f"ipc://{sockets / 'answers'}"
+        start = StartUp(config, fakes.EXECUTOR, 1, *addresses)
         log = tmp_path / "log"
         with log.open("wb") as stderr:
             engine = subprocess.Popen([sys.executable, "-m", "tessera.engine"], stdin=subprocess.PIPE, stderr=stderr)

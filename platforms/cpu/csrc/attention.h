@@ -10,7 +10,6 @@ namespace VARIANT::attention {
 using namespace simd;
 
 constexpr int64_t STRETCH = 128;  // keys
-constexpr int64_t MOST = 256;     // elements of a head
 constexpr int64_t WIDE = 2 * TOKENS;
 constexpr float NEVER = -1e30f;  // a score below all others that can still be subtracted
 
@@ -21,10 +20,10 @@ template <int M> struct Tile {
   const Cache &cache;
   const int32_t *table;
   int64_t group;                 // heads of queries to a head of keys
-  alignas(64) bf16 q[M][MOST];
+  alignas(64) bf16 q[M][WIDEST];
   alignas(64) float scores[M][STRETCH];
   alignas(64) bf16 weights[M][STRETCH];
-  alignas(64) float mixed[M][MOST];
+  alignas(64) float mixed[M][WIDEST];
   float peak[M], total[M];
   int64_t begin[M], end[M];      // keys that a pair sees
 
@@ -65,7 +64,7 @@ template <int M> struct Tile {
       for (int left = 0; left < TOKENS; left += W) {
         Float sum[M][2];
         gemm::clear(sum);
-        gemm::accumulate(q[0], MOST, near + 2 * left, far + 2 * left, WIDE, cache.dim, sum);
+        gemm::accumulate(q[0], WIDEST, near + 2 * left, far + 2 * left, WIDE, cache.dim, sum);
         for (int m = 0; m < M; m++) {
           store(scores[m] + at + left, scaled(sum[m][0]));
           store(scores[m] + at + TOKENS + left, scaled(sum[m][1]));

@@ -8,8 +8,6 @@ namespace VARIANT::heads {
 
 using namespace simd;
 
-constexpr int64_t MOST = 512;  // elements of a head
-
 inline void norm(float *head, int64_t dim, const bf16 *weight, float eps, float offset) {
   Float squares = zero();
   for (int64_t i = 0; i < dim; i += W) squares = fma(load(head + i), load(head + i), squares);
@@ -55,8 +53,8 @@ inline void heads_input(const HeadsInput &task, int64_t first, int64_t last) {
   const Layer &layer = *task.layer;
   const Cache &cache = layer.cache;
   int64_t dim = cache.dim;
-  alignas(64) float head[MOST];
-  alignas(64) bf16 rounded[MOST];
+  alignas(64) float head[WIDEST];
+  alignas(64) bf16 rounded[WIDEST];
   for (int64_t t = first; t < last; t++) {
     const bf16 *x = task.x + t * task.x_stride;
     const float *cosines = layer.cos_sin ? layer.cos_sin + task.launch->positions[t] * layer.turned : nullptr;

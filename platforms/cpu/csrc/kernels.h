@@ -67,6 +67,7 @@ struct Cache {
   int64_t kv_heads, dim;             // dim a multiple of 16
 };
 
+constexpr int64_t WIDEST = 256;  // elements of a head, at most
 constexpr int64_t TOKENS = 16;  // that keys are packed by
 
 // What is constant of a layer of attention.

@@ -1,7 +1,8 @@
-// The C interface: which instruction set, packing, and each kernel over all threads. Sizes were checked by the caller.
+// The C interface: which instruction set, and each kernel over all threads. Sizes were checked by the caller.
 #include <cstring>
 
 #include "kernels.h"
+#include "packing.h"
 #include "shares.h"
 #include "threads.h"
 
@@ -28,46 +29,6 @@ const Known KNOWN[] = {
 };
 
 const Kernels *used = &portable_kernels;
-
-struct Packing {
-  const void *weight;
-  int64_t stride;
-  void *packed;
-  int64_t n, k;
-};
-
-// `each` puts element i of a row into the panel at the row's place; every element is visited once, zeros beyond n and k.
-template <class Number, class Each> void pack(const Packing &task, int64_t first, int64_t last, int64_t k, Each each) {
-  for (int64_t panel = first; panel < last; panel++)
-    for (int64_t j = 0; j < PANEL; j++) {
-      int64_t row = panel * PANEL + j;
-      const Number *from = (const Number *)task.weight + row * task.stride;
-      for (int64_t i = 0; i < k; i++) each(panel, j, i, row < task.n && i < task.k ? from[i] : (Number)0);
-    }
-}
-
-void pack_bf16(const Packing &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 1) / 2 * 2;
-  pack<bf16>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, bf16 x) {
-    ((bf16 *)task.packed)[panel * k * PANEL + i / 2 * 2 * PANEL + 2 * j + i % 2] = x;
-  });
-}
-
-void pack_int8(const Packing &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 3) / 4 * 4;
-  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
-    ((uint8_t *)task.packed)[panel * k * PANEL + i / 4 * 4 * PANEL + 4 * j + i % 4] = (uint8_t)(x + 128);
-  });
-}
-
-void pack_int4(const Packing &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 7) / 8 * 8;
-  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
-    uint8_t *byte = (uint8_t *)task.packed + panel * k * PANEL / 2 + i / 8 * 4 * PANEL + 4 * j + i % 4;
-    int half = i / 4 % 2;
-    *byte = (uint8_t)(half ? (*byte | (x + 8) << 4) : (x + 8));
-  });
-}
 
 constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
 
@@ -97,9 +58,8 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
 
 // The weight of a kind, as Product says. weight: bf16 [n, k], or int8 [n, k] of whole numbers; stride: of its rows.
 EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
-  Packing task{weight, stride, packed, n, k};
-  Part<Packing> parts[] = {pack_bf16, pack_int8, pack_int4};
-  threads::run(parts[kind], task, (n + PANEL - 1) / PANEL);
+  packing::Weight task{weight, stride, packed, n, k};
+  threads::run(packing::BY_KIND[kind], task, (n + PANEL - 1) / PANEL);
 }
 
 EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#define VARIANT common  // no instruction set of its own
+#include "single.h"
 #include "threads.h"
 
 namespace {
@@ -9,15 +11,7 @@ namespace {
 constexpr int64_t PIECES = 4;    // shares that each thread should find at least
 constexpr int64_t SHORT = 256;   // keys that are not worth two shares
 
-bf16 rounded(float x) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return x != x ? (bf16)0x7fc0 : (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
-
-constexpr int64_t MOST = 256;  // elements of a head
 
 // The parts of one tile into its results.
 void join(const Attention &task, const Share *shares, int64_t parts) {
@@ -25,7 +19,7 @@ void join(const Attention &task, const Share *shares, int64_t parts) {
   const Share &share = shares[0];
   for (int32_t m = 0; m < share.count; m++) {
     const float *first = task.partial + ((int64_t)share.part * TILE + m) * width;
-    float most = first[dim], total = 0.0f, mixed[MOST] = {};
+    float most = first[dim], total = 0.0f, mixed[WIDEST] = {};
     for (int64_t p = 1; p < parts; p++) most = std::fmax(most, first[p * apart + dim]);
     for (int64_t p = 0; p < parts; p++) {
       const float *part = first + p * apart;
@@ -35,7 +29,7 @@ void join(const Attention &task, const Share *shares, int64_t parts) {
     }
     int64_t token = task.launch->start[share.row] + (share.first + m) / group;
     bf16 *out = task.out + (token * task.layer->heads + share.kv_head * group + (share.first + m) % group) * dim;
-    for (int64_t i = 0; i < dim; i++) out[i] = rounded(total > 0.0f ? mixed[i] / total : 0.0f);
+    for (int64_t i = 0; i < dim; i++) out[i] = common::single::rounded(total > 0.0f ? mixed[i] / total : 0.0f);
   }
 }
 

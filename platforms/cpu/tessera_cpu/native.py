@@ -17,7 +17,6 @@ VARIABLE = "TESSERA_CPU_KERNELS"
 
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
-
 BF16, INT8, INT4 = range(3)
 """enum Kind of csrc/kernels.h."""
 

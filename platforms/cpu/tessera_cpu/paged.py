@@ -91,6 +91,8 @@ class PagedLayer(HeadsLayer):
         self.library, self.layer = library, native.Layer()
         self.work = torch.empty(1 << 16, dtype=torch.uint8)
         self.standing: tuple[Tensor, ...] = ()  # that the layer's description points into
+        has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
+        self.names = tuple(name for name, what in has.items() if what is not None)
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
         layer = self._described(caches, plan)
@@ -121,7 +123,7 @@ class PagedLayer(HeadsLayer):
 
     def _described(self, caches: Caches, plan: PagedPlan) -> native.Layer:
         keys, values = caches[self.spec.layer]
-        standing = (keys, values, *(self.weights[name] for name in ("cos_sin", "q_norm", "k_norm") if self._has(name)))
+        standing = (keys, values, *(self.weights[name] for name in self.names))
         if len(standing) == len(self.standing) and all(map(_same, standing, self.standing)):
             return self.layer
         self.standing, spec, norm = standing, self.spec, self.spec.q_norm or self.spec.k_norm
@@ -152,11 +154,8 @@ class PagedLayer(HeadsLayer):
         bare.cos_sin = bare.q_weight = bare.k_weight = None
         return bare
 
-    def _has(self, name: str) -> bool:
-        return {"cos_sin": self.spec.rotary, "q_norm": self.spec.q_norm, "k_norm": self.spec.k_norm}[name] is not None
-
     def _address(self, name: str) -> int | None:
-        return self.weights[name].data_ptr() if self._has(name) else None
+        return self.weights[name].data_ptr() if name in self.names else None
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import tessera_cpu.native as native
 native.FILE = Path(sys.argv[1])
-chosen = "products or gates or quantised or none or (native and bfloat16 and not model)"
+chosen = "products or gates or quantised or none or long_rows or (native and bfloat16 and not model)"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.argv[2:]]))
 """
 

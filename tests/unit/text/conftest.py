@@ -18,6 +18,8 @@ SAMPLE = [
 ] * 4
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
+OFTEN = 40
+"""Times that a word of its own must come to be one piece, however a trainer breaks ties among what is rarer."""
 
 
 def byte_level() -> tokenizers.Tokenizer:
@@ -29,7 +31,7 @@ def byte_level() -> tokenizers.Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(SAMPLE, trainer)
+    tokenizer.train_from_iterator([*SAMPLE, *[" the"] * OFTEN], trainer)
     tokenizer.add_tokens([tokenizers.AddedToken("<tool>", normalized=False), "two words"])
     return tokenizer
 
@@ -44,7 +46,7 @@ def byte_fallback(strip: bool = True) -> tokenizers.Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=420, special_tokens=special, limit_alphabet=60, max_token_length=12, show_progress=False
     )
-    tokenizer.train_from_iterator(SAMPLE, trainer)
+    tokenizer.train_from_iterator([*SAMPLE, *["the"] * OFTEN], trainer)
     return _with_ordinary_bytes(tokenizer)
 
 

@@ -160,11 +160,7 @@ def test_text_of_tokens_for_logprobs(tokenizers_by_kind: dict[str, Tokenizer]) -
     for kind, mark in (("byte_level", "Ġ"), ("byte_fallback", "▁")):
         tokenizer = tokenizers_by_kind[kind]
         ids = ids_by_piece(tokenizer)
-        word = next(
-            piece for piece in ids if piece and piece[0] == mark and piece[1:].isascii() and piece[1:].isalpha()
-        )
-        text = f" {word[1:]}"
-        assert tokenizer.token_text(ids[word]) == (text, text.encode())
+        assert tokenizer.token_text(ids[f"{mark}the"]) == (" the", b" the")
         assert tokenizer.token_text(ids["</s>"]) == ("</s>", b"</s>")
     byte_tokens = tokenizers_by_kind["byte_fallback"]
     assert byte_tokens.token_text(ids_by_piece(byte_tokens)["<0xF0>"]) == ("\ufffd", b"\xf0")
