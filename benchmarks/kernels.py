@@ -82,7 +82,7 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
     copies = max(2, int(COLD_BYTES / (n * k * 2)))
     weights = [torch.randn(n, k).to(BF16) for _ in range(copies)]
     own = NativeProducts(library)
-    packed = [own.pack(weight) for weight in weights]
+    packed = [own.pack({"weight": weight}) for weight in weights]
     bytes_packed = [torch.randint(-127, 128, (n * k,), dtype=INT8) for _ in range(copies)]
     scale = torch.ones(n)
     multiply = own.bind(n, k)

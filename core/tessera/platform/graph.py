@@ -6,12 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.platform.launch import Buffers, Launch, LaunchKey
+from tessera.platform.launch import Buffers, Launch, LaunchKey, ShapePolicy
 
 
 class GraphRunner(ABC):
     """Captures the forward of a launch key and replays it. It pads nothing and receives the true counts with each
-    launch."""
+    launch. A launch that none of its executables is for runs as it comes."""
+
+    def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
+        """What warm-up captures, without bits; asked once, first. rows: most of a step. Default: the keys of a bounded
+        policy."""
+        return shapes.keys()
+
+    def key_of(self, key: LaunchKey) -> LaunchKey:
+        """The captured key whose executable is for launches of this one. Default: itself."""
+        return key
 
     @abstractmethod
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:

@@ -95,6 +95,11 @@ class LaunchKey:
     tokens: int
     bits: frozenset[str] = frozenset()
 
+    @property
+    def one_token_each(self) -> bool:
+        """Row i is token i, and no other token's hidden state is asked for."""
+        return self.width == 1 and self.tokens == self.rows and ALL_POSITIONS not in self.bits
+
 
 @dataclass(frozen=True)
 class StepShape:

@@ -184,7 +184,6 @@ def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]
     return sizes
 
 
-def widest(policy: ShapePolicy, rows: int, tokens: int) -> tuple[int, int]:
+def widest(keys: Sequence[LaunchKey], rows: int, tokens: int) -> tuple[int, int]:
     """Rows and tokens of the largest launch: what the scheduler may ask for, or what a bounded policy pads to."""
-    keys: Sequence[LaunchKey] = policy.keys()
     return max([rows, *(key.rows for key in keys)]), max([tokens, *(key.tokens for key in keys)])

@@ -76,8 +76,8 @@ class CoreRunner(ModelRunner):
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
         check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
-        bounded: Sequence[LaunchKey] = self.shapes.keys()
-        self.keys = [replace(key, bits=key.bits | self.bits) for key in bounded]
+        captured = self.graphs.keys(self.shapes, services.config.scheduler.max_num_seqs)
+        self.keys = [replace(key, bits=key.bits | self.bits) for key in captured]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, workspace)
         bind_ahead(self.model, self.build.ops)
@@ -98,6 +98,8 @@ class CoreRunner(ModelRunner):
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
         """The platform's, and why it is not used where it is not."""
+        if self.services.config.enforce_eager:
+            return Eager(), ()
         own = self.platform.graph_runner(self.device)
         apart = [name for name, group in self.services.groups.items() if not group.capturable]
         if own is None or not apart:
@@ -134,7 +136,7 @@ class CoreRunner(ModelRunner):
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
         scheduler = self.services.config.scheduler
-        rows, tokens = widest(self.shapes, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        rows, tokens = widest(self.keys, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
         self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan, self.batch.columns))
         self.builder = LaunchBuilder(
             plan,
@@ -216,10 +218,10 @@ class CoreRunner(ModelRunner):
         """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
         [R + T, hidden]."""
         hidden = self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches)
-        return self.model.finish(hidden.at(launch.sample_at))
+        return self.model.finish(hidden if launch.key.one_token_each else hidden.at(launch.sample_at))
 
     def _replay(self, launch: Launch) -> Tensor:
-        executable = self.executables.get(launch.key)
+        executable = self.executables.get(self.graphs.key_of(launch.key))
         if executable is None:
             return self._forward(launch)
         result: Tensor = self.graphs.replay(executable, launch)

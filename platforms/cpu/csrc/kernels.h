@@ -53,9 +53,19 @@ struct AddNorm {
   int64_t residual_stride;
   const bf16 *weight;
   bf16 *sum;  // [rows, n] dense; null without a residual
-  bf16 *out;  // [rows, n] dense
+  bf16 *out;  // [rows, n] dense; null: only the sum
   int64_t n;
   float eps, offset, multiplier;
+};
+
+// Rows of a table [.., n], times scale. Item: a row.
+struct Lookup {
+  const int32_t *ids;
+  const bf16 *table;
+  int64_t stride;  // of the table
+  bf16 *out;       // [rows, n] dense
+  int64_t n;
+  float scale;
 };
 
 // Where one layer's keys and values are. Keys of a block: [kv_heads][block_size / 16][dim / 2][16][2], values:
@@ -128,6 +138,7 @@ struct Kernels {
   Part<Product> linear[3], gate_up[3];  // by Kind
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
+  Part<Lookup> look_up;
   Part<HeadsInput> heads_input;
   Part<Attention> attention;
   int64_t tile;  // pairs of a share that suit it best

@@ -1,10 +1,13 @@
-// The C interface: which instruction set, and each kernel over all threads. Sizes were checked by the caller.
+// The C interface: which instruction set, and what is asked for, done now or kept on a tape. Sizes were checked by the
+// caller.
 #include <cstring>
 
-#include "kernels.h"
+#include "calls.h"
 #include "packing.h"
-#include "shares.h"
+#include "tape.h"
 #include "threads.h"
+
+const Kernels *used = &portable_kernels;
 
 namespace {
 
@@ -27,13 +30,6 @@ const Known KNOWN[] = {
     {&avx512_bf16_kernels, [] { return KNOWN[3].here() && __builtin_cpu_supports("avx512bf16"); }},
 #endif
 };
-
-const Kernels *used = &portable_kernels;
-
-constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
-
-// Rows to take at once.
-int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
 
 }  // namespace
 
@@ -63,36 +59,36 @@ EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride,
 }
 
 EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {
-  threads::run(used->linear[kind], *task, (task->n + PANEL - 1) / PANEL);
+  tape::now_or_later(calls::Multiply{(Kind)kind, *task});
 }
 
 EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
-  threads::run(used->gate_up[kind], *task, task->n / PANEL);
+  tape::now_or_later(calls::MultiplyGated{(Kind)kind, *task});
 }
 
 EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
                                    int32_t *sums, int64_t m, int64_t k, int64_t group) {
-  Quantise task{x, x_stride, to, stride, scale, sums, k, group};
-  threads::run(used->quantise, task, m, grain_of(m, k));
+  tape::now_or_later(calls::QuantiseRows{{x, x_stride, to, stride, scale, sums, k, group}, m});
 }
 
 EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,
-                          const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps, float offset,
-                          float multiplier) {
+                                   const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps,
+                                   float offset, float multiplier) {
   AddNorm task{x, x_stride, residual, residual_stride, weight, sum, out, n, eps, offset, multiplier};
-  threads::run(used->add_norm, task, rows, grain_of(rows, n));
+  tape::now_or_later(calls::NormRows{task, rows});
+}
+
+EXPORTED void tessera_cpu_look_up(const int32_t *ids, const bf16 *table, int64_t stride, bf16 *out, int64_t rows,
+                                  int64_t n, float scale) {
+  tape::now_or_later(calls::LookUp{{ids, table, stride, out, n, scale}, rows});
 }
 
 // x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.
 EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, const bf16 *x, int64_t x_stride,
                                       int64_t heads, bf16 *q) {
-  HeadsInput task{layer, launch, x, x_stride, heads, q};
-  int64_t width = (heads + 2 * layer->cache.kv_heads) * layer->cache.dim;
-  threads::run(used->heads_input, task, launch->tokens, grain_of(launch->tokens, width));
+  tape::now_or_later(calls::TakeHeads{*layer, {nullptr, launch, x, x_stride, heads, q}});
 }
 
-// work: room of `room` bytes. Returns 0, or how many bytes of room are needed, and then did nothing.
-EXPORTED int64_t tessera_cpu_attention(const Layer *layer, const Launch *launch, const bf16 *q, bf16 *out, void *work,
-                                       int64_t room) {
-  return shares::attend(*used, Attention{layer, launch, q, out, nullptr, nullptr}, work, room);
+EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, const bf16 *q, bf16 *out) {
+  tape::now_or_later(calls::Attend{*layer, {nullptr, launch, q, out, nullptr, nullptr}});
 }

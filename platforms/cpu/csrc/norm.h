@@ -1,4 +1,4 @@
-// RMS norm, of a sum where there is a residual. Rows are read twice, from the nearest cache the second time.
+// RMS norm, of a sum where there is a residual; or the sum alone. Rows are read twice, from the nearest cache the second time.
 #pragma once
 #include <cmath>
 
@@ -35,11 +35,13 @@ inline float gather(const AddNorm &task, const bf16 *x, const bf16 *residual, bf
 inline void add_norm(const AddNorm &task, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; row++) {
     const bf16 *x = task.x + row * task.x_stride, *source = x;
-    bf16 *out = task.out + row * task.n;
     const bf16 *residual = task.residual ? task.residual + row * task.residual_stride : nullptr;
     bf16 *sum = residual ? task.sum + row * task.n : nullptr;
-    float factor = 1.0f / std::sqrt(gather(task, x, residual, sum) + task.eps);
+    float squares = gather(task, x, residual, sum);
+    if (!task.out) continue;
+    float factor = 1.0f / std::sqrt(squares + task.eps);
     if (residual) source = sum;
+    bf16 *out = task.out + row * task.n;
     Float factors = set(factor), offset = set(task.offset);
     int64_t i = 0;
     for (; i + W <= task.n; i += W)

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "room.h"
 #define VARIANT common  // no instruction set of its own
 #include "single.h"
 #include "threads.h"
@@ -84,13 +85,12 @@ int64_t piece_of(const Attention &task, int64_t tile) {
 
 namespace shares {
 
-int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room) {
+void attend(const Kernels &kernels, Attention task) {
   int64_t tile = kernels.tile < TILE ? kernels.tile : TILE, piece = piece_of(task, tile), rows = task.launch->rows;
   Deal counted{task, tile, piece, nullptr};
   for (int32_t row = 0; row < rows; row++) counted.row(row);
   int64_t of_parts = counted.parts * TILE * (task.layer->cache.dim + 2) * (int64_t)sizeof(float);
-  int64_t needed = of_parts + counted.count * (int64_t)sizeof(Share);
-  if (needed > room) return needed;
+  void *work = room_of(of_parts + counted.count * (int64_t)sizeof(Share));
   task.partial = (float *)work;
   auto *all = (Share *)((char *)work + of_parts);
   Deal dealt{task, tile, piece, all};
@@ -99,7 +99,6 @@ int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room)
   threads::run(kernels.attention, task, dealt.count, 1);
   for (int64_t i = 0; i < dealt.count; i++)
     if (all[i].parts > 1) join(task, all + i, all[i].parts);
-  return 0;
 }
 
 }  // namespace shares

@@ -4,7 +4,6 @@
 
 namespace shares {
 
-// Returns 0, or the bytes of work that are needed where `room` is less; nothing is done then.
-int64_t attend(const Kernels &kernels, Attention task, void *work, int64_t room);
+void attend(const Kernels &kernels, Attention task);
 
 }  // namespace shares

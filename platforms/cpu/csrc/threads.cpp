@@ -16,7 +16,6 @@
 namespace {
 
 constexpr int32_t MOST = 256;
-constexpr int64_t STRETCHES = 4;        // that each thread finds, where it is ours to say
 constexpr int64_t AWAKE_NS = 200'000;   // that a thread looks out for the next work before it sleeps
 
 // What is under way. state: in its upper half the number of this work, odd while it is open; in its lower half how many
@@ -67,12 +66,15 @@ void wake_all() {
 }
 #endif
 
+// Takes stretches, long ones first and ever shorter ones, so that all end at about the same time.
 void work() {
-  for (;;) {
-    int64_t first = __atomic_fetch_add(&pool.next, pool.grain, __ATOMIC_RELAXED);
-    if (first >= pool.items) return;
-    int64_t last = first + pool.grain < pool.items ? first + pool.grain : pool.items;
+  int64_t items = pool.items, threads = pool.wanted, first = __atomic_load_n(&pool.next, __ATOMIC_RELAXED);
+  while (first < items) {
+    int64_t some = (items - first) / (2 * threads), last = first + (some > pool.grain ? some : pool.grain);
+    if (last > items) last = items;
+    if (!__atomic_compare_exchange_n(&pool.next, &first, last, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
     pool.part(pool.task, first, last);
+    first = __atomic_load_n(&pool.next, __ATOMIC_RELAXED);
   }
 }
 
@@ -135,7 +137,6 @@ int32_t number() { return pool.wanted; }
 
 void share(void (*part)(const void *, int64_t, int64_t), const void *task, int64_t items, int64_t grain) {
   if (items <= 0) return;
-  if (!grain) grain = (items + pool.wanted * STRETCHES - 1) / (pool.wanted * STRETCHES);
   // Two callers at once (two engines in one process): the second works alone.
   if (pool.wanted <= 1 || items <= grain || pthread_mutex_trylock(&one_caller)) return part(task, 0, items);
   start_threads();

@@ -7,14 +7,14 @@
 
 namespace threads {
 
-// Calls part(task, first, last) for stretches of `grain` items until all are done; whoever is free takes the next.
+// Calls part(task, first, last) for stretches of at least `grain` items until all are done; whoever is free takes the
+// next.
 void share(void (*part)(const void *task, int64_t first, int64_t last), const void *task, int64_t items, int64_t grain);
 
 // Threads that work together, the caller's included.
 int32_t number();
 
-// grain: of items that each take long; 0: stretches so long that each thread takes a few.
-template <class Task> void run(Part<Task> part, const Task &task, int64_t items, int64_t grain = 0) {
+template <class Task> void run(Part<Task> part, const Task &task, int64_t items, int64_t grain = 1) {
   struct Whole {
     Part<Task> part;
     const Task *task;

@@ -15,6 +15,7 @@
 #include "gemm.h"
 #include "norm.h"
 #include "quantise.h"
+#include "lookup.h"
 #include "heads.h"
 #include "attention.h"
 
@@ -31,6 +32,7 @@ extern const Kernels TABLE(VARIANT) = {
     {gemm::gate_up<gemm::Bf16>, gemm::gate_up<gemm::Int8>, gemm::gate_up<gemm::Int4>},
     quantise::quantise,
     norm::add_norm,
+    lookup::rows,
     heads::heads_input,
     attention::attention,
     simd::ROWS,

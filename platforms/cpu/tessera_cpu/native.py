@@ -100,12 +100,22 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_float,
     ),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
-    "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p, c_void_p, c_int64),
+    "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
+    "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),
+    "tessera_cpu_record": (c_int64,),
+    "tessera_cpu_recorded": (c_void_p,),
+    "tessera_cpu_replay": (c_void_p, c_int64),
+    "tessera_cpu_forget": (c_void_p,),
     "tessera_cpu_use_threads": (c_int32,),
     "tessera_cpu_variant": (c_int32,),
     "tessera_cpu_use": (c_char_p,),
 }  # fmt: skip
-_RESULTS = {"tessera_cpu_attention": c_int64, "tessera_cpu_variant": c_char_p, "tessera_cpu_use": c_int32}
+_RESULTS = {
+    "tessera_cpu_variant": c_char_p,
+    "tessera_cpu_use": c_int32,
+    "tessera_cpu_record": c_void_p,
+    "tessera_cpu_recorded": c_int64,
+}
 
 
 @cache

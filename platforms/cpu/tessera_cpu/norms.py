@@ -1,4 +1,5 @@
-"""RMS norm, alone and of a sum with the residual: native in bfloat16, on torch's kernels otherwise."""
+"""RMS norm and the sum with the residual, each alone and one with the other: native in bfloat16, on torch's kernels
+otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import AddNormSpec, BoundOps, Device, Kernel, NormSpec
+from tessera.platform import AddNormSpec, AddSpec, BoundOps, Device, Kernel, NormAddSpec, NormSpec
 from tessera_cpu.native import library
 from tessera_cpu.output import into
 from tessera_cpu.products import rows_apart
@@ -89,3 +90,43 @@ class AddNorm(Kernel[AddNormSpec]):
             return (normed if out is None or out is normed else out.copy_(normed)), total
 
         return add_norm
+
+
+class Add(Kernel[AddSpec]):
+    def supports(self, spec: AddSpec) -> str | None:
+        return None
+
+    def bind(self, spec: AddSpec, ops: BoundOps, device: Device) -> Any:
+        native = library()
+        if native is None or spec.dtype != "bfloat16":
+            return torch.add
+        call = native.tessera_cpu_add_norm
+
+        def add(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+            a, b = rows_apart(a), rows_apart(b)
+            result = torch.empty(a.shape, dtype=a.dtype) if out is None or not out.is_contiguous() else out
+            call(
+                a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), None, result.data_ptr(), None, len(a), spec.n,
+                0.0, 0.0, 1.0,
+            )  # fmt: skip
+            return result if out is None or out is result else out.copy_(result)
+
+        return add
+
+
+class NormAdd(Kernel[NormAddSpec]):
+    """The norm of a block's end, and its sum with the residual."""
+
+    def supports(self, spec: NormAddSpec) -> str | None:
+        if library() is None or spec.norm.dtype != "bfloat16":
+            return "no native kernel"
+        return "no sum over ranks" if spec.reduce is not None else None
+
+    def bind(self, spec: NormAddSpec, ops: BoundOps, device: Device) -> Any:
+        norm, add = ops.bind("rms_norm", spec.norm), ops.bind("add", AddSpec(spec.norm.n, spec.norm.dtype))
+
+        def norm_add(x: Tensor, residual: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            result: Tensor = add(norm(x, weight), residual, out=out)
+            return result
+
+        return norm_add

@@ -11,10 +11,8 @@ from torch.nn import functional as F
 
 from tessera.platform import (
     ActivationSpec,
-    AddSpec,
     BoundOps,
     Device,
-    EmbeddingSpec,
     ExpertsSpec,
     GateSpec,
     Kernel,
@@ -30,9 +28,10 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
+from tessera_cpu.embedding import Embedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.mlp import GatedMLP
-from tessera_cpu.norms import AddNorm, RmsNorm
+from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.quantized import Activations
 from tessera_cpu.rotary import rotary
@@ -44,16 +43,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-
-
-def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    if spec.sharded:
-        here = tokens - spec.start
-        inside = (here >= 0) & (here < spec.rows)
-        rows = F.embedding(here.clamp(0, spec.rows - 1), weight).mul_(inside[:, None])
-    else:
-        rows = F.embedding(tokens, weight)
-    return into(rows if spec.scale == 1.0 else rows.mul_(spec.scale), out)
 
 
 def layer_norm(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -94,10 +83,6 @@ def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tens
     if not spec.cap:
         return torch.mul(x, spec.scale, out=out)
     return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
-
-
-def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    return torch.add(a, b, out=out)
 
 
 def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,16 +154,17 @@ def kernels(reference: OpSet) -> OpSet:
     activations = Activations()
     return replace(
         reference,
-        embedding=embedding,
+        embedding=Embedding(),
         linear=Linear(activations),
         rms_norm=RmsNorm(),
         add_norm=AddNorm(),
+        norm_add=NormAdd(),
         rotary=rotary,
         gate=Gate(),
         gated_mlp=GatedMLP(activations),
         layer_norm=layer_norm,
         activation=activation,
-        add=add,
+        add=Add(),
         soft_cap=soft_cap,
         qk_norm=QKNorm(),
         route=route,

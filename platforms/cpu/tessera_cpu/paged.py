@@ -89,7 +89,6 @@ class PagedLayer(HeadsLayer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, library: Any) -> None:
         super().__init__(spec, weights, ops)
         self.library, self.layer = library, native.Layer()
-        self.work = torch.empty(1 << 16, dtype=torch.uint8)
         self.standing: tuple[Tensor, ...] = ()  # that the layer's description points into
         has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
         self.names = tuple(name for name, what in has.items() if what is not None)
@@ -115,10 +114,7 @@ class PagedLayer(HeadsLayer):
 
     def _mixed(self, layer: native.Layer, q: Tensor, plan: PagedPlan) -> Tensor:
         out = torch.zeros_like(q) if plan.padded else torch.empty_like(q)
-        arguments = layer, plan.launch, q.data_ptr(), out.data_ptr()
-        attention = self.library.tessera_cpu_attention
-        while needed := attention(*arguments, self.work.data_ptr(), self.work.numel()):
-            self.work = torch.empty(2 * needed, dtype=torch.uint8)
+        self.library.tessera_cpu_attention(layer, plan.launch, q.data_ptr(), out.data_ptr())
         return out
 
     def _described(self, caches: Caches, plan: PagedPlan) -> native.Layer:

@@ -11,6 +11,7 @@ from tessera.platform import (
     AttentionBackend,
     Capabilities,
     Device,
+    GraphRunner,
     HostDevice,
     OpSet,
     Platform,
@@ -25,6 +26,7 @@ from tessera_cpu.native import library, use_threads
 from tessera_cpu.ops import kernels
 from tessera_cpu.paged import PagedAttention
 from tessera_cpu.quantized import served
+from tessera_cpu.tape import TapeRunner
 
 if TYPE_CHECKING:
     from tessera.config import ParallelConfig
@@ -56,6 +58,10 @@ class CpuPlatform(Platform):
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
         return served(scheme)
+
+    def graph_runner(self, device: Device) -> GraphRunner | None:
+        native = library()
+        return None if native is None else TapeRunner(native)
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         native = library()

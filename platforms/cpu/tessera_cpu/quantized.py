@@ -35,18 +35,15 @@ def served(scheme: Scheme) -> Scheme | Reason:
 
 
 class Activations:
-    """Room for the quantised input of the product that runs: one for all products of an engine, which run in turn."""
+    """Room for the quantised input of the product that runs: all products of an engine run in turn."""
 
-    def __init__(self) -> None:
-        self.room = torch.empty(1 << 16, dtype=torch.uint8)
+    room: torch.Tensor
 
     def quantise(self, native: Any, x: Tensor, task: Task) -> None:
         """x [m, k], rows of any stride, for a task whose k and group are set."""
         m, k, group = len(x), task.k, task.group
         stride, groups = -(-k // 4) * 4, k // group
-        size = m * (4 + 4 * groups + stride)
-        if size > self.room.numel():
-            self.room = torch.empty(size, dtype=torch.uint8)
+        self.room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)
         scale = self.room.data_ptr()
         sums = scale + 4 * m
         elements = sums + 4 * m * groups

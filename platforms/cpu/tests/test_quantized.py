@@ -124,18 +124,6 @@ def test_a_weight_can_be_written_again(name: str, monkeypatch: pytest.MonkeyPatc
         assert torch.equal(tensor, fresh[part])
 
 
-def test_room_for_activations_is_kept_from_call_to_call() -> None:
-    own, _ = both()
-    room = own.ops.linear.kernel.activations
-    spec = LinearSpec(8, 64, "bfloat16", scheme("int4", 64))
-    call, packed = own.bind("linear", spec), own.prepare("linear", spec, raw(spec))
-    call(rows(3000, 64), packed)
-    held = room.room
-    for tokens in (1, 3000, 7):
-        call(rows(tokens, 64), packed)
-        assert room.room is held
-
-
 def test_what_the_kernels_do_not_take_is_the_reference_s() -> None:
     own, _ = both()
     linear = own.ops.linear.kernel

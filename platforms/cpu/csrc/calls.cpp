@@ -1,0 +1,41 @@
+// Each call over all threads.
+#include "calls.h"
+
+#include "shares.h"
+#include "threads.h"
+
+namespace {
+
+constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
+
+// Rows to take at once.
+int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
+
+}  // namespace
+
+namespace calls {
+
+void Multiply::run() const { threads::run(used->linear[kind], task, (task.n + PANEL - 1) / PANEL); }
+
+void MultiplyGated::run() const { threads::run(used->gate_up[kind], task, task.n / PANEL); }
+
+void QuantiseRows::run() const { threads::run(used->quantise, task, m, grain_of(m, task.k)); }
+
+void NormRows::run() const { threads::run(used->add_norm, task, m, grain_of(m, task.n)); }
+
+void LookUp::run() const { threads::run(used->look_up, task, m, grain_of(m, task.n)); }
+
+void TakeHeads::run() const {
+  HeadsInput here = task;
+  here.layer = &layer;
+  int64_t tokens = task.launch->tokens, width = (task.heads + 2 * layer.cache.kv_heads) * layer.cache.dim;
+  threads::run(used->heads_input, here, tokens, grain_of(tokens, width));
+}
+
+void Attend::run() const {
+  Attention here = task;
+  here.layer = &layer;
+  shares::attend(*used, here);
+}
+
+}  // namespace calls

@@ -1,0 +1,34 @@
+#include "tape.h"
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+using tape::Tape;
+
+thread_local Tape *tape::recording = nullptr;
+
+// From now on what this thread calls is kept, and not done. rows: that each call must be of.
+EXPORTED Tape *tessera_cpu_record(int64_t rows) {
+  auto *made = (Tape *)std::malloc(sizeof(Tape));
+  if (!made) std::abort();
+  *made = Tape{rows};
+  made->end = &made->first;
+  return tape::recording = made;
+}
+
+// Ends the recording. Returns how many calls there are; -1 if one was of fewer rows or more, so that it must not be used.
+EXPORTED int64_t tessera_cpu_recorded(const Tape *made) {
+  tape::recording = nullptr;
+  return made->whole ? made->count : -1;
+}
+
+EXPORTED void tessera_cpu_replay(const Tape *made, int64_t rows) {
+  for (const tape::Call *call = made->first; call; call = call->next) call->again(call, rows);
+}
+
+EXPORTED void tessera_cpu_forget(Tape *made) {
+  for (tape::Call *call = made->first, *next; call; call = next) {
+    next = call->next;
+    std::free(call);
+  }
+  std::free(made);
+}

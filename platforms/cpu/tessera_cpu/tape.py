@@ -1,0 +1,158 @@
+"""Decode steps as one native call: the calls of a step are recorded once, for as many rows as there may be, and
+replayed for those that there are. Between them there is no Python and nothing is allocated."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tessera.platform import Buffers, GraphRunner, Launch, LaunchKey, ShapePolicy
+from tessera_cpu.paged import PagedPlan
+
+log = logging.getLogger("tessera.cpu")
+
+MOST = 64
+"""Rows of a tape. A step of more is long enough for Python not to count, and room for its results is not."""
+
+ALIGNED = 64
+
+
+class TapeRunner(GraphRunner):
+    """One tape for all decode steps of up to MOST rows, where the model's forward is native from end to end; other
+    steps, and other models, run op by op."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
+        self.widest = LaunchKey("decode", min(rows, MOST), 1, 1, min(rows, MOST))
+        return (self.widest,)
+
+    def key_of(self, key: LaunchKey) -> LaunchKey:
+        fits = key.kind == "decode" and key.tokens == key.rows <= self.widest.rows
+        return replace(self.widest, bits=key.bits) if fits else key
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        tape = Tape(self.library, key.rows)
+        try:
+            with tape:
+                result = forward(launch)
+        except NotNativeError as reason:
+            log.info("decode steps run op by op: %s", reason)
+            return forward
+        if not tape.whole:
+            log.info("decode steps run op by op: not all calls are of all rows")
+            return forward
+        return Recorded(tape, result, launch)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        return executable(launch)
+
+
+class Recorded:
+    """launch: the one recorded, whose plans the tape points to."""
+
+    def __init__(self, tape: Tape, result: Tensor, launch: Launch) -> None:
+        self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
+        self.plans: dict[int, PagedPlan] = {}  # by the first layer that has it
+        for layer, plan in enumerate(launch.plans):
+            if not any(plan is other for other in self.plans.values()):
+                self.plans[layer] = plan
+
+    def __call__(self, launch: Launch) -> Tensor:
+        assert launch.tokens.data_ptr() == self.tokens
+        for layer, recorded in self.plans.items():
+            ctypes.pointer(recorded.launch)[0] = launch.plans[layer].launch
+        self.tape.replay(launch.key.rows)
+        return self.result[: launch.key.rows]
+
+
+class NotNativeError(Exception):
+    """What a tape cannot do again."""
+
+
+class Tape(TorchDispatchMode):
+    """Within it native calls are recorded and none is done; torch may take memory and look at it in other ways. Raises
+    NotNativeError for anything else that torch is asked for."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Saying so would load torch's compiler, which takes longer than all else of a start."""
+        return False
+
+    def __init__(self, library: Any, rows: int) -> None:
+        super().__init__()
+        self.library, self.rows, self.memory = library, rows, Memory()
+        self.whole = False
+
+    def __enter__(self) -> Tape:
+        super().__enter__()
+        self.handle = self.library.tessera_cpu_record(self.rows)
+        weakref.finalize(self, self.library.tessera_cpu_forget, self.handle)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.whole = self.library.tessera_cpu_recorded(self.handle) > 0
+        super().__exit__(*raised)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _MEMORY:
+            return self.memory.like(func(*args, **{**(kwargs or {}), "device": "meta"}))
+        if func.is_view:
+            result = func(*args, **(kwargs or {}))
+            if all(_shares(one, args[0]) for one in (result if isinstance(result, Sequence) else (result,))):
+                return result
+        raise NotNativeError(f"{func} is not among the native kernels")
+
+    def replay(self, rows: int) -> None:
+        self.library.tessera_cpu_replay(self.handle, rows)
+
+
+class Memory:
+    """What the calls of a tape write into. It is taken again once nobody looks at it any more, so that a tape needs no
+    more than a step does."""
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
+
+    def like(self, shape: Tensor) -> Tensor:
+        """Dense, with the shape and dtype of a tensor that has no memory."""
+        size = -(-prod(shape.shape) * shape.element_size() // ALIGNED) * ALIGNED
+        free = self.free[size]
+        whole = free.pop() if free else _aligned(size)
+        lent = whole[:]
+        weakref.finalize(lent, free.append, whole)
+        flat = torch.from_numpy(lent).view(shape.dtype)
+        return flat[: shape.numel()].view(shape.shape)
+
+
+_aten = torch.ops.aten
+_MEMORY = frozenset(
+    {
+        _aten.empty.memory_format,
+        _aten.new_empty.default,
+        _aten.empty_like.default,
+        _aten.zeros_like.default,  # asked for where there is padding, which a step that is replayed has none of
+    }
+)
+
+
+def _aligned(size: int) -> np.ndarray[Any, Any]:
+    whole = np.empty(size + ALIGNED, np.uint8)
+    start = -whole.ctypes.data % ALIGNED
+    return whole[start : start + size]
+
+
+def _shares(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

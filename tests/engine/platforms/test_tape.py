@@ -1,0 +1,134 @@
+"""Decode steps of the CPU platform as one native call: what an engine answers is what it answers op by op."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import tessera
+from tessera.testing.conformance.tiny import save_checkpoint
+from tessera_cpu.platform import CpuPlatform
+from tessera_cpu.tape import MOST, Recorded
+from tests.platforms.cpu_kernels import available
+
+pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+
+SETTINGS: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 101,
+    "hidden_size": 72,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 512,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None, "hidden_size": 96},
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "sliding_window": 19,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    "granite": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+    },
+}
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each replay, the warm-up's first, which is of the widest."""
+    seen: list[int] = []
+    plain = Recorded.__call__
+
+    def counted(self: Recorded, launch: Any) -> Tensor:
+        seen.append(launch.key.rows)
+        return plain(self, launch)
+
+    monkeypatch.setattr(Recorded, "__call__", counted)
+    return seen
+
+
+def checkpoint(folder: Path, family: str) -> str:
+    settings = {name: value for name, value in {**SETTINGS, **FAMILIES[family]}.items() if value is not None}
+    save_checkpoint(folder, settings, "bfloat16")
+    return str(folder)
+
+
+def answers(model: str, lengths: list[int], **flags: Any) -> list[Any]:
+    """Tokens and log probabilities of requests that end one after the other."""
+    rng = random.Random(7)
+    prompts = [[rng.randrange(3, 101) for _ in range(length)] for length in lengths]
+    params = [
+        tessera.SamplingParams(temperature=0.0, max_tokens=3 + 2 * number, ignore_eos=True, logprobs=1)
+        for number in range(len(prompts))
+    ]
+    flags = {"dtype": "bfloat16", "max_num_seqs": 8, "max_model_len": 300, **flags}
+    llm = tessera.LLM(model, skip_tokenizer_init=True, platform="cpu", kv_cache_memory_bytes=1 << 22, **flags)
+    outputs = llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
+    return [(list(one.outputs[0].token_ids), str(one.outputs[0].logprobs)) for one in outputs]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_replayed_step_is_the_step(
+    family: str, tmp_path: Path, replays: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, lengths = checkpoint(tmp_path, family), [5, 33, 16, 70, 1, 100]
+    found = answers(model, lengths)
+    assert replays[0] == 8
+    assert set(replays[1:]) == {1, 2, 3, 4, 5, 6}
+    number = len(replays)
+    monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
+    assert answers(model, lengths) == found
+    assert len(replays) == number
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_with_quantised_weights(
+    scheme: str, tmp_path: Path, replays: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, lengths = checkpoint(tmp_path, "qwen2"), [5, 33, 16, 70, 1, 100]
+    found = answers(model, lengths, quantization=scheme)
+    assert replays[0] == 8
+    assert set(replays[1:]) == {1, 2, 3, 4, 5, 6}
+    monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
+    assert answers(model, lengths, quantization=scheme) == found
+
+
+def test_steps_of_more_rows_run_op_by_op(tmp_path: Path, replays: list[int]) -> None:
+    model, lengths = checkpoint(tmp_path, "llama"), [4] * (MOST + 1)
+    found = answers(model, lengths, max_num_seqs=MOST + 1)
+    assert max(replays) == MOST
+    assert len(found) == MOST + 1
+
+
+def test_eager_where_that_is_asked_for(tmp_path: Path, replays: list[int]) -> None:
+    assert len(answers(checkpoint(tmp_path, "llama"), [5, 9], enforce_eager=True)) == 2
+    assert not replays
+
+
+def test_what_is_not_native_runs_op_by_op(tmp_path: Path, replays: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    model = checkpoint(tmp_path, "llama")
+    with caplog.at_level(logging.INFO, "tessera.cpu"):
+        assert len(answers(model, [5, 9], dtype="float32")) == 2
+    assert not replays
+    assert "is not among the native kernels" in caplog.text
