@@ -20,6 +20,7 @@ template <int M> struct Tile {
   const Cache &cache;
   const int32_t *table;
   int64_t group;                 // heads of queries to a head of keys
+  bool fetches;                  // no other tile has brought these keys and values near
   alignas(64) bf16 q[M][WIDEST];
   alignas(64) float scores[M][STRETCH];
   alignas(64) bf16 weights[M][STRETCH];
@@ -29,7 +30,8 @@ template <int M> struct Tile {
 
   Tile(const Attention &task, const Share &share)
       : task(task), share(share), layer(*task.layer), cache(layer.cache),
-        table(task.launch->tables + share.row * task.launch->table_stride), group(layer.heads / cache.kv_heads) {
+        table(task.launch->tables + share.row * task.launch->table_stride), group(layer.heads / cache.kv_heads),
+        fetches(task.launch->length[share.row] * group == share.count) {
     int64_t before = task.launch->kv_len[share.row] - task.launch->length[share.row];
     for (int m = 0; m < M; m++) {
       int64_t token = (share.first + m) / group;
@@ -58,8 +60,17 @@ template <int M> struct Tile {
     return block + (share.kv_head * cache.block_size + from % cache.block_size) * cache.dim;
   }
 
+  // The lines of 16 tokens, which are needed half a stretch later.
+  void fetch(const bf16 *tokens) const {
+    for (int64_t i = 0; i < TOKENS * cache.dim; i += 64 / sizeof(bf16)) prefetch(tokens + i);
+  }
+
   void score(int64_t from, int64_t count) {
     for (int64_t at = 0; at < count; at += WIDE) {
+      if (fetches) {
+        fetch(values(from + at));
+        if (at + TOKENS < count) fetch(values(from + at + TOKENS));
+      }
       const bf16 *near = keys(from + at), *far = at + TOKENS < count ? keys(from + at + TOKENS) : near;
       for (int left = 0; left < TOKENS; left += W) {
         Float sum[M][2];
@@ -123,6 +134,8 @@ template <int M> struct Tile {
           sum[m][1] = load(mixed[m] + at + far + left);
         }
         for (int64_t t = 0; t < count; t += TOKENS) {
+          int64_t next = from + STRETCH + t;
+          if (fetches && at + left == 0 && next < share.to) fetch(keys(next));
           const bf16 *near = values(from + t) + 2 * (at + left);
           gemm::accumulate(weights[0] + t, STRETCH, near, near + 2 * far, 2 * dim, count - t < TOKENS ? count - t : TOKENS, sum);
         }

@@ -1,0 +1,55 @@
+"""Tessera's attention over blocks on the CPU platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, drive
+
+from tessera_cpu import native
+
+TOKENS = 16  # of a block
+
+
+def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:
+    library = native.library()
+    native.use_threads(library, task.threads)
+    torch.manual_seed(ATTENTION_SEED)
+    return [_on_one_cache(library, task) for _ in range(task.copies)]
+
+
+def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
+    blocks = -(-task.context // TOKENS)
+    number = 1 + task.batch * blocks
+    keys, values = (torch.randn(number, task.kv_heads * TOKENS * task.dim, dtype=torch.bfloat16) for _ in range(2))
+    q = torch.randn(task.batch, task.heads, task.dim, dtype=torch.bfloat16)
+    out = torch.empty_like(q)
+    tables = (1 + torch.randperm(number - 1)).view(task.batch, blocks).to(torch.int32)
+    start, length = torch.arange(task.batch, dtype=torch.int32), torch.ones(task.batch, dtype=torch.int32)
+    held = torch.full((task.batch,), task.context, dtype=torch.int32)
+    cache = native.CacheBytes(
+        keys.data_ptr(), values.data_ptr(), keys.stride(0), values.stride(0), TOKENS, task.kv_heads, task.dim
+    )
+    layer = native.Layer(cache, task.heads, scale=task.dim**-0.5)
+    launch = native.Launch(
+        tables.data_ptr(),
+        start.data_ptr(),
+        length.data_ptr(),
+        held.data_ptr(),
+        None,
+        None,
+        blocks,
+        task.batch,
+        task.batch,
+    )
+    kept = keys, values, tables, start, length, held
+
+    def call(_: object = kept) -> None:
+        library.tessera_cpu_attention(layer, launch, q.data_ptr(), out.data_ptr())
+
+    return call
+
+
+if __name__ == "__main__":
+    drive(prepare)
