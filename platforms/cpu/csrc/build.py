@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMMON = ("library.cpp", "shares.cpp", "threads.cpp")
+COMMON = ("library.cpp", "logprobs.cpp", "sampling.cpp", "shares.cpp", "threads.cpp")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 VARIANTS = {
     "x86_64": {

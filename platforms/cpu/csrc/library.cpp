@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 #include "packing.h"
+#include "sampling.h"
 #include "shares.h"
 #include "threads.h"
 
@@ -95,4 +96,13 @@ EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, 
 EXPORTED int64_t tessera_cpu_attention(const Layer *layer, const Launch *launch, const bf16 *q, bf16 *out, void *work,
                                        int64_t room) {
   return shares::attend(*used, Attention{layer, launch, q, out, nullptr, nullptr}, work, room);
+}
+
+// work: room of `room` bytes. Both return 0, or how many bytes of room are needed, and then did nothing.
+EXPORTED int64_t tessera_cpu_sample(const Sampling *task, void *work, int64_t room) {
+  return sampling::sample(*used, *task, work, room);
+}
+
+EXPORTED int64_t tessera_cpu_logprobs(const Logprobs *task, void *work, int64_t room) {
+  return sampling::logprobs(*used, *task, work, room);
 }

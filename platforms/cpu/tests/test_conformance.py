@@ -18,6 +18,8 @@ NATIVE = (
     "op/add_norm",
     "op/gated_mlp",
     "op/experts",
+    "op/sample",
+    "op/logprobs",
     "attention/native",
     "fused/native",
     "cache/native",
