@@ -64,10 +64,12 @@ def _run(python: str, peer: str, task: AttentionTask, more: Mapping[str, str]) -
 
 def _line(name: str, task: AttentionTask, took: Mapping[str, list[float]]) -> str:
     middle = {who: statistics.median(seconds) for who, seconds in took.items() if seconds}
-    cells = [
-        f"{1e6 * middle[who]:6.0f} us {task.nbytes / middle[who] / 1e9:4.0f} GB/s" if who in middle else "-"
-        for who in took
-    ]
+
+    def cell(who: str) -> str:
+        if who not in middle:
+            return f"{'-':16}"
+        return f"{1e6 * middle[who]:6.0f} us {task.nbytes / middle[who] / 1e9:4.0f} GB/s"
+
     of_reads = statistics.median(a / b for a, b in zip(took["reads"], took["tessera"], strict=True))
     ratio = "-"
     if took["vllm"]:

@@ -1,5 +1,6 @@
-"""The CPU platform's products alone, beside a plain kernel of one tile shape (what the machine allows) and torch's:
-`python benchmarks/kernels.py`. Weights are taken in turn, so that none is still in a cache."""
+"""The CPU platform's products alone, beside a plain kernel of one tile shape (what the machine allows) and torch's, and
+its sampling beside core's reference: `python benchmarks/kernels.py`. Weights are taken in turn, so that none is still
+in a cache; logits may be, as they are in a step."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tessera.platform import BoundOps, SampleSpec, SamplingRows
+from tessera.testing import REFERENCE
 from tessera_cpu import native
+from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.products import NativeProducts, NativeTask
 
 SHAPES = {
@@ -26,6 +31,13 @@ SHAPES = {
     "llama3.2-1b": ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048)),
 }
 ROWS = (1, 4, 8, 16, 32, 64, 256)
+VOCABULARY = 151936
+SAMPLED_ROWS = (1, 32)
+SAMPLING = {
+    "greedy": SampleSpec(VOCABULARY, greedy=True),
+    "temperature": SampleSpec(VOCABULARY),
+    "top_p": SampleSpec(VOCABULARY, filters=True),
+}
 COLD_BYTES = 3e8  # of weights that are taken in turn
 SECONDS = 0.25  # that one place is measured
 ROUNDS = 3
@@ -57,6 +69,11 @@ def main() -> int:
                 for figure in _products(library, plain, n, k, asked.rows or ROWS):
                     figures.append({"model": model, **figure})
                     print(_line(figure), flush=True)
+    print("sampling      rows     us ours    reference")
+    for figure in _sampling():
+        figures.append(figure)
+        times = f"{figure['ours']:11.0f} {figure['reference']:12.0f}"
+        print(f"{figure['sampling']:12} {figure['rows']:5} {times}", flush=True)
     if asked.json is not None:
         asked.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     return 0
@@ -109,6 +126,24 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
         rates = {name: 2e-9 * m * n * k / statistics.median(times) for name, times in seconds.items()}
         moved = {f"{name}_bytes": rates[name] * size / (2 * m) for name, size in (("bf16", 2), ("int8", 1))}
         yield {"n": n, "k": k, "rows": m, **rates, **moved}
+
+
+def _sampling() -> Iterator[dict[str, Any]]:
+    """Microseconds of a draw from logits as spread as a model's."""
+    platform = CpuPlatform()
+    ours, reference = (BoundOps(ops, platform.open(0)) for ops in (platform.ops(REFERENCE), REFERENCE))
+    for name, spec in SAMPLING.items():
+        for m in SAMPLED_ROWS:
+            logits, zeros, place = (torch.randn(m, VOCABULARY) * 2.5).to(BF16), torch.zeros(m), torch.arange(m)
+            rows = SamplingRows(zeros + 0.7, zeros.int(), zeros + 0.9, zeros, place, place)
+            bound = {"ours": ours.bind("sample", spec), "reference": reference.bind("sample", spec)}
+            calls = {kind: partial(call, logits, rows) for kind, call in bound.items()}
+            seconds: dict[str, list[float]] = {kind: [] for kind in calls}
+            for _ in range(ROUNDS):
+                for kind, call in calls.items():
+                    seconds[kind].append(_best(lambda _, call=call: call(), 1))
+            medians = {kind: 1e6 * statistics.median(times) for kind, times in seconds.items()}
+            yield {"sampling": name, "rows": m, **medians}
 
 
 def _at(*tensors: torch.Tensor) -> list[ctypes.c_void_p]:

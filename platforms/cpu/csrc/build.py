@@ -14,7 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMMON = ("library.cpp", "calls.cpp", "tape.cpp", "shares.cpp", "room.cpp", "threads.cpp")
+COMMON = (
+    "library.cpp",
+    "calls.cpp",
+    "tape.cpp",
+    "shares.cpp",
+    "sampling.cpp",
+    "logprobs.cpp",
+    "room.cpp",
+    "threads.cpp",
+)
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 VARIANTS = {
     "x86_64": {

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "draws.h"
+
 using bf16 = uint16_t;
 
 constexpr int64_t PANEL = 32;  // outputs that are packed together
@@ -141,6 +143,11 @@ struct Kernels {
   Part<Lookup> look_up;
   Part<HeadsInput> heads_input;
   Part<Attention> attention;
+  Part<Logits> survey[2];  // by Entry, as those after it
+  Part<Drawing> draw[2];
+  Part<Weighing> weigh[2];
+  Part<Cutting> cut[2];
+  Part<Ranking> rank[2];
   int64_t tile;  // pairs of a share that suit it best
 };
 

@@ -4,6 +4,7 @@
 
 #include "calls.h"
 #include "packing.h"
+#include "sampling.h"
 #include "tape.h"
 #include "threads.h"
 
@@ -92,3 +93,7 @@ EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, 
 EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, const bf16 *q, bf16 *out) {
   tape::now_or_later(calls::Attend{*layer, {nullptr, launch, q, out, nullptr, nullptr}});
 }
+
+EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
+
+EXPORTED void tessera_cpu_logprobs(const Logprobs *task) { sampling::logprobs(*used, *task); }

@@ -18,6 +18,9 @@
 #include "lookup.h"
 #include "heads.h"
 #include "attention.h"
+#include "draw.h"
+#include "cut.h"
+#include "rank.h"
 
 #define JOINED(a, b) a##b
 #define TABLE(name) JOINED(name, _kernels)
@@ -35,5 +38,10 @@ extern const Kernels TABLE(VARIANT) = {
     lookup::rows,
     heads::heads_input,
     attention::attention,
+    {logits::survey<bf16>, logits::survey<float>},
+    {draw::draw<bf16>, draw::draw<float>},
+    {draw::weigh<bf16>, draw::weigh<float>},
+    {cut::cut<bf16>, cut::cut<float>},
+    {rank::rank<bf16>, rank::rank<float>},
     simd::ROWS,
 };

@@ -20,6 +20,9 @@ FILE = Path(__file__).with_name("libtessera_cpu.so")
 BF16, INT8, INT4 = range(3)
 """enum Kind of csrc/kernels.h."""
 
+BF16_ENTRY, FLOAT_ENTRY = range(2)
+"""enum Entry of csrc/draws.h."""
+
 
 class Product(ctypes.Structure):
     """struct Product of csrc/kernels.h."""
@@ -91,6 +94,42 @@ class Launch(ctypes.Structure):
     ]
 
 
+class Sampling(ctypes.Structure):
+    """struct Sampling of csrc/draws.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("rows", c_int64),
+        ("vocab", c_int64),
+        ("temperature", c_void_p),
+        ("top_k", c_void_p),
+        ("top_p", c_void_p),
+        ("min_p", c_void_p),
+        ("seed", c_void_p),
+        ("position", c_void_p),
+        ("tokens", c_void_p),
+        ("entry", c_int32),
+    ]
+
+
+class Logprobs(ctypes.Structure):
+    """struct Logprobs of csrc/draws.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("rows", c_int64),
+        ("vocab", c_int64),
+        ("tokens", c_void_p),
+        ("number", c_int64),
+        ("ids", c_void_p),
+        ("logprobs", c_void_p),
+        ("ranks", c_void_p),
+        ("entry", c_int32),
+    ]
+
+
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_pack": (c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64),
     "tessera_cpu_linear": (c_int32, POINTER(Product)),
@@ -106,6 +145,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_recorded": (c_void_p,),
     "tessera_cpu_replay": (c_void_p, c_int64),
     "tessera_cpu_forget": (c_void_p,),
+    "tessera_cpu_sample": (POINTER(Sampling),),
+    "tessera_cpu_logprobs": (POINTER(Logprobs),),
     "tessera_cpu_use_threads": (c_int32,),
     "tessera_cpu_variant": (c_int32,),
     "tessera_cpu_use": (c_char_p,),

@@ -22,9 +22,6 @@ from tessera.platform import (
     QKNormSpec,
     Reason,
     RouteSpec,
-    Sampled,
-    SampleSpec,
-    SamplingRows,
     SoftCapSpec,
     replace,
 )
@@ -35,8 +32,7 @@ from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.quantized import Activations
 from tessera_cpu.rotary import rotary
-
-STRETCH = 512  # entries of the vocabulary
+from tessera_cpu.sampling import Sample, TokenLogprobs
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -123,32 +119,6 @@ class Experts(Kernel[ExpertsSpec]):
         return experts
 
 
-class Sample(Kernel[SampleSpec]):
-    """Greedy rows without a float32 copy of the logits; the rest as the reference has it."""
-
-    def supports(self, spec: SampleSpec) -> str | None:
-        return None if spec.greedy and spec.logprobs < 0 else "only greedy rows without log probabilities"
-
-    def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
-        def sample(logits: Tensor, rows: SamplingRows) -> Sampled:
-            return Sampled(first_largest(logits).to(torch.int32))
-
-        return sample
-
-
-def first_largest(logits: Tensor) -> Tensor:
-    """[S, vocab] -> [S], the first of each row's largest. torch's argmax looks at one element after the other, its amax
-    at many at once: so the largest of each stretch, then the place within the best stretch."""
-    vocab = logits.shape[-1]
-    whole = vocab // STRETCH * STRETCH
-    best = logits[:, :whole].unflatten(-1, (-1, STRETCH)).amax(-1)
-    if whole < vocab:
-        best = torch.cat((best, logits[:, whole:].amax(-1, keepdim=True)), dim=-1)
-    start = best.argmax(-1, keepdim=True) * STRETCH
-    places = (start + torch.arange(STRETCH)).clamp_(max=vocab - 1)
-    return start[:, 0] + logits.gather(-1, places).argmax(-1)
-
-
 def kernels(reference: OpSet) -> OpSet:
     """The reference with the native kernels and torch's in it."""
     activations = Activations()
@@ -169,5 +139,6 @@ def kernels(reference: OpSet) -> OpSet:
         qk_norm=QKNorm(),
         route=route,
         experts=Experts(activations),
+        logprobs=TokenLogprobs(),
         sample=Sample(),
     )

@@ -21,6 +21,8 @@ NATIVE = (
     "op/embedding",
     "op/gated_mlp",
     "op/experts",
+    "op/sample",
+    "op/logprobs",
     "attention/native",
     "fused/native",
     "cache/native",

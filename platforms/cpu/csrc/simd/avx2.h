@@ -66,6 +66,21 @@ inline Pairs only_first(Pairs x) { return _mm256_and_si256(x, _mm256_set1_epi32(
 
 inline Whole set_whole(int32_t x) { return _mm256_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm256_cvtepi32_ps(x); }
+inline Whole as_whole(Float x) { return _mm256_castps_si256(x); }
+inline Whole lanes() { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
+inline void store(int32_t *p, Whole x) { _mm256_storeu_si256((__m256i *)p, x); }
+inline Whole add(Whole a, Whole b) { return _mm256_add_epi32(a, b); }
+inline Whole sub(Whole a, Whole b) { return _mm256_sub_epi32(a, b); }
+inline Whole mul(Whole a, Whole b) { return _mm256_mullo_epi32(a, b); }
+inline Whole exclusive_or(Whole a, Whole b) { return _mm256_xor_si256(a, b); }
+template <int N> inline Whole shifted(Whole x) { return _mm256_srli_epi32(x, N); }
+inline bool any_above(Float x, Float bound) { return _mm256_movemask_ps(_mm256_cmp_ps(x, bound, _CMP_NLE_UQ)) != 0; }
+inline int count_above(Float x, Float bound) {
+  return __builtin_popcount(_mm256_movemask_ps(_mm256_cmp_ps(x, bound, _CMP_GT_OQ)));
+}
+inline Float choose(Float x, Float bound, Float yes, Float no) {
+  return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, bound, _CMP_GT_OQ));
+}
 inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }

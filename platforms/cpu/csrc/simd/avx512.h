@@ -65,6 +65,21 @@ inline Pairs only_first(Pairs x) { return _mm512_and_si512(x, _mm512_set1_epi32(
 
 inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
+inline Whole as_whole(Float x) { return _mm512_castps_si512(x); }  // its bits
+inline Whole lanes() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
+inline void store(int32_t *p, Whole x) { _mm512_storeu_si512(p, x); }
+inline Whole add(Whole a, Whole b) { return _mm512_add_epi32(a, b); }
+inline Whole sub(Whole a, Whole b) { return _mm512_sub_epi32(a, b); }
+inline Whole mul(Whole a, Whole b) { return _mm512_mullo_epi32(a, b); }  // the lower half
+inline Whole exclusive_or(Whole a, Whole b) { return _mm512_xor_si512(a, b); }
+template <int N> inline Whole shifted(Whole x) { return _mm512_srli_epi32(x, N); }  // to the right, filled with 0
+// Whether an element is larger than the bound, or none.
+inline bool any_above(Float x, Float bound) { return _mm512_cmp_ps_mask(x, bound, _CMP_NLE_UQ) != 0; }
+inline int count_above(Float x, Float bound) { return __builtin_popcount(_mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ)); }
+// By lane: `yes` where x is larger than the bound
+inline Float choose(Float x, Float bound, Float yes, Float no) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ), no, yes);
+}
 inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }

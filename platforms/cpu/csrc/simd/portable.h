@@ -77,6 +77,33 @@ inline Pairs only_first(Pairs x) { return each<Pairs>([&](int i) { return x.at[i
 
 inline Whole set_whole(int32_t x) { return each<Whole>([&](int) { return x; }); }
 inline Float to_float(Whole x) { return each<Float>([&](int i) { return (float)x.at[i]; }); }
+inline Whole as_whole(Float x) {
+  Whole bits;
+  std::memcpy(bits.at, x.at, sizeof bits.at);
+  return bits;
+}
+inline Whole lanes() { return each<Whole>([](int i) { return i; }); }
+inline void store(int32_t *p, Whole x) { std::memcpy(p, x.at, sizeof x.at); }
+inline Whole add(Whole a, Whole b) { return each<Whole>([&](int i) { return (uint32_t)a.at[i] + (uint32_t)b.at[i]; }); }
+inline Whole sub(Whole a, Whole b) { return each<Whole>([&](int i) { return (uint32_t)a.at[i] - (uint32_t)b.at[i]; }); }
+inline Whole mul(Whole a, Whole b) { return each<Whole>([&](int i) { return (uint32_t)a.at[i] * (uint32_t)b.at[i]; }); }
+inline Whole exclusive_or(Whole a, Whole b) { return each<Whole>([&](int i) { return a.at[i] ^ b.at[i]; }); }
+template <int N> inline Whole shifted(Whole x) {
+  return each<Whole>([&](int i) { return (uint32_t)x.at[i] >> N; });
+}
+inline bool any_above(Float x, Float bound) {
+  int found = 0;
+  for (int i = 0; i < W; i++) found |= !(x.at[i] <= bound.at[i]);
+  return found;
+}
+inline int count_above(Float x, Float bound) {
+  int found = 0;
+  for (int i = 0; i < W; i++) found += x.at[i] > bound.at[i];
+  return found;
+}
+inline Float choose(Float x, Float bound, Float yes, Float no) {
+  return each<Float>([&](int i) { return x.at[i] > bound.at[i] ? yes.at[i] : no.at[i]; });
+}
 inline Quads load_quads(const uint8_t *p) {
   Quads quads;
   std::memcpy(quads.at, p, sizeof quads.at);

@@ -1,0 +1,82 @@
+"""Drawn tokens and log probabilities by the native kernels, which look at the vocabulary in bfloat16 or float32 as it
+lies and never sort it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import (
+    BoundOps,
+    Device,
+    Kernel,
+    Logprobs,
+    LogprobsSpec,
+    Sampled,
+    SampleSpec,
+    SamplingRows,
+)
+from tessera_cpu import native
+from tessera_cpu.products import rows_apart
+
+_ENTRIES = {torch.bfloat16: native.BF16_ENTRY, torch.float32: native.FLOAT_ENTRY}
+
+
+class Sample(Kernel[SampleSpec]):
+    def supports(self, spec: SampleSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
+        draw = native.library().tessera_cpu_sample
+        of_tokens = None if spec.logprobs < 0 else ops.bind("logprobs", LogprobsSpec(spec.vocab, spec.logprobs))
+
+        def sample(logits: Tensor, rows: SamplingRows) -> Sampled:
+            logits, entry = _as_it_lies(logits)
+            tokens = torch.empty(len(logits), dtype=torch.int32)
+            place = logits.data_ptr(), logits.stride(0), *logits.shape
+            task = native.Sampling(*place, tokens=tokens.data_ptr(), entry=entry)
+            asked = SamplingRows(*(column.contiguous() for column in rows))
+            if not spec.greedy:
+                task.temperature, task.seed, task.position = (
+                    column.data_ptr() for column in (asked.temperature, asked.seed, asked.position)
+                )
+            if spec.filters and not spec.greedy:
+                task.top_k, task.top_p, task.min_p = (
+                    column.data_ptr() for column in (asked.top_k, asked.top_p, asked.min_p)
+                )
+            draw(task)
+            return Sampled(tokens) if of_tokens is None else Sampled(tokens, *of_tokens(logits, tokens))
+
+        return sample
+
+
+class TokenLogprobs(Kernel[LogprobsSpec]):
+    def supports(self, spec: LogprobsSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: LogprobsSpec, ops: BoundOps, device: Device) -> Any:
+        look = native.library().tessera_cpu_logprobs
+
+        def logprobs(logits: Tensor, tokens: Tensor) -> Logprobs:
+            logits, entry = _as_it_lies(logits)
+            tokens, rows = tokens.contiguous(), len(logits)
+            found = Logprobs(
+                torch.empty(rows, 1 + spec.logprobs, dtype=torch.int32),
+                torch.empty(rows, 1 + spec.logprobs),
+                torch.empty(rows, dtype=torch.int32),
+            )
+            results = (part.data_ptr() for part in found)
+            place = logits.data_ptr(), logits.stride(0), *logits.shape
+            look(native.Logprobs(*place, tokens.data_ptr(), spec.logprobs, *results, entry))
+            return found
+
+        return logprobs
+
+
+def _as_it_lies(logits: Tensor) -> tuple[Tensor, int]:
+    """Logits that the kernels read, and enum Entry of csrc/draws.h."""
+    if logits.dtype not in _ENTRIES:
+        logits = logits.float()
+    return rows_apart(logits), _ENTRIES[logits.dtype]
