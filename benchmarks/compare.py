@@ -7,98 +7,107 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, it finds its own folder alone
 
-from benchmarks import machine
-from benchmarks.engines import EngineError, find_peers, limits, ours
-from benchmarks.limits import ITEM_BYTES
-from benchmarks.measure import Task
-from benchmarks.record import Cell, Record, RecordError, Setup
+from benchmarks import limits, machine
+from benchmarks.engines import Engine, find_peers, in_turn, ours
+from benchmarks.engines import limits as limit_rows
+from benchmarks.parts import PARTS
+from benchmarks.record import Record, RecordError, Reference, Setup, Shape
 from benchmarks.report import report
-from benchmarks.tuning import Tuning
+from benchmarks.rounds import Surroundings, run_rounds
+from benchmarks.running import EngineError, results
+from benchmarks.task import PRECISIONS, SHORT, Task, checked_length
 
 WATCH_SECONDS = 2.0  # before each run, for what else the machine does
-
-
-class Runnable(Protocol):
-    """An engine as the rounds see it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def tuning(self) -> Tuning: ...
-    def run(self, task: Task) -> Iterator[dict[str, Any]]: ...
+CONVERTED = "converted"  # folder beside the peers' environments, else beside the rounds
+REFERENCE = "transformers"  # environment among the peers that answers what is checked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    engines = [ours(), *_peers(options.peers), limits()]
-    setup = Setup(options.model.name, options.dtype, options.input, options.output, machine.describe())
+    task = _task(options)
+    peers, others = _peers(options)
+    for name in others:
+        _say(f"{name} has no driver and is left out")
+    engines = _asked(options, peers)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended then too
     try:
-        record = Record.open(options.json, setup)
+        if options.prepare:
+            return _prepare(engines, task)
+        record = Record.open(options.json, _setup(options), _shapes(options))
+        failed = _refer(next((peer for peer in peers if peer.name == REFERENCE), None), task, record)
+        return _compare(options, engines, task, record, failed)
     except RecordError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
-    _say(f"{len(engines)} engines, {options.rounds} rounds, kept in {options.json}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended then too
-    try:
-        failed = run_rounds(engines, _task(options), record, options.rounds, _say, lambda: machine.busy(WATCH_SECONDS))
     except KeyboardInterrupt:
         _say(f"Interrupted; the same command with --json {options.json} goes on from here")
         return 130
-    print(f"\n{report(record, options.batch)}")
-    for line in failed:
+
+
+def _compare(options: argparse.Namespace, engines: list[Engine], task: Task, record: Record, failed: list[str]) -> int:
+    _say(f"{options.part}: {len(engines)} rows, {options.rounds} rounds, kept in {options.json}")
+    until = time.monotonic() + 60 * options.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        library = limits.compiled(Path(folder))
+        outcome = run_rounds(
+            engines,
+            task,
+            record,
+            options.rounds,
+            say=_say,
+            look=lambda: Surroundings(machine.busy(WATCH_SECONDS), limits.probe(library, task.threads)),
+            is_over=lambda: time.monotonic() > until,
+        )
+    print(f"\n{report(record, PARTS[options.part], options.batch)}")
+    for line in failed + outcome.failed:
         print(f"Failed: {line}")
-    return 1 if failed else 0
+    if outcome.unfinished:
+        print(
+            f"Not done after {options.minutes} minutes; the same command with --json {options.json} goes on from here"
+        )
+    return 1 if failed or outcome.failed else 0
 
 
-def run_rounds(
-    engines: Sequence[Runnable],
-    task: Task,
-    record: Record,
-    rounds: int,
-    say: Callable[[str], None],
-    busy: Callable[[], float | None],
-) -> list[str]:
-    """Runs what the record lacks: all engines once, then all again. One that fails is left out from there on; the
-    reasons come back."""
-    failed: dict[str, str] = {}
-    for number in range(1, rounds + 1):
-        for engine in engines:
-            batches = record.lacks(number, engine.name, task.batches)
-            if not batches or engine.name in failed:
-                continue
-            share = busy()
-            say(f"round {number} of {rounds}: {engine.name}, batch {', '.join(map(str, batches))}")
-            try:
-                for result in engine.run(_for_round(task, batches, number)):
-                    cell = _cell(result, number, engine, share)
-                    record.add(cell)
-                    say(f"  batch {cell.batch}: prefill {cell.prefill:.0f}, decode {cell.decode:.1f} tokens/s")
-            except EngineError as error:
-                failed[engine.name] = str(error)
-                say(f"  {error}")
-    return list(failed.values())
+def _prepare(engines: list[Engine], task: Task) -> int:
+    failed = 0
+    for engine in engines:
+        try:
+            _say(f"{engine.row} loads {Path(engine.prepared(task).weights).name}")
+        except EngineError as error:
+            _say(str(error))
+            failed = 1
+    return failed
 
 
-def _for_round(task: Task, batches: list[int], number: int) -> Task:
-    return Task(**{**vars(task), "batches": batches, "seed": number})
-
-
-def _cell(result: dict[str, Any], number: int, engine: Runnable, busy: float | None) -> Cell:
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    return Cell(round=number, engine=engine.name, time=now, busy=busy, missing=tuple(engine.tuning.missing), **result)
+def _refer(peer: Engine | None, task: Task, record: Record) -> list[str]:
+    """Has the reference's answers in the record, where a peer can give them; why that failed."""
+    length = checked_length(task.input)
+    if peer is None or str(length) in record.references:
+        return []
+    _say(f"the reference answers prompts of {length} tokens")
+    command = [peer.python, "-m", "benchmarks.peers.reference", task.as_json()]
+    try:
+        for found in results("The reference", command, peer.variables()):
+            near = [[{int(token): gap for token, gap in one.items()} for one in answer] for answer in found["near"]]
+            record.refer(length, Reference(found["version"], found["answers"], near))
+    except EngineError as error:
+        return [str(error)]
+    return []
 
 
 def _task(options: argparse.Namespace) -> Task:
     config = json.loads((options.model / "config.json").read_text(encoding="utf-8"))
     folder = str(options.model)
     return Task(
+        part=options.part,
         model=folder,
         weights=folder,
         dtype=options.dtype,
@@ -112,16 +121,37 @@ def _task(options: argparse.Namespace) -> Task:
     )
 
 
-def _peers(folder: Path | None) -> list[Any]:
-    if folder is None:
-        return []
-    peers, others = find_peers(folder)
-    for name in others:
-        _say(f"{name} has no driver and is left out")
-    for peer in peers:
-        for what in peer.tuning.missing:
-            _say(f"{peer.name} is not tuned as its documentation says: {what}")
-    return peers
+def _setup(options: argparse.Namespace) -> Setup:
+    return Setup(options.model.name, options.dtype, machine.describe())
+
+
+def _shapes(options: argparse.Namespace) -> dict[str, Shape]:
+    part = PARTS[options.part]
+    shared = {} if part.shares is None else {part.shares: Shape(options.input, PARTS[part.shares].output)}
+    return {part.name: Shape(options.input, options.output), **shared}
+
+
+def _peers(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
+    return find_peers(options.peers, options.dtype, _converted(options)) if options.peers else ([], [])
+
+
+def _asked(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
+    """The rows of this comparison."""
+    rows = in_turn([*ours(options.dtype, _converted(options)), *peers, *limit_rows(options.dtype)])
+    engines = [
+        engine
+        for engine in rows
+        if engine.takes(options.part)
+        and engine.precision in options.precisions
+        and (options.engines is None or engine.name in options.engines)
+    ]
+    for name, what in dict.fromkeys((engine.name, what) for engine in engines for what in engine.tuning.missing):
+        _say(f"{name} is not tuned as its documentation says: {what}")
+    return engines
+
+
+def _converted(options: argparse.Namespace) -> Path:
+    return (options.peers or options.json.parent.resolve()) / CONVERTED
 
 
 def _say(line: str) -> None:
@@ -133,16 +163,26 @@ def _say(line: str) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="compare.py", description=__doc__)
+    parser.add_argument("--part", choices=PARTS, default="decode", help="what is measured (decode)")
     parser.add_argument("--model", type=_model, required=True, metavar="FOLDER", help="config.json and *.safetensors")
     parser.add_argument("--peers", type=_folder, metavar="FOLDER", help="one virtual environment for each peer in it")
+    parser.add_argument("--engines", type=_names, metavar="A,B", help="those alone (all)")
+    parser.add_argument("--precisions", type=_precisions, default=PRECISIONS, metavar="A,B", help="plain,int8,int4")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="how often all are run (3)")
-    parser.add_argument("--batch", type=_counts, default=[1, 8, 32], metavar="N,N", help="batch sizes (1,8,32)")
-    parser.add_argument("--input", type=_count, default=256, metavar="N", help="tokens of a prompt (256)")
-    parser.add_argument("--output", type=_several, default=64, metavar="N", help="tokens of an answer (64)")
-    parser.add_argument("--dtype", choices=sorted(ITEM_BYTES), default="bfloat16", help="(bfloat16)")
+    parser.add_argument("--minutes", type=_count, default=35, metavar="N", help="none is begun after these (35)")
+    parser.add_argument("--batch", type=_counts, metavar="N,N", help="batch sizes, or clients (the part's)")
+    parser.add_argument("--input", type=_count, metavar="N", help="tokens of a prompt (the part's)")
+    parser.add_argument("--output", type=_count, metavar="N", help="tokens of an answer (the part's)")
+    parser.add_argument("--dtype", choices=SHORT, default="bfloat16", help="(bfloat16)")
     parser.add_argument("--platform", default="", metavar="NAME", help="Tessera's, where several are installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps each round, and goes on with what it holds")
+    parser.add_argument("--prepare", action="store_true", help="convert the model for all, and measure nothing")
     options = parser.parse_args(arguments)
+    part = PARTS[options.part]
+    options.batch, options.input = options.batch or list(part.batches), options.input or part.input
+    options.output = options.output or part.output
+    if options.output < 2 <= part.output:
+        parser.error(f"argument --output: part {part.name} needs answers of two tokens at least")
     if options.json is None:
         options.json = Path(f"compare-{options.model.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
     return options
@@ -162,17 +202,21 @@ def _model(text: str) -> Path:
     return path
 
 
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _precisions(text: str) -> list[str]:
+    names = _names(text)
+    for name in names:
+        if name not in PRECISIONS:
+            raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(PRECISIONS)}")
+    return names
+
+
 def _count(text: str) -> int:
-    return _at_least(text, 1)
-
-
-def _several(text: str) -> int:
-    return _at_least(text, 2)
-
-
-def _at_least(text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} on")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
     return int(text)
 
 

@@ -1,111 +1,123 @@
-"""Which engines there are to compare, and how each is run in a process of its own."""
+"""Which engines there are to compare, in which precisions, and how each is run."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from benchmarks.conversion import convert, file_bits
 from benchmarks.machine import cores
-from benchmarks.measure import Task
 from benchmarks.report import LIMIT, OURS
-from benchmarks.tuning import Conversion, Tuning
+from benchmarks.running import EngineError, results
+from benchmarks.served import Server, free_port, run
+from benchmarks.task import PLAIN, PRECISIONS, SHORT, Task
+from benchmarks.tuning import Tuning
 
-ROOT = Path(__file__).parents[1]
 DRIVERS = ("llama_cpp", "openvino", "tessera", "transformers", "vllm")
-CONVERTED = "converted"  # folder beside the peers' environments
-LONGEST_RUN = 3600  # seconds
-
-
-class EngineError(Exception):
-    """An engine could not be run; says why in one line."""
+READ_BYTES = 2**24  # at once, of a file that is to be in the page cache
 
 
 @dataclass(frozen=True)
 class Engine:
-    """name: its row. module: its driver. environment: the peer's, None for the one that runs this program. tuning: of
-    its process."""
+    """A row. module: its driver. environment: the peer's, None for the one that runs this program. tuning: of its
+    process. variant: its own name of the precision. converted: folder of models in peers' formats."""
 
     name: str
     module: str
     environment: Path | None = None
     tuning: Tuning = field(default_factory=Tuning)
+    precision: str = PLAIN
+    variant: str = "bf16"
+    converted: Path = Path("converted")
+
+    @property
+    def row(self) -> str:
+        return f"{self.name} {self.variant}"
 
     @property
     def python(self) -> str:
         return sys.executable if self.environment is None else str(self.environment / "bin" / "python")
 
+    def takes(self, part: str) -> bool:
+        """Whether it can be asked what a part asks."""
+        return self.name != LIMIT if part == "start" else part != "http" or hasattr(self._driver, "server")
+
+    def prepared(self, task: Task) -> Task:
+        """The task with the precision, and with the peer's own format of the model, which is made where it is not there
+        yet. Raises EngineError."""
+        task = replace(task, precision=self.precision)
+        choose = getattr(self._driver, "conversion", None)
+        chosen = None if choose is None else choose(task)
+        if chosen is None:
+            return task
+        try:
+            path = convert(chosen, Path(task.model), self.converted, self.python, self.variables())
+        except EngineError as error:
+            raise EngineError(f"{self.row} could not convert the model: {error}") from error
+        return replace(task, weights=str(path))
+
     def run(self, task: Task) -> Iterator[dict[str, Any]]:
         """One result for each batch size, as they come. Raises EngineError."""
-        if self.environment is not None:
-            task = self._converted(task)
-        command = [self.python, "-m", self.module, task.as_json()]
-        with (
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=self._variables(),
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-                start_new_session=True,
-            ) as process,
-            _ended_at_the_latest(process, LONGEST_RUN),
-        ):
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield json.loads(line)
-            if process.wait() != 0:
-                raise EngineError(f"{self.name} ended with {process.returncode}: {_last_line(said)}")
+        task = self.prepared(task)
+        stated = {"bits": self._bits(task)}
+        if task.part == "start":
+            _read_whole(Path(task.weights))
+            for _ in self._results(task):  # a start that is not timed: libraries come into the page cache too
+                pass
+        for result in self._served(task) if task.part == "http" else self._results(task):
+            yield stated | result
 
-    def _variables(self) -> dict[str, str]:
+    def _results(self, task: Task) -> Iterator[dict[str, Any]]:
+        task = replace(task, began=time.monotonic())
+        return results(self.row, [self.python, "-m", self.module, task.as_json()], self.variables())
+
+    def _served(self, task: Task) -> Iterator[dict[str, Any]]:
+        port = free_port()
+        environment = self.environment or Path(sys.prefix)
+        command = self._driver.server(environment, task, port)
+        more = getattr(self._driver, "REQUEST", {})
+        asking = [self.python, "-c", f"import json; from {self.module} import version; print(json.dumps(version()))"]
+        version = {"version": next(iter(results(self.row, asking, self.variables())))}
+        server = Server(command, self.variables(), more)
+        for result in run(self.row, server, port, task):
+            yield version | result
+
+    def _bits(self, task: Task) -> float | None:
+        """Of a weight, as the driver knows it, else by the size of what it loads."""
+        if self.name == LIMIT:
+            return None
+        stated = getattr(self._driver, "bits", None)
+        return file_bits(Path(task.weights), Path(task.model)) if stated is None else stated(task)
+
+    @property
+    def _driver(self) -> ModuleType:
+        return importlib.import_module(self.module)
+
+    def variables(self) -> dict[str, str]:
         """The environment: a peer does not see the libraries that this program was given by a path."""
         inherited = dict(os.environ)
         if self.environment is not None:
             inherited.pop("PYTHONPATH", None)
         return inherited | dict(self.tuning.variables)
 
-    def _converted(self, task: Task) -> Task:
-        """The task with the peer's own format of the model, which is made where it is not there yet."""
-        convert = getattr(importlib.import_module(self.module), "conversion", None)
-        if convert is None:
-            return task
-        assert self.environment is not None
-        chosen: Conversion = convert(Path(task.model).name, task.dtype)
-        target = self.environment.parent / CONVERTED / chosen.name
-        if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            partial = target.with_name(f"{target.name}.part")
-            command = [self.python, "-m", chosen.module, task.model, str(partial), task.dtype]
-            done = subprocess.run(command, cwd=ROOT, env=self._variables(), check=False, capture_output=True, text=True)
-            if done.returncode != 0:
-                last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-                raise EngineError(f"{self.name} could not convert the model: {last}")
-            partial.rename(target)
-        return replace(task, weights=str(target))
+
+def ours(dtype: str, converted: Path) -> list[Engine]:
+    return _variants(OURS, "benchmarks.peers.tessera", None, dtype, converted)
 
 
-def ours() -> Engine:
-    return _tuned(OURS, "benchmarks.peers.tessera", None)
+def limits(dtype: str) -> list[Engine]:
+    return _variants(LIMIT, "benchmarks.limits", None, dtype, Path())
 
 
-def limits() -> Engine:
-    return Engine(LIMIT, "benchmarks.limits")
-
-
-def find_peers(folder: Path) -> tuple[list[Engine], list[str]]:
-    """A peer for each virtual environment whose folder's name begins with a driver's (vllm, vllm-zentorch, llama.cpp),
+def find_peers(folder: Path, dtype: str, converted: Path) -> tuple[list[Engine], list[str]]:
+    """The rows of each virtual environment whose folder's name begins with a driver's (vllm, vllm-zentorch, llama.cpp),
     in the order of their names, and the folders that are none."""
     peers, others = [], []
     for environment in sorted(path for path in folder.iterdir() if (path / "bin" / "python").exists()):
@@ -113,33 +125,26 @@ def find_peers(folder: Path) -> tuple[list[Engine], list[str]]:
         if driver not in DRIVERS or environment.name == OURS:
             others.append(environment.name)
             continue
-        peers.append(_tuned(environment.name, f"benchmarks.peers.{driver}", environment))
+        peers += _variants(environment.name, f"benchmarks.peers.{driver}", environment, dtype, converted)
     return peers, others
 
 
-def _tuned(name: str, module: str, environment: Path | None) -> Engine:
-    tuning = importlib.import_module(module).tuning(environment or Path(sys.prefix), cores())
-    return Engine(name, module, environment, tuning)
+def in_turn(engines: list[Engine]) -> list[Engine]:
+    """Those of one precision beside each other, so that what is compared ran in the same minutes."""
+    return sorted(engines, key=lambda engine: PRECISIONS.index(engine.precision))
 
 
-@contextlib.contextmanager
-def _ended_at_the_latest(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
-    """Ends the process and what it started after so many seconds, and in any case at the end of the block."""
-
-    def end() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        end()
+def _variants(name: str, module: str, environment: Path | None, dtype: str, converted: Path) -> list[Engine]:
+    driver = importlib.import_module(module)
+    tuning = driver.tuning(environment or Path(sys.prefix), cores())
+    named = {PLAIN: SHORT[dtype], **driver.QUANTIZED}
+    return [
+        Engine(name, module, environment, tuning, precision, variant, converted) for precision, variant in named.items()
+    ]
 
 
-def _last_line(said: Any) -> str:
-    said.seek(0)
-    lines = [line.strip() for line in said if line.strip()]
-    return lines[-1] if lines else "it says nothing"
+def _read_whole(path: Path) -> None:
+    for file in path.iterdir() if path.is_dir() else (path,):
+        with file.open("rb") as opened:
+            while opened.read(READ_BYTES):
+                pass

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__) || defined(__AVXVNNI__)
 #include <immintrin.h>
 #endif
 
@@ -59,6 +59,31 @@ double multiply_bfloat16(size_t rounds, float *out) {
     }
     for (int c = 1; c < CHAINS; c++) sums[0] = _mm512_add_ps(sums[0], sums[c]);
     _mm512_storeu_ps(out, sums[0]);
+    return 2.0 * 32 * CHAINS * rounds;
+#else
+    (void)rounds, (void)out;
+    return 0;
+#endif
+}
+
+double multiply_int8(size_t rounds, float *out) {
+#if defined(__AVX512VNNI__)
+    __m512i sums[CHAINS], factor = _mm512_loadu_si512(out), term = _mm512_loadu_si512(out + 16);
+    for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_set1_epi32(c);
+    for (size_t r = 0; r < rounds; r++) {
+        for (int c = 0; c < CHAINS; c++) sums[c] = _mm512_dpbusd_epi32(sums[c], factor, term);
+    }
+    for (int c = 1; c < CHAINS; c++) sums[0] = _mm512_add_epi32(sums[0], sums[c]);
+    _mm512_storeu_si512(out, sums[0]);
+    return 2.0 * 64 * CHAINS * rounds;
+#elif defined(__AVXVNNI__)
+    __m256i sums[CHAINS], factor = _mm256_loadu_si256((void *)out), term = _mm256_loadu_si256((void *)(out + 16));
+    for (int c = 0; c < CHAINS; c++) sums[c] = _mm256_set1_epi32(c);
+    for (size_t r = 0; r < rounds; r++) {
+        for (int c = 0; c < CHAINS; c++) sums[c] = _mm256_dpbusd_avx_epi32(sums[c], factor, term);
+    }
+    for (int c = 1; c < CHAINS; c++) sums[0] = _mm256_add_epi32(sums[0], sums[c]);
+    _mm256_storeu_si256((void *)out, sums[0]);
     return 2.0 * 32 * CHAINS * rounds;
 #else
     (void)rounds, (void)out;

@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Task
+from benchmarks.task import PLAIN, Task
+from benchmarks.tuning import Tuning
 
+QUANTIZED = {"int8": "int8", "int4": "int4"}
+QUANTIZED_BYTES = {"int8": 1.0, "int4": 0.5}  # of a weight alone, without its scales
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 READ_BYTES = 2**30  # far above any cache
 READS = 12
@@ -28,6 +31,11 @@ SIDE = 4096  # of the matrices that are multiplied
 MATRICES = 8  # taken in turn, so that none is still in a cache
 MULTIPLY_SECONDS = 0.4
 CHAIN_ROUNDS = 10**7
+
+
+def tuning(environment: Path, cores: list[int]) -> Tuning:
+    """Threads are its own setting."""
+    return Tuning()
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,16 @@ def weights(folder: Path) -> Weights:
     return Weights(round(total) + head, head)
 
 
-def allowed(model: Weights, machine: Machine, *, dtype: str, batch: int, tokens: int) -> tuple[float, float]:
-    """Most tokens a second in prefill of prompts of so many tokens and in decode: every step reads the weights once,
-    and every token is multiplied with them. What attention and the cache cost comes on top."""
-    read = model.total * ITEM_BYTES[dtype] / machine.read
+def parameters(folder: Path) -> int:
+    """Numbers in the folder's safetensors."""
+    return sum(math.prod(shape) for shape in _shapes(folder).values())
+
+
+def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens: int) -> tuple[float, float]:
+    """Most tokens a second in prefill of prompts of so many tokens and in decode, where a weight has so many bytes:
+    every step reads the weights once, and every token is multiplied with them. What attention and the cache cost comes
+    on top."""
+    read = model.total * item / machine.read
     prompt = 2 * ((model.total - model.head) * tokens + model.head)
     prefill = batch * tokens / max(read, batch * prompt / machine.multiply)
     decode = batch / max(read, batch * 2 * model.total / machine.multiply)
@@ -115,6 +129,15 @@ def _torch_reader(view: Any) -> Callable[[], object]:
 
     numbers = torch.frombuffer(view, dtype=torch.float32)
     return numbers.sum
+
+
+def probe(library: Any | None, threads: int) -> dict[str, float]:
+    """What the machine does at this moment, in about a second; empty where there is no C compiler."""
+    if library is None:
+        return {}
+    rates = {name: kernel_rate(library, name, threads) for name in ("bfloat16", "float32", "int8")}
+    shown = {f"{name} registers GOP/s": rate / 1e9 for name, rate in rates.items() if rate}
+    return {"read GB/s": read_rate(library, threads) / 1e9, **shown}
 
 
 def kernel_rate(library: Any | None, dtype: str, threads: int) -> float:
@@ -184,38 +207,34 @@ def compiled(folder: Path) -> Any | None:
 
 
 def main() -> None:
-    task = Task(**json.loads(sys.argv[1]))
+    task = Task.from_json(sys.argv[1])
     began = time.perf_counter()
     import torch
 
     torch.set_num_threads(task.threads)
-    model = weights(Path(task.model))
     with tempfile.TemporaryDirectory() as folder:
         library = compiled(Path(folder))
-        read = read_rate(library, task.threads)
-        kernels = {dtype: kernel_rate(library, dtype, task.threads) for dtype in ("bfloat16", "float32")}
-    rows = sorted({1, *task.batches, 256})
-    rates = {dtype: matmul_rates(dtype, rows) for dtype in ("bfloat16", "float32")}
-    own = rates.get(task.dtype) or matmul_rates(task.dtype, rows)
-    machine = Machine(read, max(kernels.get(task.dtype, 0.0), *own.values()))
+        limits = probe(library, task.threads) or {"read GB/s": read_rate(None, task.threads) / 1e9}
+    rates = {}
+    if task.precision == PLAIN:
+        rates = {dtype: matmul_rates(dtype, sorted({1, *task.batches, 256})) for dtype in {task.dtype, "float32"}}
+        for dtype, by_rows in rates.items():
+            limits |= {f"{dtype} torch GFLOP/s, {count} rows": rate / 1e9 for count, rate in by_rows.items()}
+    kind = task.dtype if task.precision == PLAIN else "int8"
+    multiply = max(1e9 * limits.get(f"{kind} registers GOP/s", 0.0), *rates.get(kind, {}).values(), 0.0)
+    if multiply == 0:
+        return  # no kernel multiplies so: what arithmetic allows is not known
+    model, machine = weights(Path(task.model)), Machine(1e9 * limits["read GB/s"], multiply)
+    item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
     took = time.perf_counter() - began
     for batch in task.batches:
-        prefill, decode = allowed(model, machine, dtype=task.dtype, batch=batch, tokens=task.input)
+        prefill, decode = allowed(model, machine, item=item, batch=batch, tokens=task.input)
         line = {
             "batch": batch,
-            "prefill": prefill,
-            "decode": decode,
+            "values": {"prefill": prefill, "decode": decode},
             "load_s": round(took, 3),
             "version": f"torch {torch.__version__}" + ("" if library else ", no C compiler"),
-            "limits": {
-                "read GB/s": read / 1e9,
-                **{f"{dtype} registers GFLOP/s": rate / 1e9 for dtype, rate in kernels.items() if rate},
-                **{
-                    f"{dtype} torch GFLOP/s, {count} rows": rate / 1e9
-                    for dtype, by_rows in rates.items()
-                    for count, rate in by_rows.items()
-                },
-            },
+            "limits": limits,
         }
         print(json.dumps(line), flush=True)
 

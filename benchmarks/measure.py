@@ -1,113 +1,87 @@
-"""What every engine is asked to do, in a process of its own: load, then for each batch size answer the same kind of
-prompts with one token and with many. Imports the standard library alone, since it runs in each peer's environment."""
+"""What every engine is asked to do, in a process of its own: load, then for each batch size answer what is checked, and
+the same kind of prompts with one token and with many. Imports the standard library alone, since it runs in each peer's
+environment."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
+from benchmarks.process import claim_stdout, peak_bytes
+from benchmarks.task import CHECK_TOKENS, Prompts, Task
 
-@dataclass(frozen=True)
-class Task:
-    """model: its folder. weights: what the driver loads, the folder itself unless the peer needs a converted copy.
-    input, output: tokens of each prompt and of each answer. platform: of Tessera, "" for the installed one."""
-
-    model: str
-    weights: str
-    dtype: str
-    input: int
-    output: int
-    batches: Sequence[int]
-    vocab: int
-    threads: int
-    seed: int
-    platform: str = ""
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))
+WARM_TOKENS = 2048  # of whole prompts before a batch size is timed
 
 
 class Engine(Protocol):
     version: str
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
-        """Answers all prompts as one batch, greedily, each with that many tokens whatever they are; returns how many
-        each got."""
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        """Answers all prompts as one batch, greedily, each with that many tokens whatever they are."""
         ...
 
 
 def drive(load: Callable[[Task], Engine]) -> None:
     """The main program of a driver: the task is the one argument, the answer one line of JSON for each batch size."""
-    task = Task(**json.loads(sys.argv[1]))
-    results = _claim_stdout()
+    task = Task.from_json(sys.argv[1])
+    results = claim_stdout()
     began = time.perf_counter()
     engine = load(task)
     seconds = time.perf_counter() - began
-    for result in measure(engine, task, time.perf_counter):
+    measured = start(engine, task, time.monotonic) if task.part == "start" else rates(engine, task, time.perf_counter)
+    for result in measured:
         line = {**result, "load_s": round(seconds, 3), "peak_bytes": peak_bytes(), "version": engine.version}
         print(json.dumps(line), file=results, flush=True)
 
 
-def measure(engine: Engine, task: Task, clock: Callable[[], float]) -> Iterator[dict[str, float]]:
-    """For each batch size the seconds of one token and of all, and the rates that follow: prefill is prompt tokens
-    until every row has its first token, decode is the tokens after it by the seconds they add."""
-    draw = random.Random(task.seed)
+def start(engine: Engine, task: Task, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+    """Seconds from the start of the process until the first token. clock: the one that task.began was read from."""
+    _answers(engine, Prompts(task).drawn(1, task.input), 1)
+    ready = clock() - task.began
+    yield {"batch": 1, "values": {"ready_s": ready}, "answers": _checked(engine, Prompts(task), 1)}
+
+
+def rates(engine: Engine, task: Task, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+    """For each batch size the seconds of one token and, but for prefill alone, of all, and the rates that follow:
+    prefill is prompt tokens until every row has its first token, decode is the tokens after it by the seconds they
+    add."""
+    prompts = Prompts(task)
 
     def seconds(batch: int, tokens: int) -> float:
-        # New prompts each time, so that nothing can be answered from a cache.
-        prompts = [[draw.randrange(task.vocab) for _ in range(task.input)] for _ in range(batch)]
+        asked = prompts.drawn(batch, task.input)
         began = clock()
-        counts = engine.generate(prompts, tokens)
-        took = clock() - began
-        if counts != [tokens] * batch:
-            raise SystemExit(f"Asked for {batch} answers of {tokens} tokens and got {counts}.")
-        return took
+        _answers(engine, asked, tokens)
+        return clock() - began
 
     for batch in task.batches:
-        seconds(batch, 2)  # memory is claimed and kernels are chosen once for each shape
-        first, whole = seconds(batch, 1), seconds(batch, task.output)
-        if whole <= first:
-            raise SystemExit(f"{task.output} tokens took no longer than one at batch {batch}: ask for more of them.")
-        yield {
-            "batch": batch,
-            "prefill": batch * task.input / first,
-            "decode": batch * (task.output - 1) / (whole - first),
-            "first_s": first,
-            "whole_s": whole,
-        }
+        # Memory is claimed and kernels are chosen once for each shape; the answers are those that are checked.
+        checked = _checked(engine, prompts, batch)
+        seconds(min(batch, max(1, WARM_TOKENS // task.input)), 1)
+        first = seconds(batch, 1)
+        values = {"prefill": batch * task.input / first, "first_s": first}
+        if task.part != "prefill":
+            whole = seconds(batch, task.output)
+            if whole <= first:
+                raise SystemExit(
+                    f"{task.output} tokens took no longer than one at batch {batch}: ask for more of them."
+                )
+            values |= {"decode": batch * (task.output - 1) / (whole - first), "whole_s": whole}
+        yield {"batch": batch, "values": values, "answers": checked}
 
 
-def _claim_stdout() -> TextIO:
-    """Standard output for the results alone; what libraries print goes to standard error."""
-    results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return results
+def _checked(engine: Engine, prompts: Prompts, batch: int) -> list[list[int]]:
+    """Short answers of a batch of this size, to those of its prompts that the reference has answered too."""
+    known = prompts.checked()[:batch]
+    others = prompts.drawn(batch - len(known), len(known[0]))
+    return _answers(engine, known + others, CHECK_TOKENS)[: len(known)]
 
 
-def peak_bytes() -> int:
-    """Most memory that this process and those it started have had resident, each at its own peak."""
-    parents, peaks = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has ended
-            continue
-        if "VmHWM" in fields:  # kernel threads have no memory of their own
-            number = int(fields["Pid"])
-            parents[number] = int(fields["PPid"])
-            peaks[number] = int(fields["VmHWM"].split()[0]) * 1024
-    if os.getpid() not in peaks:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    ours = {os.getpid()}
-    while more := {number for number, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(peaks[number] for number in ours)
+def _answers(engine: Engine, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    answers = engine.generate(prompts, tokens)
+    counts = [len(answer) for answer in answers]
+    if counts != [tokens] * len(prompts):
+        raise SystemExit(f"Asked for {len(prompts)} answers of {tokens} tokens and got {counts}.")
+    return answers

@@ -7,6 +7,8 @@ from ctypes.util import find_library
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.task import Task
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -19,10 +21,19 @@ class Tuning:
 @dataclass(frozen=True)
 class Conversion:
     """The format a peer loads in place of the model's folder. name: of the file or folder that module writes, which is
-    called with the model's folder, the target and the dtype."""
+    called with what it is made from, the target and the form. source: what that is, None for the model's folder."""
 
     name: str
     module: str
+    form: str
+    source: Conversion | None = None
+
+
+def with_tokenizer(task: Task) -> Conversion | None:
+    """The model's folder with a tokenizer, which servers insist on; None where nothing has to be made."""
+    if task.part != "http" or (Path(task.model) / "tokenizer.json").exists():
+        return None
+    return Conversion(f"{Path(task.model).name}.tokenizer", "benchmarks.peers.byte_tokenizer", "")
 
 
 def preload(environment: Path, *, system: Sequence[str], own: Sequence[str]) -> tuple[str, list[str]]:

@@ -7,12 +7,16 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Task, drive
+from benchmarks.http_load import HOST
+from benchmarks.measure import drive
+from benchmarks.peers.build_llama_server import program
+from benchmarks.task import PLAIN, SHORT, Task
 from benchmarks.tuning import Conversion, Tuning
 
 STEP_TOKENS = 2048
 MICRO_STEP_TOKENS = 512
-FILE_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+QUANTIZED = {"int8": "Q8_0", "int4": "Q4_0"}
+REQUEST = {"cache_prompt": False}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -20,8 +24,26 @@ def tuning(environment: Path, cores: list[int]) -> Tuning:
     return Tuning()
 
 
-def conversion(model: str, dtype: str) -> Conversion:
-    return Conversion(f"{model}.{FILE_TYPES[dtype]}.gguf", "benchmarks.peers.make_gguf")
+def conversion(task: Task) -> Conversion:
+    name = Path(task.model).name
+    plain = Conversion(f"{name}.{SHORT[task.dtype]}.gguf", "benchmarks.peers.make_gguf", task.dtype)
+    if task.precision == PLAIN:
+        return plain
+    form = QUANTIZED[task.precision]
+    return Conversion(f"{name}.{form}.gguf", "benchmarks.peers.quantize_gguf", form, plain)
+
+
+def version() -> str:
+    import llama_cpp
+
+    return f"llama-cpp-python {llama_cpp.__version__}"
+
+
+def server(environment: Path, task: Task, port: int) -> list[str]:
+    rows = max(task.batches)
+    command = [str(program(environment)), "-m", task.weights, "--host", HOST, "--port", str(port)]
+    command += ["--parallel", str(rows), "--ctx-size", str(rows * task.room), "--threads", str(task.threads)]
+    return [*command, "--batch-size", str(STEP_TOKENS), "--ubatch-size", str(MICRO_STEP_TOKENS), "--no-webui"]
 
 
 class LlamaCpp:
@@ -38,12 +60,12 @@ class LlamaCpp:
         self._context = self._open(model, task)
         self._batch = llama_cpp.llama_batch_init(STEP_TOKENS, 0, 1)
         self._sampler = llama_cpp.llama_sampler_init_greedy()
-        self.version = f"llama-cpp-python {llama_cpp.__version__}"
+        self.version = version()
 
     def _open(self, model: Any, task: Task) -> Any:
         rows = max(task.batches)
         params = self._lib.llama_context_default_params()
-        params.n_ctx = rows * (task.input + task.output)
+        params.n_ctx = rows * task.room
         params.n_seq_max = rows
         params.n_batch, params.n_ubatch = STEP_TOKENS, MICRO_STEP_TOKENS
         params.n_threads = params.n_threads_batch = task.threads
@@ -52,7 +74,7 @@ class LlamaCpp:
             raise SystemExit(f"llama.cpp could not open a context of {params.n_ctx} tokens.")
         return context
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         lib = self._lib
         lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
         last = [len(prompt) - 1 for prompt in prompts]
@@ -64,10 +86,13 @@ class LlamaCpp:
         chosen: dict[int, int] = {}
         for start in range(0, len(entries), STEP_TOKENS):
             chosen |= self._step(entries[start : start + STEP_TOKENS])
+        answers = [[chosen[row]] for row in range(len(prompts))]
         for _ in range(tokens - 1):
             last = [position + 1 for position in last]
             chosen = self._step([(chosen[row], last[row], row, True) for row in range(len(prompts))])
-        return [position + 2 - len(prompt) for position, prompt in zip(last, prompts, strict=True)]
+            for row, answer in enumerate(answers):
+                answer.append(chosen[row])
+        return answers
 
     def _step(self, entries: list[tuple[int, int, int, bool]]) -> dict[int, int]:
         """Runs (token, position, row, whether its logits are wanted); the best next token of each row that wanted."""

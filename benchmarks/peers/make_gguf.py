@@ -1,6 +1,7 @@
 """Writes a model's folder as one GGUF file: python -m benchmarks.peers.make_gguf FOLDER FILE DTYPE
 
-Llama and Qwen2 shapes, and no vocabulary: prompts are token ids. Needs gguf, torch and safetensors.
+Llama and Qwen2 shapes. Prompts are token ids, so the tokenizer is one of bytes and fillers, whatever the model's own
+is. Needs gguf, torch and safetensors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import gguf
 import torch
+from benchmarks.peers.byte_tokenizer import ENDS, names
 from safetensors import safe_open
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2"}
@@ -74,7 +76,19 @@ def _describe(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    _add_tokenizer(writer, config["vocab_size"])
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names(size))
+    kinds = [gguf.TokenType.NORMAL] * (size - len(ENDS)) + [gguf.TokenType.CONTROL] * len(ENDS)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["< >"])  # one that no token is made by: the reader insists on a list that is not empty
+    writer.add_bos_token_id(size - 2)
+    writer.add_eos_token_id(size - 1)
+    writer.add_add_bos_token(False)
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Task, drive
+from benchmarks.measure import drive
+from benchmarks.task import PLAIN, SHORT, Task
 from benchmarks.tuning import Conversion, Tuning
 
 CACHE_GIB = 4
-HINTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+QUANTIZED = {"int8": "int8", "int4": "int4"}
+FORMATS = {"bfloat16": "fp16", "float16": "fp16", "float32": "fp32"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -17,9 +19,10 @@ def tuning(environment: Path, cores: list[int]) -> Tuning:
     return Tuning()
 
 
-def conversion(model: str, dtype: str) -> Conversion:
+def conversion(task: Task) -> Conversion:
     # Its 16-bit form of weights; the arithmetic follows the precision hint.
-    return Conversion(f"{model}.{dtype}.openvino", "benchmarks.peers.make_openvino")
+    form = FORMATS[task.dtype] if task.precision == PLAIN else task.precision
+    return Conversion(f"{Path(task.model).name}.{form}.openvino", "benchmarks.peers.make_openvino", form)
 
 
 class OpenVino:
@@ -37,17 +40,17 @@ class OpenVino:
         scheduler.max_num_batched_tokens = 2048
         scheduler.dynamic_split_fuse = True
         scheduler.enable_prefix_caching = False
-        settings = {"INFERENCE_PRECISION_HINT": HINTS[task.dtype], "INFERENCE_NUM_THREADS": task.threads}
+        settings = {"INFERENCE_PRECISION_HINT": SHORT[task.dtype], "INFERENCE_NUM_THREADS": task.threads}
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(task.weights, scheduler, "CPU", settings, {})
         self.version = f"openvino-genai {openvino_genai.__version__}"
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         config = self._genai.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens
         config.ignore_eos, config.do_sample = True, False
         given = [self._tensor(self._array([prompt], dtype="int64")) for prompt in prompts]
         answers = self._pipeline.generate(given, [config] * len(prompts))
-        return [len(answer.m_generation_ids[0]) for answer in answers]
+        return [list(answer.m_generation_ids[0]) for answer in answers]
 
 
 if __name__ == "__main__":

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
-from benchmarks.measure import Task, drive
-from benchmarks.tuning import Tuning
+from benchmarks.http_load import HOST
+from benchmarks.measure import drive
+from benchmarks.task import PLAIN, Task
+from benchmarks.tuning import Conversion, Tuning, with_tokenizer
+
+QUANTIZED = {"int8": "int8", "int4": "int4"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -14,28 +21,58 @@ def tuning(environment: Path, cores: list[int]) -> Tuning:
     return Tuning({"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
 
 
+def conversion(task: Task) -> Conversion | None:
+    return with_tokenizer(task)
+
+
+def version() -> str:
+    import torch
+
+    import tessera
+
+    return f"{tessera.__version__}, torch {torch.__version__}"
+
+
+def bits(task: Task) -> float:
+    """Its file is what it was: weights are rounded as they are loaded."""
+    command = [sys.executable, "-m", "tessera.cli", "plan", task.model, "--dtype", task.dtype, "--json", *_flags(task)]
+    planned = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)[0]
+    return float(8 * planned["weight_bytes"] / planned["num_weights"])
+
+
+def server(environment: Path, task: Task, port: int) -> list[str]:
+    command = [str(environment / "bin" / "python"), "-m", "tessera.cli", "serve", task.weights]
+    command += ["--served-model-name", "bench", "--host", HOST, "--port", str(port), "--dtype", task.dtype]
+    command += ["--max-model-len", str(task.room), "--max-num-seqs", str(max(task.batches))]
+    return [*command, "--no-enable-prefix-caching", "--disable-log-requests", *_flags(task)]
+
+
+def _flags(task: Task) -> list[str]:
+    quantized = [] if task.precision == PLAIN else ["--quantization", task.precision]
+    return quantized + (["--platform", task.platform] if task.platform else [])
+
+
 class Tessera:
     def __init__(self, task: Task) -> None:
-        import torch
-
         import tessera
 
         self._llm = tessera.LLM(
             task.model,
             skip_tokenizer_init=True,
             dtype=task.dtype,
-            max_model_len=task.input + task.output,
+            quantization=None if task.precision == PLAIN else task.precision,
+            max_model_len=task.room,
             max_num_seqs=max(task.batches),
             enable_prefix_caching=False,
             platform=task.platform or None,
         )
         self._params = tessera.SamplingParams
-        self.version = f"{tessera.__version__}, torch {torch.__version__}"
+        self.version = version()
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         params = self._params(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         answers = self._llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
-        return [len(answer.outputs[0].token_ids) for answer in answers]
+        return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from benchmarks.measure import Task, drive
+from benchmarks.measure import drive
+from benchmarks.task import Task
 from benchmarks.tuning import Tuning
+
+QUANTIZED: dict[str, str] = {}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -27,14 +31,18 @@ class Transformers:
         self._model.generation_config = transformers.GenerationConfig()
         self.version = f"{transformers.__version__}, torch {torch.__version__}"
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        whole: Any = self.generated(prompts, tokens)
+        return whole[:, len(prompts[0]) :].tolist()
+
+    def generated(self, prompts: list[list[int]], tokens: int, **more: Any) -> Any:
+        """What the library returns: the prompts with their answers, unless more is asked for."""
         ids = self._torch.tensor(prompts)
-        config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+        config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0, **more)
         with self._torch.inference_mode():
-            answers = self._model.generate(
+            return self._model.generate(
                 ids, attention_mask=self._torch.ones_like(ids), generation_config=config, use_cache=True
             )
-        return [answers.shape[1] - ids.shape[1]] * answers.shape[0]
 
 
 if __name__ == "__main__":

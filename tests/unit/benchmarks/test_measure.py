@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from subprocess import PIPE
 
 import pytest
-from benchmarks.measure import Task, measure, peak_bytes
+from benchmarks.measure import rates, start
+from benchmarks.process import peak_bytes
+from benchmarks.task import CHECK_PROMPTS, CHECK_TOKENS, Prompts, Task
 
-TASK = Task("small", "small", "bfloat16", 100, 51, [1, 4], 1000, 2, 7)
+TASK = Task("decode", "small", "small", "bfloat16", 100, 51, [1, 4], 1000, 2, 7)
 
 
 class Clockwork:
@@ -22,10 +25,10 @@ class Clockwork:
         self._short_by = short_by
         self._step = step
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[int]:
+    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         self.prompts += prompts
         self.now += len(prompts) + self._step * (tokens - 1)
-        return [tokens - self._short_by] * len(prompts)
+        return [prompt[:1] * (tokens - self._short_by) for prompt in prompts]
 
     def clock(self) -> float:
         return self.now
@@ -33,33 +36,59 @@ class Clockwork:
 
 def test_decode_is_what_the_tokens_after_the_first_add():
     engine = Clockwork()
-    one, four = measure(engine, TASK, engine.clock)
+    one, four = rates(engine, TASK, engine.clock)
     assert (one["batch"], four["batch"]) == (1, 4)
-    assert one["prefill"] == four["prefill"] == pytest.approx(100)
-    assert one["decode"] == pytest.approx(10)
-    assert four["decode"] == pytest.approx(40)
-    assert (four["first_s"], four["whole_s"]) == pytest.approx((4, 9))
+    assert one["values"]["prefill"] == four["values"]["prefill"] == pytest.approx(100)
+    assert one["values"]["decode"] == pytest.approx(10)
+    assert four["values"]["decode"] == pytest.approx(40)
+    assert (four["values"]["first_s"], four["values"]["whole_s"]) == pytest.approx((4, 9))
 
 
-def test_no_prompt_comes_twice_and_all_engines_get_the_same():
+def test_prefill_alone_asks_for_one_token():
+    engine = Clockwork()
+    (one,) = rates(engine, replace(TASK, part="prefill", output=1, batches=[4]), engine.clock)
+    assert set(one["values"]) == {"prefill", "first_s"}
+    assert one["values"]["prefill"] == pytest.approx(100)
+
+
+def test_a_start_is_until_the_first_token():
+    engine = Clockwork()
+    engine.now = 12.0
+    (one,) = start(engine, replace(TASK, part="start", began=10.0), engine.clock)
+    assert one["values"] == {"ready_s": pytest.approx(3.0)}
+    assert one["answers"] == [Prompts(TASK).checked()[0][:1] * CHECK_TOKENS]
+
+
+def test_what_is_checked_is_answered_in_a_batch_of_the_size_that_is_timed():
+    engine = Clockwork()
+    found = list(rates(engine, replace(TASK, batches=[1, 32]), engine.clock))
+    checked = [prompt[:1] * CHECK_TOKENS for prompt in Prompts(TASK).checked()]
+    assert [result["answers"] for result in found] == [checked[:1], checked[:CHECK_PROMPTS]]
+    lengths = [len(prompt) for prompt in engine.prompts]
+    assert lengths[:3] == [25, 100, 100]
+    assert lengths[4:37] == [25] * 32 + [100]
+
+
+def test_no_prompt_that_is_timed_comes_twice_and_all_engines_get_the_same():
     engines = [Clockwork(), Clockwork()]
     for engine in engines:
-        list(measure(engine, TASK, engine.clock))
+        list(rates(engine, TASK, engine.clock))
     assert engines[0].prompts == engines[1].prompts
-    assert all(len(prompt) == TASK.input and max(prompt) < TASK.vocab for prompt in engines[0].prompts)
-    assert all(before != after for before, after in pairwise(sorted(engines[0].prompts)))
+    timed = sorted(prompt for prompt in engines[0].prompts if len(prompt) == TASK.input)
+    assert all(max(prompt) < TASK.vocab for prompt in timed)
+    assert all(before != after for before, after in pairwise(timed))
 
 
 def test_short_answers_are_no_result():
     engine = Clockwork(short_by=1)
-    with pytest.raises(SystemExit, match="Asked for 1 answers of 2 tokens"):
-        list(measure(engine, TASK, engine.clock))
+    with pytest.raises(SystemExit, match=f"Asked for 1 answers of {CHECK_TOKENS} tokens"):
+        list(rates(engine, TASK, engine.clock))
 
 
 def test_time_that_does_not_grow_with_the_answer_is_no_result():
     engine = Clockwork(step=0.0)
     with pytest.raises(SystemExit, match="took no longer than one at batch 1"):
-        list(measure(engine, TASK, engine.clock))
+        list(rates(engine, TASK, engine.clock))
 
 
 def test_memory_of_processes_that_were_started_counts():

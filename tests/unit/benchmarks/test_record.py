@@ -4,13 +4,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks.record import Cell, Record, RecordError, Setup
+from benchmarks.record import Cell, Record, RecordError, Reference, Setup, Shape
 
-SETUP = Setup("small", "bfloat16", 256, 64, "two cores")
+SETUP = Setup("small", "bfloat16", "two cores")
+SHAPES = {"decode": Shape(256, 64)}
 
 
-def cell(number: int, engine: str, batch: int) -> Cell:
-    return Cell(number, engine, batch, 100.0, 10.0, 1.5, "1.0", "2026-01-01 00:00")
+def cell(number: int, engine: str, batch: int, part: str = "decode", variant: str = "bf16") -> Cell:
+    values = {"decode": 10.0}
+    return Cell(part, number, engine, variant, "plain", batch, values, 1.5, "1.0", "2026-01-01 00:00")
 
 
 @pytest.fixture
@@ -19,43 +21,64 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_each_result_is_in_the_file_at_once_and_is_kept_when_it_is_continued(path: Path):
-    record = Record.open(path, SETUP)
+    record = Record.open(path, SETUP, SHAPES)
     assert not path.exists()
     for batch in (1, 8):
         record.add(cell(1, "tessera", batch))
         assert len(msgspec.json.decode(path.read_bytes())["cells"]) == len(record.cells)
-    assert Record.open(path, SETUP).cells == record.cells
+    assert Record.open(path, SETUP, SHAPES).cells == record.cells
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_it_lacks_what_this_engine_has_not_run_in_this_round(path: Path):
-    record = Record(path, SETUP, [cell(1, "tessera", 8), cell(2, "tessera", 1), cell(1, "vllm", 32)])
-    assert record.lacks(1, "tessera", [1, 8, 32]) == [1, 32]
-    assert record.lacks(3, "tessera", [1, 8]) == [1, 8]
-    assert record.lacks(1, "vllm", [32]) == []
+def test_it_lacks_what_this_row_has_not_run_in_this_round_of_this_part(path: Path):
+    cells = [cell(1, "tessera", 8), cell(2, "tessera", 1), cell(1, "vllm", 32), cell(1, "tessera", 1, part="prefill")]
+    record = Record(path, SETUP, SHAPES, [*cells, cell(1, "tessera", 32, variant="int8")])
+    assert record.lacks("decode", 1, "tessera bf16", [1, 8, 32]) == [1, 32]
+    assert record.lacks("decode", 3, "tessera bf16", [1, 8]) == [1, 8]
+    assert record.lacks("decode", 1, "vllm bf16", [32]) == []
+    assert record.lacks("prefill", 1, "tessera bf16", [1, 8]) == [8]
+    assert record.lacks("decode", 1, "tessera int8", [32]) == []
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("model", "large"), ("dtype", "float32"), ("input", 128), ("output", 8), ("machine", "mine")]
-)
-def test_what_was_measured_otherwise_is_not_continued(path: Path, field: str, value: str | int):
-    Record.open(path, SETUP).add(cell(1, "tessera", 1))
+def test_another_part_goes_into_the_same_file(path: Path):
+    Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
+    Record.open(path, SETUP, {"long": Shape(4000, 32)}).add(cell(1, "tessera", 1, part="long"))
+    record = Record.open(path, SETUP, SHAPES)
+    assert [found.part for found in record.cells] == ["decode", "long"]
+    assert record.shapes == {**SHAPES, "long": Shape(4000, 32)}
+
+
+def test_the_reference_is_kept(path: Path):
+    reference = Reference("transformers", [[7, 8]], [[{7: 0.0, 9: 0.5}, {8: 0.0}]])
+    Record.open(path, SETUP, SHAPES).refer(64, reference)
+    assert Record.open(path, SETUP, SHAPES).references == {"64": reference}
+
+
+@pytest.mark.parametrize(("field", "value"), [("model", "large"), ("dtype", "float32"), ("machine", "mine")])
+def test_what_was_measured_otherwise_is_not_continued(path: Path, field: str, value: str):
+    Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
     with pytest.raises(RecordError, match=f"measured with {field} ") as raised:
-        Record.open(path, msgspec.structs.replace(SETUP, **{field: value}))
-    assert str(value) in str(raised.value)
+        Record.open(path, msgspec.structs.replace(SETUP, **{field: value}), SHAPES)
+    assert value in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": 1}'])
+@pytest.mark.parametrize("shape", [Shape(128, 64), Shape(256, 8)])
+def test_a_part_with_other_lengths_is_not_continued(path: Path, shape: Shape):
+    Record.open(path, SETUP, SHAPES).add(cell(1, "tessera", 1))
+    with pytest.raises(RecordError, match=r"measured with (input|output) of part decode (256|64), not (128|8);"):
+        Record.open(path, SETUP, {"decode": shape})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": 2}', b'{"setup": 1}'])
 def test_another_file_is_not_overwritten(path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(RecordError, match="does not hold the rounds"):
-        Record.open(path, SETUP)
+        Record.open(path, SETUP, SHAPES)
     assert path.read_bytes() == content
 
 
-def test_a_later_format_is_refused(path: Path):
-    record = Record.open(path, SETUP)
-    record.add(cell(1, "tessera", 1))
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
-    with pytest.raises(RecordError, match="has format 2"):
-        Record.open(path, SETUP)
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_refused(path: Path, number: int):
+    path.write_text(f'{{"format": {number}, "setup": {{}}, "cells": []}}', encoding="utf-8")
+    with pytest.raises(RecordError, match=f"has format {number}"):
+        Record.open(path, SETUP, SHAPES)

@@ -3,23 +3,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.record import Cell, Record, Setup
+from benchmarks.parts import PARTS
+from benchmarks.record import Cell, Record, Reference, Setup, Shape
 from benchmarks.report import ratio, report, spread
 
-SETUP = Setup("small", "bfloat16", 256, 64, "two cores")
+SETUP = Setup("small", "bfloat16", "two cores")
+SHAPES = {"decode": Shape(256, 64), "http": Shape(256, 128)}
+PRECISIONS = {"bf16": "plain", "int8": "int8", "W8A8": "int8", "Q8_0": "int8"}
 
 
-def cell(number: int, engine: str, decode: float, *, batch: int = 1, **more) -> Cell:
-    return Cell(number, engine, batch, 10 * decode, decode, 1.5, f"{engine} 1.0", "2026-01-01 00:00", **more)
+def cell(number: int, row: str, decode: float, *, batch: int = 1, part: str = "decode", **more) -> Cell:
+    engine, _, variant = row.partition(" ")
+    variant = variant or "bf16"
+    values = more.pop("values", {"decode": decode, "prefill": 10 * decode})
+    about = (values, 1.5, f"{engine} 1.0", "2026-01-01 00:00")
+    return Cell(part, number, engine, variant, PRECISIONS[variant], batch, *about, **more)
 
 
-def table(*cells: Cell, batches: tuple[int, ...] = (1,)) -> list[str]:
-    return report(Record(Path("rounds.json"), SETUP, cells), batches).splitlines()
+def table(*cells: Cell, batches: tuple[int, ...] = (1,), part: str = "decode", **more) -> list[str]:
+    return report(Record(Path("rounds.json"), SETUP, SHAPES, cells, **more), PARTS[part], batches).splitlines()
 
 
-def row(lines: list[str], title: str, engine: str) -> str:
+def row(lines: list[str], title: str, name: str) -> str:
     start = next(index for index, line in enumerate(lines) if line.startswith(title))
-    return next(line for line in lines[start:] if line.split("  ")[0] == engine)
+    return next(line for line in lines[start:] if line.split("  ")[0] == name)
 
 
 @pytest.mark.parametrize(
@@ -35,36 +42,72 @@ def test_a_median_stands_with_its_spread(values: list[float], text: str):
     assert spread(values) == text
 
 
-def test_a_ratio_is_taken_within_each_round():
-    """The machine was twice as fast in the second round; the ratio of the medians would be 0.75."""
-    cells = [cell(1, "tessera", 10), cell(1, "vllm", 20), cell(2, "tessera", 20), cell(2, "vllm", 40)]
-    assert ratio([*cells, cell(3, "tessera", 30)], "vllm", 1, lambda entry: entry.decode) == 0.5
+def test_a_ratio_is_of_medians_over_the_rounds_that_both_ran():
+    ours, theirs = (10, 30, 12), (20, 40, 60)
+    cells = [cell(number, "tessera", value) for number, value in enumerate(ours, 1)]
+    cells += [cell(number, "vllm", value) for number, value in enumerate(theirs, 1)]
+    both = ("tessera bf16", "vllm bf16", 1, "decode")
+    assert ratio(cells, *both) == 12 / 40
+    assert ratio([*cells, cell(4, "tessera", 300), cell(1, "vllm", 999, batch=8)], *both) == 12 / 40
 
 
 def test_without_a_common_round_there_is_no_ratio():
     cells = [cell(1, "tessera", 10), cell(2, "vllm", 20), cell(1, "vllm", 20, batch=8)]
-    assert ratio(cells, "vllm", 1, lambda entry: entry.decode) is None
+    assert ratio(cells, "tessera bf16", "vllm bf16", 1, "decode") is None
 
 
-def test_each_engine_has_its_row_of_decode_and_of_prefill_and_columns_are_aligned():
-    cells = [cell(1, "limit", 40), cell(1, "vllm", 20), cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8)]
-    lines = table(*cells, batches=(1, 8))
-    assert row(lines, "Decode", "tessera").split() == ["tessera", "10.0", "64.0"]
-    assert row(lines, "Decode", "vllm").split() == ["vllm", "20.0", "0.50x", "-"]
-    assert row(lines, "Prefill", "vllm").split() == ["vllm", "200", "0.50x", "-"]
+def test_each_row_stands_by_its_precision_and_columns_are_aligned():
+    cells = [cell(1, "limit", 40), cell(1, "vllm W8A8", 50), cell(1, "vllm", 20), cell(1, "tessera int8", 25)]
+    lines = table(*cells, cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8), batches=(1, 8))
     start = next(index for index, line in enumerate(lines) if line.startswith("Decode"))
-    block = lines[start : start + 4]
-    assert [line.split()[0] for line in block] == ["Decode,", "tessera", "vllm", "limit"]
-    assert len({block[0].index("batch 8"), block[1].index("64.0"), block[2].index("-"), block[3].index("-")}) == 1
+    block = [line.split() for line in lines[start : start + 6]]
+    assert block[1:] == [
+        ["tessera", "bf16", "10.0", "64.0"],
+        ["vllm", "bf16", "20.0", "0.50x", "-"],
+        ["limit", "bf16", "40.0", "0.25x", "-"],
+        ["tessera", "int8", "25.0", "-"],
+        ["vllm", "W8A8", "50.0", "0.50x", "-"],
+    ]
+    assert len({lines[start].index("batch 8"), lines[start + 1].index("64.0"), lines[start + 2].index("-")}) == 1
 
 
-def test_batches_that_were_not_asked_for_are_left_out():
-    assert "64.0" not in "\n".join(table(cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8)))
+def test_ours_is_set_against_the_best_rival_of_its_precision_and_the_limit():
+    cells = [cell(1, "tessera", 30), cell(1, "vllm", 20), cell(1, "llama.cpp", 25), cell(1, "limit", 40)]
+    other = [cell(1, "tessera-old", 99), cell(1, "tessera int8", 60), cell(1, "vllm W8A8", 30)]
+    batches = [cell(1, "tessera", 30, batch=8), cell(1, "vllm", 60, batch=8)]
+    lines = table(*cells, *other, *batches, cell(1, "llama.cpp Q8_0", 40), batches=(1, 8))
+    begin = ", of the best in its precision and of the limit: "
+    assert f"tessera bf16{begin}batch 1 1.20 of llama.cpp bf16, 0.75 of limit bf16; batch 8 0.50 of vllm bf16" in lines
+    assert f"tessera int8{begin}batch 1 1.50 of llama.cpp Q8_0" in lines
 
 
-def test_load_memory_and_version_stand_below():
-    cells = [cell(1, "tessera", 10, peak_bytes=2**30), cell(2, "tessera", 10, peak_bytes=3 * 2**29)]
-    assert row(table(*cells), "Engine", "tessera").split(maxsplit=3) == ["tessera", "1.50", "1.50", "tessera 1.0"]
+def test_the_best_of_a_latency_is_the_least():
+    cells = [
+        cell(1, row, 0, part="http", values={"output": 1.0, "itl_p95_ms": late})
+        for row, late in (("tessera", 50.0), ("vllm", 100.0), ("llama.cpp", 200.0))
+    ]
+    lines = table(*cells, part="http")
+    assert row(lines, "Between tokens, 95th", "llama.cpp bf16").split()[-1] == "0.25x"
+    start = next(index for index, line in enumerate(lines) if line.startswith("Between tokens, 95th"))
+    assert "less is better" in lines[start]
+    assert "clients 1" in lines[start]
+    assert lines[start + 4].endswith("clients 1 0.50 of vllm bf16")
+
+
+def test_batches_and_parts_that_were_not_asked_for_are_left_out():
+    cells = [cell(1, "tessera", 10), cell(1, "tessera", 64, batch=8), cell(1, "tessera", 77, part="long")]
+    shown = "\n".join(table(*cells))
+    assert "64.0" not in shown
+    assert "77.0" not in shown
+
+
+def test_bits_load_memory_and_version_stand_below():
+    cells = [
+        cell(1, "tessera", 10, peak_bytes=2**30, bits=16.004),
+        cell(2, "tessera", 10, peak_bytes=3 * 2**29, bits=16.004),
+    ]
+    found = row(table(*cells), "Engine", "tessera bf16").split(maxsplit=5)
+    assert found == ["tessera", "bf16", "16.00", "1.50", "1.50", "tessera 1.0"]
 
 
 @pytest.mark.parametrize(
@@ -80,11 +123,24 @@ def test_a_busy_machine_is_said(shares: list[float | None], text: str):
     assert any(line.startswith(text) for line in table(*cells))
 
 
+def test_answers_are_set_beside_the_reference():
+    reference = Reference("transformers 5", [[1, 2, 3]], [[{1: 0.0}, {2: 0.0, 9: 0.05}, {3: 0.0}]])
+    cells = [
+        cell(1, "tessera", 10, answers=[[1, 2, 3]]),
+        cell(1, "vllm", 10, answers=[[1, 9, 4]]),
+        cell(1, "llama.cpp", 10, answers=[[1, 8, 3]]),
+    ]
+    lines = table(*cells, references={"64": reference})
+    assert "  tessera bf16: 3 of 3, 0.000" in lines
+    assert "  vllm bf16: 1 of 2, 0.050" in lines
+    assert "  llama.cpp bf16: 1 of 2, inf  WRONG" in lines
+    assert any(line.startswith("The answers were not compared") for line in table(*cells))
+
+
 def test_missing_tuning_and_measured_limits_are_said():
     lines = table(
-        cell(1, "vllm", 20, missing=("tcmalloc",)),
-        cell(2, "vllm", 20, missing=("tcmalloc",)),
-        cell(1, "limit", 40, limits={"read GB/s": 40.0}),
+        cell(1, "vllm", 20, missing=("tcmalloc",), machine={"read GB/s": 40.0}),
+        cell(2, "vllm W8A8", 20, missing=("tcmalloc",)),
         cell(2, "limit", 40, limits={"read GB/s": 50.0}),
     )
     assert lines.count("Not tuned as its documentation says: vllm: tcmalloc") == 1

@@ -1,0 +1,58 @@
+"""The parts of a comparison: what is asked in each, and which figures come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """name: of the value in a result. title: of its table, with the unit. less: whether less of it is better."""
+
+    name: str
+    title: str
+    less: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """input, output: tokens of a prompt and of an answer, where nothing else is asked for. batches: prompts at once, or
+    clients. shares: another part whose figures the same run gives."""
+
+    name: str
+    input: int
+    output: int
+    batches: tuple[int, ...]
+    figures: tuple[Figure, ...]
+    at: str = "batch"
+    shares: str | None = None
+
+
+DECODE = Figure("decode", "Decode, tokens/s")
+PREFILL = Figure("prefill", "Prefill, tokens/s")
+READY = Figure("ready_s", "Start to first token, s", less=True)
+
+PARTS: Mapping[str, Part] = {
+    part.name: part
+    for part in (
+        Part("decode", 256, 64, (1, 8, 32, 64), (DECODE,), shares="prefill"),
+        Part("prefill", 256, 1, (1, 8, 32, 64), (PREFILL,)),
+        Part("long", 4000, 32, (1, 4), (DECODE, PREFILL)),
+        Part(
+            "http",
+            256,
+            128,
+            (1, 16),
+            (
+                Figure("output", "Answers, tokens/s"),
+                Figure("ttft_p50_ms", "First token, median, ms", less=True),
+                Figure("itl_p50_ms", "Between tokens, median, ms", less=True),
+                Figure("itl_p95_ms", "Between tokens, 95th percentile, ms", less=True),
+                READY,
+            ),
+            at="clients",
+        ),
+        Part("start", 32, 1, (1,), (READY,)),
+    )
+}

@@ -1,0 +1,76 @@
+"""One run of an engine: what it loads, and the prompts that all engines are asked. Imports the standard library alone,
+since it runs in each peer's environment."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+PLAIN = "plain"
+PRECISIONS = (PLAIN, "int8", "int4")
+SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+CHECK_PROMPTS = 4
+CHECK_TOKENS = 8
+CHECK_SHARE = 4  # a prompt that is checked is as many times shorter than one that is timed
+CHECK_SEED = -1  # that of no round
+
+
+@dataclass(frozen=True)
+class Task:
+    """part: of the comparison. model: its folder. weights: what the driver loads, the folder itself unless the peer
+    needs a converted copy. precision: of the weights, "plain" is that of dtype. input, output: tokens of each prompt
+    and of each answer. batches: how many prompts at once, over HTTP how many clients. platform: of Tessera, "" for the
+    installed one. began: when the process was started, by the system's monotonic clock."""
+
+    part: str
+    model: str
+    weights: str
+    dtype: str
+    input: int
+    output: int
+    batches: Sequence[int]
+    vocab: int
+    threads: int
+    seed: int
+    precision: str = PLAIN
+    platform: str = ""
+    began: float = 0.0
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        return cls(**json.loads(text))
+
+    @property
+    def room(self) -> int:
+        """Tokens of the longest request."""
+        return self.input + max(self.output, CHECK_TOKENS)
+
+
+def checked_length(tokens: int) -> int:
+    """Of the prompts that are checked, where those that are timed have so many."""
+    return max(1, tokens // CHECK_SHARE)
+
+
+class Prompts:
+    """Random token ids, the same for all engines and in each round others."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._draw = random.Random(task.seed)
+
+    def drawn(self, count: int, length: int) -> list[list[int]]:
+        """New ones each time, so that nothing can be answered from a cache."""
+        return _random(self._draw, self._task.vocab, count, length)
+
+    def checked(self) -> list[list[int]]:
+        """Those that the reference answers too."""
+        return _random(random.Random(CHECK_SEED), self._task.vocab, CHECK_PROMPTS, checked_length(self._task.input))
+
+
+def _random(draw: random.Random, vocab: int, count: int, length: int) -> list[list[int]]:
+    return [[draw.randrange(vocab) for _ in range(length)] for _ in range(count)]
