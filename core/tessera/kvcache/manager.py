@@ -13,7 +13,8 @@ from tessera.arrays import Array, int32
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
 from tessera.kvcache.sharing import SharedWrite, Sharing
-from tessera.kvcache.tables import BlockTables
+from tessera.kvcache.tables import BlockTables, each_of
+from tessera.kvcache.windows import Windows
 from tessera.platform.runner import CachePlan
 from tessera.step import BlockCopy, BlockDelta
 
@@ -35,10 +36,11 @@ class Demand:
 class KVCacheManager:
     """The blocks of every row, in every group of a plan.
 
-    A row is open()ed or fork()ed, grows by allocate_slots(), gives up what is behind its windows by free_behind(), and
+    A row is open()ed or fork()ed, grows by allocate_slots(), gives up what is behind its windows (`windows`), and
     goes by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
-    room for. Groups that keep a State give one slot to each open row and never grow. ahead: tokens of a row that steps
-    in flight compute at most, so that a group with a window never holds more than they and the window take.
+    room for, 0 while it may share the block that it writes next. Groups that keep a State give one slot to each open
+    row and never grow. ahead: tokens of a row that steps in flight compute at most, so that a group with a window never
+    holds more than they and the window take.
     """
 
     def __init__(
@@ -47,7 +49,6 @@ class KVCacheManager:
         self._groups = plan.groups
         self._ahead = ahead
         self._max_model_len = plan.max_model_len
-        self._windows = tuple(index for index, group in enumerate(plan.groups) if group.window is not None)
         self._growing = tuple(index for index, group in enumerate(plan.groups) if group.kind != "state")
         self._states = tuple(index for index, group in enumerate(plan.groups) if group.kind == "state")
         self.prefix_cache: PrefixCache | None = None
@@ -55,6 +56,7 @@ class KVCacheManager:
             self.prefix_cache = PrefixCache(plan.groups, salt)
         self.pools = [BlockPool(group.num_blocks, self._forgetter(index)) for index, group in enumerate(plan.groups)]
         self.tables = BlockTables(plan.num_rows, [group.blocks_of(plan.max_model_len) for group in plan.groups])
+        self.windows = Windows(plan.groups, self.tables, self.pools)
         self.covered = np.zeros(plan.num_rows, dtype=np.int32)
         sizes = [(group, plan.groups[group].block_size) for group in self._growing]
         self._sharing = Sharing(plan.num_rows, self.pools, self.tables, sizes)
@@ -141,12 +143,6 @@ class KVCacheManager:
             self._begin(group, row, hit.blocks[group])
         self._open(row)
 
-    def sees(self, row: int, position: int) -> bool:
-        """Whether a row still has every block that a token at this position sees."""
-        return all(
-            self.tables.starts[group][row] <= self._groups[group].first_seen(position) for group in self._windows
-        )
-
     def fork(self, source: int, row: int, num_tokens: int) -> None:
         """Gives an empty row the blocks of another's first num_tokens tokens, the last of them perhaps only in part;
         whoever writes into it first copies it. The source must still see what the next token will."""
@@ -157,6 +153,7 @@ class KVCacheManager:
             self._begin(group, row, shared)
         self._open(row)
         self._sharing.forked[[source, row]] = True
+        self.covered[[source, row]] = 0
 
     def _begin(self, group: int, row: int, blocks: Array) -> None:
         if len(blocks):
@@ -178,16 +175,16 @@ class KVCacheManager:
 
     def wanting(self, rows: Array, ends: Array) -> Array:
         """Which rows need something before they can write up to ends, as a mask."""
-        wanting: Array = (ends > self.covered[rows]) | self._sharing.forked[rows]
+        wanting: Array = ends > self.covered.take(rows)
         return wanting
 
     def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
         """What rows need so that they can write tokens starts[i] to ends[i]; None where they have it all."""
-        needy = self.wanting(rows, ends)
-        if not needy.any():
+        needy = np.flatnonzero(self.wanting(rows, ends))
+        if not len(needy):
             return None
-        copies = self._sharing.writes(rows, starts)
         rows, starts, ends = rows[needy], starts[needy], ends[needy]
+        copies = self._sharing.writes(rows, starts)
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         growth = []
         for group in self._growing:
@@ -204,9 +201,9 @@ class KVCacheManager:
         """Gives the blocks; there must be as many free."""
         for write in demand.copies:
             self._sharing.copy(write)
-        for row, start in zip(demand.rows.tolist(), demand.starts.tolist(), strict=True):
-            if self._sharing.forked[row]:
-                self._settle(row, start)
+        forked = np.flatnonzero(self._sharing.forked[demand.rows])
+        for row, start in zip(demand.rows[forked].tolist(), demand.starts[forked].tolist(), strict=True):
+            self._settle(row, start)
         for group, (rows, counts) in zip(self._growing, demand.growth, strict=True):
             if len(rows):
                 self.tables.append(group, rows, counts, self.pools[group].allocate(int(counts.sum())))
@@ -233,17 +230,6 @@ class KVCacheManager:
 
     # ---- a row goes --------------------------------------------------------------------------------------------------
 
-    def free_behind(self, rows: Array, positions: Array) -> None:
-        """Gives back, of groups with a window, the blocks that no token of a row from positions[row] on sees. No step
-        in flight may start before."""
-        for group in self._windows:
-            window, size = self._groups[group].window, self._groups[group].block_size
-            assert window is not None
-            ends = np.maximum(positions[rows] - (window - 1), 0) // size
-            passed = ends > self.tables.starts[group][rows]
-            for row, end in zip(rows[passed].tolist(), ends[passed].tolist(), strict=True):
-                self.pools[group].release(self.tables.give_up(group, row, end))
-
     def leave(self, row: int) -> None:
         """The row's blocks will be freed once the steps in flight have retired."""
         for group, pool in enumerate(self.pools):
@@ -259,15 +245,22 @@ class KVCacheManager:
 
     # ---- what blocks are known for -----------------------------------------------------------------------------------
 
-    def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
-        """Units first to last (exclusive) of a row's tokens have been computed and will not be written again."""
+    def cache_blocks(
+        self, rows: Array, chains: Sequence[HashChain], tokens: Sequence[Array], firsts: Array, lasts: Array
+    ) -> None:
+        """Of rows[i], whose tokens are tokens[i] and whose chain is chains[i], units firsts[i] to lasts[i] (exclusive)
+        have been computed and will not be written again."""
         assert self.prefix_cache is not None
-        for unit in range(first, last):
-            blocks = []
-            for group in self._growing:
-                per_unit = chain.unit // self._groups[group].block_size
-                blocks.append(self.tables.of(group, row)[unit * per_unit : (unit + 1) * per_unit].tolist())
-            self.prefix_cache.register(chain.link(unit, tokens), blocks)
+        links: list[bytes] = []
+        for chain, of_row, first, last in zip(chains, tokens, firsts.tolist(), lasts.tolist(), strict=True):
+            links += chain.links(first, last, of_row)
+        of, units = each_of(rows, firsts, lasts)
+        held = []
+        for group in self._growing:
+            per_unit = self.prefix_cache.unit // self._groups[group].block_size
+            places = units[:, None] * per_unit + np.arange(per_unit)
+            held.append(self.tables.blocks[group][of[:, None], places].ravel().tolist())
+        self.prefix_cache.register(links, held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 

@@ -30,15 +30,19 @@ class HashChain:
 
     def link(self, index: int, tokens: Array) -> bytes:
         """tokens: int32, contiguous, at least as long as units 0 to index."""
+        return self.links(index, index + 1, tokens)[0]
+
+    def links(self, first: int, last: int, tokens: Array) -> list[bytes]:
+        """Those of units first to last (exclusive)."""
         hashes = self.hashes
-        if index >= len(hashes):
-            unit = self.unit
-            last = hashes[-1] if hashes else self._root
-            data = tokens[len(hashes) * unit : (index + 1) * unit].tobytes()
-            for start in range(0, len(data), unit * 4):
-                last = hashlib.sha256(last + data[start : start + unit * 4]).digest()
-                hashes.append(last)
-        return hashes[index]
+        if last > len(hashes):
+            size, sha256 = self.unit * tokens.itemsize, hashlib.sha256
+            link = hashes[-1] if hashes else self._root
+            data = tokens[len(hashes) * self.unit : last * self.unit].tobytes()
+            for start in range(0, len(data), size):
+                link = sha256(link + data[start : start + size]).digest()
+                hashes.append(link)
+        return hashes[first:last]
 
     def fork(self, num_tokens: int) -> HashChain:
         """The chain of another request with the same first num_tokens tokens."""
@@ -121,13 +125,14 @@ class PrefixCache:
             found[index] = places[place][chain.hashes[unit]]
         return found
 
-    def register(self, link: bytes, unit: Sequence[Sequence[int]]) -> None:
-        """The blocks by group that hold a link's unit, null for those that were given back. Where the link has a block
-        already, that one stays and this one remains unknown."""
-        for blocks, known, held in zip(self._blocks, self._known, unit, strict=True):
-            for place, block in enumerate(held):
-                if block and block not in known and blocks[place].setdefault(link, block) == block:
-                    known[block] = (link, place)
+    def register(self, links: Sequence[bytes], held: Sequence[Sequence[int]]) -> None:
+        """held: by group the blocks that hold the links' units, as many for each unit; null for those that were given
+        back. Where a link has a block already, that one stays and this one remains unknown."""
+        for places, known, blocks in zip(self._blocks, self._known, held, strict=True):
+            for place, block_of in enumerate(places):
+                for link, block in zip(links, blocks[place :: len(places)], strict=True):
+                    if block and block not in known and block_of.setdefault(link, block) == block:
+                        known[block] = (link, place)
 
     def forget(self, group: int, block: int) -> None:
         """The block's contents go; nothing where they were not known."""

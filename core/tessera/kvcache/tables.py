@@ -54,7 +54,7 @@ class BlockTables:
             places = np.arange(len(blocks), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts - have, counts)
             self.blocks[group][np.repeat(rows, counts), places] = blocks
         self.counts[group][rows] = have + counts
-        self._changes[group].append((rows, have, counts, blocks))
+        self._changes[group].append((int32(rows), have, counts, blocks))
 
     def replace(self, group: int, row: int, index: int, block: int) -> None:
         self.blocks[group][row, index] = block
@@ -82,6 +82,13 @@ class BlockTables:
         """Takes back what take_changes() has not told of a row that nobody has seen."""
         for entries in self._changes:
             entries[:] = [kept for entry in entries if (kept := _without(entry, row)) is not None]
+
+
+def each_of(rows: Array, firsts: Array, lasts: Array) -> tuple[Array, Array]:
+    """Row by row its number and firsts[i] to lasts[i] (exclusive), one after the other."""
+    counts = lasts - firsts
+    offsets = np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return np.repeat(rows, counts), np.arange(len(offsets)) + offsets
 
 
 def _without(entry: Entry, row: int) -> Entry | None:

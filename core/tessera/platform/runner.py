@@ -191,7 +191,8 @@ class Feature(Protocol):
         """Bits in the launch key."""
 
     def before(self, launch: Launch) -> None:
-        """Before the forward of each launch; may write into the launch's tensors, not move them."""
+        """Before the forward of each launch; may write into the launch's tensors, not move them. Not into rows,
+        q_start, q_len, sample_at and block_tables, which the next launch may have as they are."""
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
         """logits [S, vocabulary] of a launch -> those to sample from, of the same shape and dtype."""

@@ -14,8 +14,8 @@ from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 
 class InputBatch:
     """Fixed rows, one more than there can be requests: the last stands for padding. tokens [rows, max_model_len + 1]:
-    known when a row was opened, the last column is nobody's. tables: by group [rows, blocks]. eos, vocab: the
-    model's."""
+    known when a row was opened, the last column is nobody's. tables: by group [rows, blocks]; tables_changed: counts
+    how often they did. eos, vocab: the model's."""
 
     def __init__(self, plan: CachePlan, columns: Sequence[Column], *, eos: Sequence[int], vocab: int) -> None:
         rows = plan.num_rows + 1
@@ -25,6 +25,7 @@ class InputBatch:
         self.tables: list[Array] = [
             np.zeros((rows, group.blocks_of(plan.max_model_len)), np.int32) for group in plan.groups
         ]
+        self.tables_changed = 0
         self.sampling = SamplingColumns.of(rows, eos, vocab)
         self.columns: dict[str, Array] = {c.name: np.full(rows, c.default, c.dtype) for c in columns}
         self._defaults = {c.name: c.default for c in columns}
@@ -33,13 +34,16 @@ class InputBatch:
         for opened in step.opened:
             self._open(opened)
         for table, delta in zip(self.tables, step.blocks, strict=True):
-            _write(table, delta)
+            if len(delta.rows):
+                _write(table, delta)
+                self.tables_changed += 1
 
     def _open(self, opened: RowOpened) -> None:
         row = opened.row
         self.tokens[row, : len(opened.tokens)] = opened.tokens
         for table in self.tables:
             table[row] = 0
+        self.tables_changed += 1
         self.sampling.open(opened)
         for name, column in self.columns.items():
             column[row] = opened.columns.get(name, self._defaults[name])
@@ -47,13 +51,9 @@ class InputBatch:
 
 def _write(table: Array, delta: BlockDelta) -> None:
     """counts[i] blocks into row rows[i] from column starts[i] on."""
-    if len(delta.rows):
-        table[np.repeat(delta.rows, delta.counts), ragged_arange(delta.starts, delta.counts)] = delta.blocks
-
-
-def ragged_arange(starts: Array, counts: Array) -> Array:
-    """starts[i], starts[i] + 1, ... counts[i] of them, one i after the other."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(starts - (ends - counts), counts).astype(
-        np.int32
-    )
+    if len(delta.blocks) == len(delta.rows):
+        table[delta.rows, delta.starts] = delta.blocks
+        return
+    ends = np.cumsum(delta.counts)
+    columns = np.arange(ends[-1]) + np.repeat(delta.starts - (ends - delta.counts), delta.counts)
+    table[np.repeat(delta.rows, delta.counts), columns] = delta.blocks

@@ -21,8 +21,15 @@ class DeviceBuffers:
     def __init__(self, device: Device, sizes: dict[str, int] | None = None) -> None:
         self.device, self.sizes = device, sizes or {}
         self._flat: dict[tuple[str, str, int], Tensor] = {}
+        self._newest: dict[str, tuple[Sequence[int], str, Tensor]] = {}
 
     def get(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
+        newest = self._newest.get(name)
+        if newest is None or newest[:2] != (shape, dtype):
+            newest = self._newest[name] = (shape, dtype, self._made(name, shape, dtype))
+        return newest[2]
+
+    def _made(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
         number = prod(shape)
         size = self.sizes.get(name, number)
         assert number <= size, (name, shape, size)
@@ -33,5 +40,5 @@ class DeviceBuffers:
         return flat[:number].view(*shape)
 
     def put(self, name: str, values: Any, dtype: str) -> Tensor:
-        host = torch.from_numpy(np.ascontiguousarray(values))
-        return self.get(name, host.shape, dtype).copy_(host)
+        host = np.ascontiguousarray(values)
+        return self.get(name, host.shape, dtype).copy_(torch.from_numpy(host))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
 from tessera.platform.ops import SamplingRows
 from tessera.platform.runner import CachePlan
-from tessera.runner.batch import InputBatch, ragged_arange
+from tessera.runner.batch import InputBatch
 from tessera.runner.buffers import DeviceBuffers
+from tessera.runner.frame import Frame, filled, outline
 from tessera.step import SchedulerOutput
 
 
@@ -32,6 +35,20 @@ class Prepared:
     scored: Array
 
 
+@dataclass(frozen=True)
+class _Standing:
+    """A frame on the device, until a launch with another takes the buffers."""
+
+    outline: tuple[Any, ...]
+    frame: Frame
+    rows: Tensor
+    q_start: Tensor
+    q_len: Tensor
+    sample_at: Tensor
+    tables: dict[int, Tensor] = field(default_factory=dict)
+    """By group, as long as no table changes."""
+
+
 class LaunchBuilder:
     """index_dtype: of slots and tables; host_lengths: "exact" where a backend asks for it. bits: of the features that
     are on."""
@@ -40,82 +57,111 @@ class LaunchBuilder:
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
         *, index_dtype: str, bits: frozenset[str],
     ) -> None:  # fmt: skip
-        self.plan, self.batch, self.device_tokens = plan, batch, device_tokens
+        self.plan, self.batch, self.device_tokens = plan, batch, device_tokens.view(-1)
         self.shapes, self.buffers, self.index_dtype, self.bits = shapes, buffers, index_dtype, bits
         growing = [group for group in plan.groups if group.kind != "state"]
         self.smallest_block = min((group.block_size for group in growing), default=1)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
         self.windows = tuple(group.window for group in plan.groups)
+        self._standing: _Standing | None = None
+        self._in_buffers: Launch | None = None
+        self._tables_changed = batch.tables_changed
 
     def build(self, step: SchedulerOutput) -> Iterator[Prepared]:
         """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
         the next is made."""
         kv_len = step.starts + step.num_tokens
-        decode = int(np.argmin(step.num_tokens == 1)) if (step.num_tokens != 1).any() else len(step.rows)
-        blocks = -(-kv_len // self.smallest_block)
-        shape = StepShape(decode, 0, step.num_tokens, kv_len, blocks.astype(np.int32), self.bits)
-        samples = np.isin(step.rows, step.samples)
-        sampling = self.batch.sampling
-        scored = (sampling.scored[step.rows] >= 0) & (step.starts < sampling.num_prompt[step.rows] - 1)
-        for fitting in self.shapes.launches(shape):
+        samples = _among(step.rows, step.samples)
+        scored = self.batch.sampling.scores(step.rows, step.starts)
+        for fitting in self.shapes.launches(self._shape(step, kv_len)):
             part = slice(fitting.first, fitting.last)
             cut = _giving_out_all(fitting) if scored[part].any() else fitting
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_tokens[part]
-            launch = self._launch(cut, rows, starts, lengths)
-            first = _first_tokens(cut, lengths)
+            standing = self._stand(cut, rows, lengths)
+            launch = self._launch(cut.key, standing, starts, lengths)
+            first = standing.frame.q_start[: len(rows)]
             yield Prepared(launch, rows, kv_len[part], samples[part], starts, first, scored[part])
 
+    def _shape(self, step: SchedulerOutput, kv_len: Array) -> StepShape:
+        """Rows that decode come first."""
+        others = step.num_tokens != 1
+        decode = int(others.argmax()) if others.any() else len(step.rows)
+        blocks = (kv_len + (self.smallest_block - 1)) // self.smallest_block
+        return StepShape(decode, 0, step.num_tokens, kv_len, blocks, self.bits)
+
     def rows_again(self, prepared: Prepared) -> Launch:
-        """The launch with its rows and columns as they were: another may have taken the buffers since."""
-        rows = _padded(prepared.rows, prepared.launch.key.rows, self.batch.null_row)
+        """The launch with its rows and columns as they were, where another has taken the buffers since."""
+        if prepared.launch is self._in_buffers:
+            return prepared.launch
+        self._standing, self._in_buffers = None, prepared.launch
+        rows = filled(prepared.rows, prepared.launch.key.rows, self.batch.null_row)
         return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=self._columns(rows))
 
     def empty(self, key: LaunchKey) -> Launch:
         """A launch of this shape in which all is padding."""
         none = np.zeros(0, np.int32)
-        return self._launch(LaunchShape(key, 0, 0), none, none, none)
+        return self._launch(key, self._stand(LaunchShape(key, 0, 0), none, none), none, none)
 
-    def _launch(self, cut: LaunchShape, rows: Array, starts: Array, lengths: Array) -> Launch:
-        key, put = cut.key, self.buffers.put
-        padded_rows = _padded(rows, key.rows, self.batch.null_row)
-        q_len = _padded(lengths, key.rows, 0)
-        kv_len = _padded(starts + lengths, key.rows, 0)
-        q_start = _first_tokens(cut, q_len)
-        at = ragged_arange(q_start[: len(rows)], lengths)
-        token_rows = _scattered(at, np.repeat(rows, lengths), key.tokens, self.batch.null_row)
-        positions = _scattered(at, ragged_arange(starts, lengths), key.tokens, 0)
-        given_out = np.where(q_len > 0, q_start + q_len - 1, 0).astype(np.int32)
-        if ALL_POSITIONS in key.bits:
-            given_out = np.concatenate((given_out, np.arange(key.tokens, dtype=np.int32)))
-        device_positions = put("positions", positions, "int32")
-        device_rows = put("token_rows", token_rows, "int32")
-        tokens = self.buffers.get("tokens", (key.tokens,), "int32")
-        tokens.copy_(self.device_tokens[device_rows, device_positions])
-        return Launch(
+    def _launch(self, key: LaunchKey, standing: _Standing, starts: Array, lengths: Array) -> Launch:
+        put, frame = self.buffers.put, standing.frame
+        kv_len, positions = frame.by_row(starts + lengths), frame.positions(starts)
+        launch = self._in_buffers = Launch(
             key=key,
-            num_rows=len(rows),
-            num_tokens=int(lengths.sum()),
-            rows=put("rows", padded_rows, "int32"),
-            tokens=tokens,
-            positions=device_positions,
-            q_start=put("q_start", q_start, "int32"),
-            q_len=put("q_len", q_len, "int32"),
+            num_rows=frame.num_rows,
+            num_tokens=frame.num_tokens,
+            rows=standing.rows,
+            tokens=self._tokens(frame, positions),
+            positions=put("positions", positions, "int32"),
+            q_start=standing.q_start,
+            q_len=standing.q_len,
             kv_len=put("kv_len", kv_len, "int32"),
             kv_len_host=kv_len,
-            q_len_host=q_len,
+            q_len_host=frame.q_len,
             host_lengths="exact",
             slots=[
-                put(f"slots{g}", values, self.index_dtype)
-                for g, values in enumerate(self._slots(token_rows, positions, at))
+                put(f"slots{number}", values, self.index_dtype)
+                for number, values in enumerate(self._slots(frame, positions))
             ],
-            block_tables=[
-                put(f"tables{g}", values, self.index_dtype) for g, values in enumerate(self._tables(padded_rows, key))
-            ],
-            sample_at=put("sample_at", given_out, "int32"),
+            block_tables=[self._table(standing, number, key) for number in range(len(self.plan.groups))],
+            sample_at=standing.sample_at,
             block_sizes=self.block_sizes,
-            columns=self._columns(padded_rows),
+            columns=self._columns(frame.rows),
             windows=self.windows,
         )
+        return launch
+
+    def _stand(self, cut: LaunchShape, rows: Array, lengths: Array) -> _Standing:
+        """The frame on the device: the one before where this launch's is the same."""
+        asked = outline(cut, rows, lengths)
+        if self._standing is None or self._standing.outline != asked:
+            put, frame = self.buffers.put, Frame.of(cut, rows, lengths, self.batch.null_row)
+            self._standing = _Standing(
+                asked,
+                frame,
+                rows=put("rows", frame.rows, "int32"),
+                q_start=put("q_start", frame.q_start, "int32"),
+                q_len=put("q_len", frame.q_len, "int32"),
+                sample_at=put("sample_at", frame.given_out, "int32"),
+            )
+        if self._tables_changed != self.batch.tables_changed:
+            self._standing.tables.clear()
+            self._tables_changed = self.batch.tables_changed
+        return self._standing
+
+    def _tokens(self, frame: Frame, positions: Array) -> Tensor:
+        """Out of the device's rows, where drawn tokens are."""
+        at = self.buffers.put("token_at", frame.token_rows * self.batch.tokens.shape[1] + positions, "int64")
+        tokens: Tensor = self.buffers.get("tokens", positions.shape, "int32")
+        return torch.index_select(self.device_tokens, 0, at, out=tokens)
+
+    def feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
+        """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
+        last column, which is nobody's."""
+        spare, width = self.batch.spare, self.batch.tokens.shape[1]
+        at = np.full(launch.key.rows, self.batch.null_row * width + spare)
+        drawn = np.where(prepared.samples, prepared.next_position, spare)
+        at[: len(prepared.rows)] = prepared.rows.astype(np.int64) * width + drawn
+        self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
 
     def _columns(self, rows: Array) -> dict[str, Tensor]:
         return {
@@ -123,57 +169,42 @@ class LaunchBuilder:
             for name, column in self.batch.columns.items()
         }
 
-    def _slots(self, token_rows: Array, positions: Array, at: Array) -> list[Array]:
-        """By group: where each token's keys and values go; padding goes to block 0."""
-        slots = []
-        real = np.zeros(len(token_rows), bool)
-        real[at] = True
+    def _slots(self, frame: Frame, positions: Array) -> Iterator[Array]:
+        """By group: where each token's keys and values go; the null row's, and so padding, to block 0."""
         for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
             if group.kind == "state":
-                slots.append(np.zeros(0, np.int32))
+                yield np.zeros(0, np.int32)
                 continue
-            index, offset = np.divmod(positions, group.block_size)
-            slots.append(np.where(real, table[token_rows, index] * group.block_size + offset, 0))
-        return slots
+            index = positions // group.block_size
+            slots = table.reshape(-1).take(frame.token_rows * table.shape[1] + index)
+            slots -= index
+            slots *= group.block_size
+            slots += positions
+            yield slots
 
-    def _tables(self, rows: Array, key: LaunchKey) -> list[Array]:
-        tables = []
-        for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
-            columns = (
-                1
-                if group.kind == "state"
-                else min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
-            )
-            tables.append(table[rows, :columns])
-        return tables
+    def _table(self, standing: _Standing, number: int, key: LaunchKey) -> Tensor:
+        group, table, held = self.plan.groups[number], self.batch.tables[number], standing.tables.get(number)
+        columns = 1
+        if group.kind != "state":
+            columns = min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+        if held is None or held.shape[1] != columns:
+            values = table[standing.frame.rows, :columns]
+            held = standing.tables[number] = self.buffers.put(f"tables{number}", values, self.index_dtype)
+        return held
 
 
 def _giving_out_all(cut: LaunchShape) -> LaunchShape:
     return replace(cut, key=replace(cut.key, bits=cut.key.bits | {ALL_POSITIONS}))
 
 
-def _first_tokens(cut: LaunchShape, lengths: Array) -> Array:
-    """Where in the launch each row begins."""
-    if cut.stride:
-        return np.arange(len(lengths), dtype=np.int32) * cut.stride
-    return np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int32)
-
-
-def _padded(values: Array, size: int, filler: int) -> Array:
-    result = np.full(size, filler, np.int32)
-    result[: len(values)] = values
-    return result
-
-
-def _scattered(at: Array, values: Array, size: int, filler: int) -> Array:
-    result = np.full(size, filler, np.int32)
-    result[at] = values
-    return result
+def _among(rows: Array, chosen: Array) -> Array:
+    """Which of rows are chosen, as a mask; chosen are some of rows, in their order."""
+    return np.ones(len(rows), bool) if len(chosen) == len(rows) else np.isin(rows, chosen)
 
 
 def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
     """Elements of the buffers of the largest launch and of its sampling. columns: of the features."""
-    sizes = dict.fromkeys(("positions", "token_rows", "tokens"), tokens)
+    sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
     sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "feed"), rows)
     sizes["sample_at"] = rows + tokens
     sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)

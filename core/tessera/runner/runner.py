@@ -201,18 +201,11 @@ class CoreRunner(ModelRunner):
                 continue
             launch = self.builder.rows_again(prepared)
             sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position)
-            self._feed(prepared, launch, sampled.tokens)
+            self.builder.feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
         return PendingStep(pending.step.step, pending.step.epoch, drawn, scored, stats)
-
-    def _feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
-        """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
-        spare column."""
-        target = np.full(launch.key.rows, self.batch.spare, np.int32)
-        target[: len(prepared.rows)] = np.where(prepared.samples, prepared.next_position, self.batch.spare)
-        self.device_tokens[launch.rows, self.buffers.put("feed", target, "int32")] = tokens
 
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or

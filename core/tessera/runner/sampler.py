@@ -4,7 +4,7 @@ between where somebody does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,13 @@ class Sampler:
         self.model, self.ops, self.columns, self.buffers = model, ops, columns, buffers
         self.features, self.editor = features, editor
         self._calls: dict[tuple[str, Any], HotCall] = {}
+        self._asked: _Asked | None = None
 
     def __call__(self, hidden: Tensor, launch: Launch, rows: Array, positions: Array) -> Sampled:
         """hidden [R, n] of the launch's rows; rows: of its requests; positions: of the tokens to draw."""
-        spec, asks = self._spec(rows), self.editor.asks(rows)
-        sampling = self._rows(rows, positions, launch.key.rows)
+        asked = self._asked_by(rows, launch.key.rows)
+        position = self._put("position", positions.astype(np.int64), launch.key.rows)
+        spec, asks, sampling = asked.spec, asked.asks, asked.at(position)
         if not self.features and not asks:
             sampled: Sampled = self._call(spec, "logits_sample")(hidden, self.model.head.weight, sampling)
             return sampled
@@ -108,21 +110,46 @@ class Sampler:
             )
         return self._calls[name, spec]
 
-    def _rows(self, rows: Array, positions: Array, size: int) -> SamplingRows:
-        def put(name: str, values: Any) -> Tensor:
-            padded = np.zeros(size, values.dtype)
-            padded[: len(rows)] = values
-            return self.buffers.put(f"sampling_{name}", padded, values.dtype.name)
+    def _asked_by(self, rows: Array, size: int) -> _Asked:
+        """The same as before where the same rows are drawn for and none was opened since."""
+        whose = (self.columns.opened, size, rows.tobytes())
+        if self._asked is None or self._asked.whose != whose:
+            columns = self.columns
+            self._asked = _Asked(
+                whose,
+                self._spec(rows),
+                self.editor.asks(rows),
+                temperature=self._put("temperature", columns.temperature[rows], size),
+                top_k=self._put("top_k", columns.top_k[rows], size),
+                top_p=self._put("top_p", columns.top_p[rows], size),
+                min_p=self._put("min_p", columns.min_p[rows], size),
+                seed=self._put("seed", columns.seed[rows], size),
+            )
+        return self._asked
 
-        columns = self.columns
-        return SamplingRows(
-            temperature=put("temperature", columns.temperature[rows]),
-            top_k=put("top_k", columns.top_k[rows]),
-            top_p=put("top_p", columns.top_p[rows]),
-            min_p=put("min_p", columns.min_p[rows]),
-            seed=put("seed", columns.seed[rows]),
-            position=put("position", positions.astype(np.int64)),
-        )
+    def _put(self, name: str, values: Array, size: int) -> Tensor:
+        """Of SamplingRows, 0 for the padding."""
+        padded = np.zeros(size, values.dtype)
+        padded[: len(values)] = values
+        return self.buffers.put(f"sampling_{name}", padded, values.dtype.name)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a choice of rows asks for, on the host and on the device. whose: equal for the same rows with the same
+    requests."""
+
+    whose: tuple[int, int, bytes]
+    spec: SampleSpec
+    asks: Asks
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+
+    def at(self, position: Tensor) -> SamplingRows:
+        return SamplingRows(self.temperature, self.top_k, self.top_p, self.min_p, self.seed, position)
 
 
 def _size(logprobs: int, vocab: int) -> int:

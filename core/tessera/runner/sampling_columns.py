@@ -25,7 +25,7 @@ class Asks(IntFlag):
 class SamplingColumns:
     """[rows] each, as SamplingRows and Penalties have them. logprobs, scored: alternatives asked for of drawn tokens
     and of the prompt's, -1 none. asks: Asks. edits, masks: of the rows that have any; changed: counts how often they
-    did. eos, vocab: the model's."""
+    did; opened: how often a row got values. eos, vocab: the model's."""
 
     temperature: Array
     top_k: Array
@@ -44,6 +44,9 @@ class SamplingColumns:
     edits: dict[int, RowEdits] = field(default_factory=dict)
     masks: dict[int, Array] = field(default_factory=dict)
     changed: int = 0
+    opened: int = 0
+    scoring: set[int] = field(default_factory=set)
+    """Rows whose requests ask for the log probabilities of their prompts."""
 
     @classmethod
     def of(cls, rows: int, eos: Sequence[int], vocab: int) -> SamplingColumns:
@@ -72,14 +75,25 @@ class SamplingColumns:
         self.top_k[row] = params.top_k
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
+        self.opened += 1
         self.seed[row] = np.uint64(opened.seed & (2**64 - 1)).astype(np.int64)
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.scored[row] = -1 if params.prompt_logprobs is None or answered else params.prompt_logprobs
+        self.scoring.discard(row)
+        if self.scored[row] >= 0:
+            self.scoring.add(row)
         self.num_prompt[row] = opened.num_prompt
         self.presence[row] = params.presence_penalty
         self.frequency[row] = params.frequency_penalty
         self.repetition[row] = params.repetition_penalty
         self._ask(opened)
+
+    def scores(self, rows: Array, starts: Array) -> Array:
+        """Which of rows that go on at starts compute tokens of a prompt that are asked for, as a mask."""
+        if not self.scoring:
+            return np.zeros(len(rows), bool)
+        wanted: Array = (self.scored[rows] >= 0) & (starts < self.num_prompt[rows] - 1)
+        return wanted
 
     def _ask(self, opened: RowOpened) -> None:
         row, params = opened.row, opened.params

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.arrays import Array
+from tessera.arrays import Array, int32
 from tessera.platform.ops import Sampled
 from tessera.platform.platform import Device, Future
 from tessera.runner.scorer import Scoring
@@ -28,6 +28,13 @@ class SampledRows:
     @classmethod
     def copying(cls, device: Device, rows: Array, samples: Array, asked: Array, sampled: Sampled) -> SampledRows:
         return cls(rows, samples, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
+
+    def drawn(self) -> tuple[Array, Array]:
+        """Rows that sample, and the token of each; waits for its copy."""
+        copy = self.parts[0]
+        assert copy is not None
+        tokens = copy.result()[: len(self.rows)]
+        return (self.rows, tokens) if self.samples.all() else (self.rows[self.samples], tokens[self.samples])
 
     def logprobs(self) -> list[RowLogprobs]:
         copies = [part.result() for part in self.parts[1:] if part is not None]
@@ -55,19 +62,13 @@ class PendingStep:
 
     def result(self) -> StepOutput:
         began = perf_counter()
-        rows, tokens = [], []
-        for part in self.parts:
-            drawn = part.parts[0]
-            assert drawn is not None
-            values = drawn.result()[: len(part.rows)]
-            rows.append(part.rows[part.samples])
-            tokens.append(values[part.samples])
-        all_rows = np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, np.int32)
+        drawn = [part.drawn() for part in self.parts]
+        rows = np.concatenate([int32(), *(rows for rows, _ in drawn)])
         return StepOutput(
             step=self.step,
-            rows=all_rows,
-            counts=np.ones(len(all_rows), np.int32),
-            tokens=np.concatenate(tokens).astype(np.int32) if tokens else np.zeros(0, np.int32),
+            rows=rows,
+            counts=np.ones(len(rows), np.int32),
+            tokens=np.concatenate([int32(), *(tokens for _, tokens in drawn)]),
             logprobs=[row for part in self.parts for row in part.logprobs()],
             stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
             epoch=self.epoch,

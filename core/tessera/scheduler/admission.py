@@ -96,7 +96,7 @@ class Admission:
             return None
         if self._rows.status[leader.row] != Status.RUNNING:
             return None
-        return leader if self._cache.sees(leader.row, request.num_prompt - 1) else None
+        return leader if self._cache.windows.sees(leader.row, request.num_prompt - 1) else None
 
     def _origin(self, request: TrackedRequest) -> _Origin | None:
         """None where a sibling is still computing the prompt: all of it but the last token must be in the cache for

@@ -25,37 +25,40 @@ class StepDraft:
         self.num_prefills = 0
         self.short = False
         self.promised = np.zeros(num_groups, dtype=np.int64)
-        self._rows: list[Array] = []
-        self._starts: list[Array] = []
-        self._tokens: list[Array] = []
+        self._granted: list[tuple[Work, Array]] = []
 
     @property
     def empty(self) -> bool:
-        return not self._rows
+        return not self._granted
 
     @property
     def rows(self) -> Array:
         """That were granted tokens so far."""
-        return np.concatenate([int32(), *self._rows])
+        return np.concatenate([int32(), *(work.rows for work, _ in self._granted)])
 
-    def holds(self, left: Array) -> Array:
-        """Which of the rows that have so many tokens left it may hold, as a mask."""
+    def may_hold(self, work: Work) -> Work:
+        """Those of the rows that a step of this kind takes."""
         if self.kind == "mixed":
-            return left > 0
-        decodes: Array = left == 1
-        return decodes if self.kind == "decode" else ~decodes
+            return work
+        decodes = work.left == 1
+        return work.where(decodes if self.kind == "decode" else ~decodes)
 
     def grant(self, work: Work, tokens: Array) -> None:
         """tokens[i] of what is left to compute for each of work's rows, which may be none."""
         if len(tokens):
-            self._rows.append(work.rows)
-            self._starts.append(work.starts)
-            self._tokens.append(tokens)
+            self._granted.append((work, tokens))
             self.room -= int(tokens.sum())
             self.num_prefills += int(np.count_nonzero(work.left > 1))
 
-    def grants(self) -> tuple[Array, Array, Array]:
-        """rows, starts and numbers of tokens, all int32."""
-        parts = (self._rows, self._starts, self._tokens)
-        rows, starts, tokens = (part[0] if len(part) == 1 else np.concatenate(part) for part in parts)
-        return rows, starts, tokens
+    def grants(self) -> tuple[Work, Array]:
+        """All that was granted, rows that decode first."""
+        work, tokens = self._granted[0] if len(self._granted) == 1 else self._joined()
+        if not self.num_prefills:
+            return work, tokens
+        order = np.argsort(work.left != 1, kind="stable")
+        return Work(work.rows[order], work.starts[order], work.left[order]), tokens[order]
+
+    def _joined(self) -> tuple[Work, Array]:
+        parts = [(work.rows, work.starts, work.left, tokens) for work, tokens in self._granted]
+        rows, starts, left, tokens = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Work(rows, starts, left), tokens

@@ -42,7 +42,8 @@ class Grants:
         """Tokens for rows that run. Where there are blocks for all, which is nearly always, that is a few operations on
         arrays."""
         tokens = self._shares.share(work, draft.room, draft.num_prefills)
-        work, tokens = work.where(tokens > 0), tokens[tokens > 0]
+        if tokens is not work.left:
+            work, tokens = work.where(tokens > 0), tokens[tokens > 0]
         if self._resources.every_grant:
             self._one_by_one(draft, work, tokens)
             return

@@ -12,12 +12,16 @@ from tessera.step import BlockCopy
 
 @dataclass(frozen=True)
 class StepInFlight:
-    """What update() needs to know of a step. closing: rows that were left when this was the newest step to use them."""
+    """What update() needs to know of a step. prompts: rows that computed tokens of a prompt, or of what was taken from
+    them; departures: of the rows, as it was scheduled; closing: rows that were left when this was the newest step to
+    use them."""
 
     number: int
     rows: Array
     ends: Array
     sampling: Array
+    prompts: Array
+    departures: int
     copies: Sequence[BlockCopy]
     scheduled_at: float
     num_tokens: int
@@ -43,10 +47,10 @@ class InFlight:
         )
         return step
 
-    def close_after(self, number: int, row: int) -> bool:
-        """Notes that a row closes when a step retires; False where that step has retired already."""
-        for step in self._steps:
-            if step.number == number:
+    def close_after_last_use(self, row: int) -> bool:
+        """Notes that a row closes when the newest step that uses it retires; False where none is in flight."""
+        for step in reversed(self._steps):
+            if (step.rows == row).any():
                 step.closing.append(row)
                 return True
         return False

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit
 from tessera.scheduler.in_flight import InFlight, StepInFlight
+from tessera.scheduler.known import KnownPrefixes
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status
 from tessera.scheduler.tracked import TrackedRequest
@@ -19,11 +22,18 @@ class Occupancy:
     num_placed: requests that have a row and have not left it."""
 
     def __init__(
-        self, rows: Rows, cache: KVCacheManager, resources: ResourceList, in_flight: InFlight, max_model_len: int
+        self,
+        rows: Rows,
+        cache: KVCacheManager,
+        known: KnownPrefixes,
+        resources: ResourceList,
+        in_flight: InFlight,
+        max_model_len: int,
     ) -> None:
         self.num_placed = 0
         self._rows = rows
         self._cache = cache
+        self._known = known
         self._resources = resources
         self._in_flight = in_flight
         self._max_model_len = max_model_len
@@ -74,7 +84,7 @@ class Occupancy:
         self.num_placed -= 1
         self._rows.set_status(row, status)
         self._cache.leave(row)
-        if not self._in_flight.close_after(int(self._rows.last_step[row]), row):
+        if not self._in_flight.close_after_last_use(row):
             self._close(row)
 
     def retire(self, step: StepInFlight) -> None:
@@ -85,6 +95,7 @@ class Occupancy:
 
     def _close(self, row: int) -> None:
         self._resources.release(self._rows.request(row))
+        self._known.tell(np.array([row]))
         self._cache.free(row)
         self._rows.close(row)
         self._cache.tables.withdraw(row)

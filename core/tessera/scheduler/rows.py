@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.kvcache.prefix_cache import HashChain
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 
 NO_STEP = -1
@@ -27,8 +28,8 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """rows that have something to compute, in the policy's order; starts, where each goes on; left, how many tokens
-    each has to compute. All int32."""
+    """rows (intp) that have something to compute, in the policy's order; starts, where each goes on; left, how many
+    tokens each has to compute (both int32)."""
 
     rows: Array
     starts: Array
@@ -51,21 +52,23 @@ class Rows:
     int32: num_prompt; num_tokens, known here, prompt and answer; num_computed, in the cache once the steps in flight
     are done; num_retired, in the cache already; pending, sampled in steps in flight; min_total and max_total, tokens
     before which no stop token counts and after which it ends; num_cached, known to the prefix cache.
-    int64: key, order (of arrival); last_step that it took part in, sampled_step that drew its newest token. rank
-    float64: the policy's.
+    int64: key, order (of arrival); sampled_step that drew its newest token. rank float64: the policy's.
     tokens [rows, max_model_len] int32: what is known; memory is touched only as far as rows get.
+    num_naming: rows whose request names tokens that end it. departures: counts requests that ended or left their row.
     """
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
         self.num_rows = num_rows
         self.tokens = np.zeros((num_rows, max_model_len), dtype=np.int32)
         self.status = np.zeros(num_rows, dtype=np.int8)
-        self.num_prompt, self.num_tokens, self.num_computed, self.num_retired = np.zeros((4, num_rows), dtype=np.int32)
-        self.pending, self.min_total, self.max_total, self.num_cached = np.zeros((4, num_rows), dtype=np.int32)
+        self._left = np.zeros((4, num_rows), dtype=np.int32)  # what work() asks for, so that it asks once
+        self.num_tokens, self.pending, self.num_computed, self.max_total = self._left
+        self.num_prompt, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), dtype=np.int32)
         self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
         self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
         self.rank = np.zeros(num_rows, dtype=np.float64)
-        self.last_step, self.sampled_step = np.full((2, num_rows), NO_STEP, dtype=np.int64)
+        self.sampled_step = np.full(num_rows, NO_STEP, dtype=np.int64)
+        self.num_naming = self.departures = 0
         self.requests: list[TrackedRequest | None] = [None] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
         self._running: Array | None = None
@@ -82,6 +85,12 @@ class Rows:
         request = self.requests[row]
         assert request is not None
         return request
+
+    def chain(self, row: int) -> HashChain:
+        """Of a row's tokens, where there is a prefix cache."""
+        chain = self.request(row).chain
+        assert chain is not None
+        return chain
 
     def take(self, request: TrackedRequest) -> int:
         """A free row for a request, reserved."""
@@ -101,9 +110,11 @@ class Rows:
         self.num_computed[row] = self.num_retired[row] = num_computed
         self.min_total[row], self.max_total[row] = request.num_prompt + params.min_tokens, max_total
         self.ignores_eos[row], self.has_stop_ids[row] = params.ignore_eos, bool(params.stop_token_ids)
+        self.num_naming += bool(params.stop_token_ids)
         self.set_status(row, Status.RUNNING)
 
     def set_status(self, row: int, status: Status) -> None:
+        self.departures += status in (Status.ENDED, Status.FREE)
         self.status[row] = status
         self._running = None
 
@@ -123,7 +134,9 @@ class Rows:
             self.num_cached,
         ):
             counts[row] = 0
-        self.last_step[row] = self.sampled_step[row] = NO_STEP
+        self.num_naming -= bool(self.has_stop_ids[row])
+        self.has_stop_ids[row] = False
+        self.sampled_step[row] = NO_STEP
         self.set_status(row, Status.FREE)
         self._free.append(row)
 
@@ -131,35 +144,34 @@ class Rows:
 
     @property
     def running(self) -> Array:
-        """Rows that run, in order of rank and arrival."""
+        """Rows that run, in order of rank and arrival, as they index arrays the fastest (intp)."""
         if self._running is None:
-            rows = np.flatnonzero(self.status == Status.RUNNING).astype(np.int32)
+            rows = np.flatnonzero(self.status == Status.RUNNING)
             self._running = rows[np.lexsort((self.order[rows], self.rank[rows]))]
         return self._running
 
     def work(self) -> Work:
         """Of running rows, a token in flight included. A row whose steps in flight draw its last token has none."""
         rows = self.running
-        known = self.num_tokens[rows] + self.pending[rows]
-        starts = self.num_computed[rows]
+        num_tokens, pending, starts, max_total = self._left.take(rows, axis=1)
+        known = num_tokens + pending
         left = known - starts
-        return Work(rows, starts, left).where((left > 0) & (known < self.max_total[rows]))
+        return Work(rows, starts, left).where((left > 0) & (known < max_total))
 
-    def advance(self, rows: Array, ends: Array, step: int) -> Array:
-        """Rows take part in a step that computes their tokens up to ends. Returns which of them sample, as a mask."""
+    def advance(self, rows: Array, ends: Array, sampling: Array, step: int) -> None:
+        """Rows take part in a step that computes their tokens up to ends; those that sample draw one more."""
         self.num_computed[rows] = ends
-        self.last_step[rows] = step
-        samples: Array = ends == self.num_tokens[rows] + self.pending[rows]
-        sampling = rows[samples]
         self.pending[sampling] += 1
         self.sampled_step[sampling] = step
-        return samples
 
     def going_on(self, rows: Array) -> Array:
         """Which of rows have a request that has not ended, as a mask."""
         status = self.status[rows]
         going: Array = (status == Status.RUNNING) | (status == Status.PREEMPTED)
         return going
+
+    def goes_on(self, row: int) -> bool:
+        return self.status[row] in (Status.RUNNING, Status.PREEMPTED)
 
     def append(self, rows: Array, tokens: Array) -> None:
         """One more known token for each of rows."""
@@ -172,6 +184,7 @@ class Rows:
         assert not self.used, "a row is in use"
         assert sorted(self._free) == list(range(self.num_rows)), "a row is lost, or free twice"
         assert not self.status.any(), "a free row has a status"
+        assert not self.num_naming, "a free row names tokens"
         for counts in (
             self.num_prompt,
             self.num_tokens,
@@ -181,5 +194,4 @@ class Rows:
             self.num_cached,
         ):
             assert not counts.any(), "a free row has tokens"
-        assert (self.last_step == NO_STEP).all(), "a free row remembers a step"
         assert (self.sampled_step == NO_STEP).all(), "a free row remembers a step"

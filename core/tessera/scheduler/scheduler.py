@@ -19,6 +19,7 @@ from tessera.scheduler.answers import StopRules
 from tessera.scheduler.draft import Kind, StepDraft
 from tessera.scheduler.grants import Grants
 from tessera.scheduler.in_flight import InFlight, StepInFlight
+from tessera.scheduler.known import KnownPrefixes
 from tessera.scheduler.occupancy import Occupancy
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.progress import Finished, KeyLogprobs, KeyScored, Progressed, SchedulerCounters
@@ -62,8 +63,9 @@ class Scheduler:
         self._stop_rules = StopRules(eos_token_ids)
         cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * shares.per_grant)
         rows = self._rows = Rows(plan.num_rows, max_model_len)
+        known = self._known = KnownPrefixes(rows, cache)
         flying = self._in_flight = InFlight()
-        occupancy = self._occupancy = Occupancy(rows, cache, self._resources, flying, max_model_len)
+        occupancy = self._occupancy = Occupancy(rows, cache, known, self._resources, flying, max_model_len)
         self._requests = Requests(config, rows, cache, occupancy, policy, self.counters, max_model_len)
         self._grants = Grants(self._requests, rows, cache, self._resources, shares, policy, flying)
         self._admission = Admission(
@@ -134,7 +136,7 @@ class Scheduler:
             return None
         preemptions = self.counters.preemptions
         self._admission.wake_followers()
-        self._cache.free_behind(self._rows.running, self._rows.num_retired)
+        self._known.free_behind()
         self._admission.make_way()
         for kind in self._kinds():
             draft = StepDraft(kind, self._shares.budget, self._num_groups)
@@ -148,8 +150,7 @@ class Scheduler:
 
     def _fill(self, draft: StepDraft) -> None:
         """Those that run, then those that wait; in between, prompts that the next to start goes before."""
-        work = self._rows.work()
-        work = work.where(draft.holds(work.left))
+        work = draft.may_hold(self._rows.work())
         late = self._admission.overtaken(work)
         self._grants.give(draft, work if late is None else work.where(~late))
         if not draft.short:
@@ -177,28 +178,26 @@ class Scheduler:
 
     def _emit(self, draft: StepDraft) -> SchedulerOutput:
         """The step as plain data, rows that decode first; from here on it is in flight."""
-        number, (rows, starts, tokens) = self.counters.steps, draft.grants()
-        after = int(self._rows.sampled_step[rows].max())
-        samples = self._rows.advance(rows, starts + tokens, number)
-        decodes = samples & (tokens == 1)
-        if not decodes.all():
-            order = np.argsort(~decodes, kind="stable")
-            rows, starts, tokens, samples = rows[order], starts[order], tokens[order], samples[order]
+        number, (work, tokens) = self.counters.steps, draft.grants()
+        rows, ends = work.rows, work.starts + tokens
+        after = int(self._rows.sampled_step.take(rows).max())
+        sampling = rows[tokens == work.left] if draft.num_prefills else rows
+        self._rows.advance(rows, ends, sampling, number)
         blocks, copies = self._cache.take_changes()
         opened, freed = self._occupancy.take_changes()
-        sampling = rows[samples]
-        self._in_flight.add(
-            StepInFlight(number, rows, starts + tokens, sampling, copies, time.monotonic(), int(tokens.sum()))
-        )
+        num_tokens = self._shares.budget - draft.room
+        prompts = rows[work.left > 1] if draft.num_prefills else rows[:0]
+        departures, now = self._rows.departures, time.monotonic()
+        self._in_flight.add(StepInFlight(number, rows, ends, sampling, prompts, departures, copies, now, num_tokens))
         self.counters.steps += 1
         self._last_kind = draft.kind
         return SchedulerOutput(
             step=number,
             after=after,
-            rows=rows,
-            starts=starts,
+            rows=int32(rows),
+            starts=work.starts,
             num_tokens=tokens,
-            samples=sampling,
+            samples=int32(sampling),
             blocks=blocks,
             opened=opened,
             freed=int32(freed),
@@ -213,13 +212,13 @@ class Scheduler:
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
         rows.pending[step.sampling] -= 1
         for error in output.errors:
-            if rows.going_on(int32([error.row]))[0]:
+            if rows.goes_on(error.row):
                 self._requests.end(rows.request(error.row), "error", message=error.message)
         scored = self._take_scored(output)
-        drawn, tokens = self._take_tokens(output)
+        drawn, tokens = self._take_tokens(step, output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn)
-        self._cache_filled(step)
+        self._retire(step)
         for ending in self._stop_rules.endings(rows, drawn, tokens):
             self._requests.end(ending.request, ending.reason, ending.stop_token)
         self._occupancy.retire(step)
@@ -233,13 +232,14 @@ class Scheduler:
             scored=scored,
         )
 
-    def _take_tokens(self, output: StepOutput) -> tuple[Array, Array]:
+    def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array]:
         """Rows that go on and the token each of them drew."""
-        rows, drawn, tokens = self._rows, output.rows, output.tokens
+        rows, drawn, tokens = self._rows, output.rows.astype(np.intp), output.tokens
         assert output.counts.max(initial=0) <= 1, "nothing was drafted, so a row draws at most one token"
-        drawn = drawn[output.counts == 1]
-        going_on = rows.going_on(drawn)
-        if not going_on.all():
+        if len(tokens) < len(drawn):
+            drawn = drawn[output.counts == 1]
+        if rows.departures != step.departures:
+            going_on = rows.going_on(drawn)
             drawn, tokens = drawn[going_on], tokens[going_on]
         rows.append(drawn, tokens)
         self.counters.generation_tokens += len(drawn)
@@ -253,25 +253,16 @@ class Scheduler:
 
     def _take_scored(self, output: StepOutput) -> list[KeyScored]:
         rows = self._rows
-        return [KeyScored(int(rows.key[of.row]), of) for of in output.scored if rows.going_on(int32([of.row]))[0]]
+        return [KeyScored(int(rows.key[of.row]), of) for of in output.scored if rows.goes_on(of.row)]
 
-    def _cache_filled(self, step: StepInFlight) -> None:
-        """What the step computed is in the cache for sure; units that are full now are known to others from here on."""
-        rows = self._rows
-        going_on = rows.going_on(step.rows)
-        computed, ends = (step.rows, step.ends) if going_on.all() else (step.rows[going_on], step.ends[going_on])
+    def _retire(self, step: StepInFlight) -> None:
+        """What the step computed is in the cache for sure."""
+        rows, computed, ends, prompts = self._rows, step.rows, step.ends, step.prompts
+        if rows.departures != step.departures:
+            going_on = rows.going_on(computed)
+            computed, ends, prompts = computed[going_on], ends[going_on], prompts[rows.going_on(prompts)]
         rows.num_retired[computed] = ends
-        prefix_cache = self._cache.prefix_cache
-        if prefix_cache is None:
-            return
-        known, unit = rows.num_cached[computed], prefix_cache.unit
-        full = ends - known >= unit
-        filled, first, last = computed[full], known[full] // unit, ends[full] // unit
-        rows.num_cached[filled] = last * unit
-        for row, begin, end in zip(filled.tolist(), first.tolist(), last.tolist(), strict=True):
-            chain = rows.request(row).chain
-            assert chain is not None
-            self._cache.cache_blocks(row, chain, rows.tokens[row], begin, end)
+        self._known.tell(prompts)
 
     def check_integrity(self) -> None:
         """Asserts that no row and no block is lost, held twice or, when nothing is to do, left over."""

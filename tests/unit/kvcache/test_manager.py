@@ -26,6 +26,11 @@ def manager(*groups, caching=True, **options):
     return KVCacheManager(CachePlan(groups or (PAGED,), ROWS, MAX_LEN), prefix_caching=caching, **options)
 
 
+def remember(cache, row, chain, tokens, first, last):
+    """Units of one row."""
+    cache.cache_blocks(int32([row]), [chain], [tokens], int32([first]), int32([last]))
+
+
 class ManagerMachine(RuleBasedStateMachine):
     """Every step retires at once or lags one behind. contents[group][block]: the token of each of its slots."""
 
@@ -81,7 +86,7 @@ class ManagerMachine(RuleBasedStateMachine):
         if self.written[source] == 0:
             return
         common = data.draw(st.integers(1, min(self.written[source], MAX_LEN - 1)))
-        if not self.cache.sees(source, common):
+        if not self.cache.windows.sees(source, common):
             return
         self.cache.fork(source, row, common)
         more = data.draw(st.integers(1, MAX_LEN - common))
@@ -132,7 +137,7 @@ class ManagerMachine(RuleBasedStateMachine):
         chain = self.chains[row]
         if chain is not None:
             first, last = self.cached[row] // chain.unit, self.written[row] // chain.unit
-            self.cache.cache_blocks(row, chain, self.tokens[row], first, last)
+            remember(self.cache, row, chain, self.tokens[row], first, last)
             self.cached[row] = last * chain.unit
 
     @precondition(lambda self: self.tokens)
@@ -140,7 +145,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def free_behind(self, data):
         rows = data.draw(st.lists(st.sampled_from(sorted(self.tokens)), unique=True))
         positions = int32([self.written.get(row, 0) for row in range(ROWS)])
-        self.cache.free_behind(int32(rows), positions)
+        self.cache.windows.free_behind(int32(rows), positions)
         for row in rows:
             for group, spec in enumerate(self.groups):
                 if spec.window is not None:
@@ -208,7 +213,7 @@ def start(cache, row, tokens, end=None):
     if demand is not None:
         cache.allocate_slots(demand)
     if chain is not None:
-        cache.cache_blocks(row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
+        remember(cache, row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
     return hit
 
 
@@ -310,8 +315,8 @@ def test_a_long_request_with_a_window_holds_few_blocks():
         demand = cache.demand(row, int32([start]), int32([end]))
         cache.allocate_slots(demand)
         most = max(most, len(cache.tables.held(0, 0)))
-        cache.cache_blocks(0, chain, tokens, start // 16, end // 16)
-        cache.free_behind(row, int32([end]))
+        remember(cache, 0, chain, tokens, start // 16, end // 16)
+        cache.windows.free_behind(row, int32([end]))
         cache.check([0], [], [])
     assert most == (512 + 128) // 16, "the window and what is being computed; in all it would be 625"
     assert most <= needed[0] == group.most_held(10_000, 256) == 49
@@ -323,10 +328,10 @@ def test_a_long_request_with_a_window_holds_few_blocks():
 def test_who_has_passed_a_prompt_cannot_share_it_any_more():
     cache = manager(NARROW)
     start(cache, 0, range(12))
-    assert cache.sees(0, 5)
-    cache.free_behind(int32([0]), int32([12]))
-    assert not cache.sees(0, 5)
-    assert cache.sees(0, 10)
+    assert cache.windows.sees(0, 5)
+    cache.windows.free_behind(int32([0]), int32([12]))
+    assert not cache.windows.sees(0, 5)
+    assert cache.windows.sees(0, 10)
     cache.fork(0, 1, 10)
     assert cache.tables.of(0, 1).tolist() == [0, 0, cache.tables.of(0, 0)[2]]
 

@@ -1,0 +1,96 @@
+"""A model that computes nothing, under core's own runner: what its steps take is the host's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from tessera.layers.build import Build
+from tessera.loader.checkpoint import Dummy
+from tessera.platform import CachePlan, Capabilities, MemoryBudget, ModelFacts
+from tessera.platform.launch import Launch
+from tessera.platform.ops import (
+    BoundOps,
+    LinearSpec,
+    LogitsSampleSpec,
+    OpSet,
+    Sampled,
+    SamplingRows,
+    replace,
+)
+from tessera.runner.runner import CoreRunner
+from tessera.runner.services import Services
+from tessera.testing.reference import ReferencePlatform
+
+VOCAB = 32_000
+
+
+class FakePlatform(ReferencePlatform):
+    """Draws the same tokens in every step."""
+
+    name = "fake"
+    capabilities = Capabilities(dtypes=("float32",), async_dispatch=False)
+
+    def __init__(self, rows: int) -> None:
+        chance = np.random.default_rng(1)
+        self.drawn = torch.from_numpy(chance.integers(0, VOCAB, rows, dtype=np.int32))
+
+    def ops(self, reference: OpSet) -> OpSet:
+        def draw(spec: Any, hidden: Tensor, weight: Any, sampling: SamplingRows, out: Any = None) -> Sampled:
+            return Sampled(self.drawn[: len(hidden)])
+
+        return replace(reference, logits_sample=draw)
+
+
+class FakeModel:
+    """Hidden states of one number, which nobody writes."""
+
+    def __init__(self, tokens: int) -> None:
+        self.facts = ModelFacts("Fake", VOCAB, 1, 1, 1 << 20, "float32", caches=())
+        self.head = SimpleNamespace(
+            weight={}, sampling_spec=lambda sample: LogitsSampleSpec(LinearSpec(VOCAB, 1, "float32"), sample)
+        )
+        self._states = torch.zeros(tokens, 1)
+
+    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+        return self._states[: len(tokens)]
+
+    def forward(self, x: Tensor, launch: Launch, caches: Any) -> Any:
+        return SimpleNamespace(at=lambda tokens: self._states[: launch.key.rows])
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def logits(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError("nothing asks for them")
+
+
+class FakeServices(Services):
+    """The fake in the place of a checkpoint's model."""
+
+    def build_model(self, ops: OpSet, backends: Sequence[Any], weights: Any = None) -> Any:
+        self.build = Build(BoundOps(ops, self.device, self.groups), self.device, self.dtype, backends)
+        return FakeModel(self.config.scheduler.max_num_batched_tokens)
+
+
+def make_runner(plan: CachePlan, scheduler: SchedulerConfig) -> CoreRunner:
+    """Core's runner, ready for steps."""
+    platform = FakePlatform(plan.num_rows)
+    config = EngineConfig(
+        ModelConfig("", "fake", {}, VOCAB, plan.max_model_len),
+        "benchmarks.host.fake_model:FakePlatform",
+        cache=CacheConfig(memory_bytes=1),
+        scheduler=scheduler,
+    )
+    services = FakeServices(config, platform.open(0), {}, platform.capabilities, source=Dummy(0))
+    runner = CoreRunner(services, platform, lambda progress: None)
+    runner.load(MemoryBudget(total=1 << 40, kv=1))
+    runner.allocate(plan)
+    runner.warm_up({}, lambda progress: None)
+    return runner

@@ -1,0 +1,79 @@
+"""What a token costs the front end's process: its text and its line of a stream; and all that the front end does for
+it."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+from msgspec.json import encode
+
+from tessera.arrays import int32
+from tessera.config import EngineConfig, ModelConfig
+from tessera.config.model import demo_folder
+from tessera.engine.frontend import FrontEnd
+from tessera.request import RequestOutputKind, SamplingParams
+from tessera.scheduler.progress import Progressed
+from tessera.server.openai import chunks
+from tessera.server.openai.chunks import ChunkWriter
+from tessera.server.openai.generation import Identity
+from tessera.server.openai.protocol import GenerationFields
+from tessera.text import IncrementalDetokenizer, Tokenizer
+
+TEXT = (
+    "The quick brown fox, which nobody had asked, jumped over 12 lazy dogs; then it said: “Füchse fressen Mäuse” — "
+    "and 狐狸 slept. def area(width: float, height: float) -> float:\n    return width * height\n\n"
+)
+
+
+def writer() -> ChunkWriter:
+    generation = SimpleNamespace(always_tells_usage=False)
+    identity = Identity("chatcmpl-0123456789abcdef", "a-model", 1_700_000_000)
+    return ChunkWriter(identity, "chat.completion.chunk", generation, GenerationFields(model="a-model"))
+
+
+def line(stream: ChunkWriter, text: str) -> bytes:
+    """As a chat's stream has it."""
+    return stream.chunk(chunks.piece(0, b'"delta":{"content":' + encode(text) + b"}"))
+
+
+def measure_lines(streams: int, steps: int) -> float:
+    """Microseconds a token of detokenizing and writing lines for streams side by side, in the median step."""
+    tokenizer = Tokenizer.from_folder(demo_folder())
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)
+    open_streams = [(IncrementalDetokenizer(tokenizer, ids[:8]), writer()) for _ in range(streams)]
+    took = []
+    for step in range(len(ids) + steps):
+        began = time.perf_counter()
+        for place, (detokenizer, stream) in enumerate(open_streams):
+            line(stream, detokenizer.append((ids[(step + place) % len(ids)],)))
+        took.append(time.perf_counter() - began)
+    return float(np.median(took[len(ids) :])) / streams * 1e6
+
+
+def measure_front(streams: int, steps: int) -> float:
+    """Microseconds a token of all between the engine's message and the lines of its streams, in the median step."""
+    tokenizer = Tokenizer.from_folder(demo_folder())
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)
+    length = 16 + len(ids) + steps
+    config = EngineConfig(ModelConfig("", "a-model", {}, tokenizer.vocab_size, length), "")
+    front = FrontEnd(config, tokenizer, max_model_len=length)
+    params = SamplingParams(max_tokens=length - 8, output_kind=RequestOutputKind.DELTA)
+    states = [
+        front.submit(front.prepare(ids[:8], params), params, str(number), arrival=time.monotonic())
+        for number in range(streams)
+    ]
+    lines = {state.request_id: writer() for state in states}
+    keys = np.array([state.requests[0].key for state in states])
+    counts = np.ones(streams, np.int32)
+    took = []
+    for step in range(len(ids) + steps):
+        progressed = Progressed(keys, counts, int32([ids[(step + place) % len(ids)] for place in range(streams)]))
+        began = time.perf_counter()
+        for state in front.update(progressed, time.monotonic()).changed:
+            output = state.take()
+            assert output is not None
+            line(lines[state.request_id], output.outputs[0].text)
+        took.append(time.perf_counter() - began)
+    return float(np.median(took[len(ids) :])) / streams * 1e6

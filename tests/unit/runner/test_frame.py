@@ -1,0 +1,74 @@
+"""Where rows and tokens lie in a launch, beside the same said by loops."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tessera.arrays import int32
+from tessera.platform.launch import ALL_POSITIONS, LaunchKey, LaunchShape
+from tessera.runner.frame import Frame, outline
+
+NULL = 9
+
+
+def shape(rows, tokens, stride=0, bits=()):
+    return LaunchShape(LaunchKey("mixed", rows, tokens, 1, tokens, frozenset(bits)), 0, rows, stride)
+
+
+def cases():
+    chance = random.Random(0)
+    for _ in range(200):
+        rows = chance.sample(range(NULL), chance.randint(0, 6))
+        longest = chance.choice([1, 1, 5])
+        lengths = [chance.randint(1, longest) for _ in rows]
+        stride = chance.choice([0, 0, longest, longest + 1])
+        places = len(rows) + chance.choice([0, 0, 2])
+        needed = places * stride if stride else sum(lengths)
+        yield rows, lengths, shape(max(places, 1), max(needed + chance.choice([0, 0, 3]), 1), stride)
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_it_is_what_loops_over_rows_say(case):
+    rows, lengths, cut = case
+    frame = Frame.of(cut, int32(rows), int32(lengths), NULL)
+    starts = [10 * place + 3 for place in range(len(rows))]
+    positions, token_rows = [0] * cut.key.tokens, [NULL] * cut.key.tokens
+    sample_at, at = [], 0
+    for place, (row, length, start) in enumerate(zip(rows, lengths, starts, strict=True)):
+        first = place * cut.stride if cut.stride else at
+        for token in range(length):
+            positions[first + token], token_rows[first + token] = start + token, row
+        sample_at.append(first + length - 1)
+        at += length
+    padding = cut.key.rows - len(rows)
+    assert frame.positions(int32(starts)).tolist() == positions
+    assert frame.token_rows.tolist() == token_rows
+    assert frame.given_out.tolist() == sample_at + [0] * padding
+    assert frame.rows.tolist() == rows + [NULL] * padding
+    assert frame.q_len.tolist() == lengths + [0] * padding
+    assert frame.by_row(int32(starts)).tolist() == starts + [0] * padding
+    assert (frame.num_rows, frame.num_tokens) == (len(rows), sum(lengths))
+    assert {array.dtype for array in (frame.rows, frame.q_start, frame.q_len, frame.given_out)} == {np.dtype(np.int32)}
+
+
+def test_all_positions_follow_those_of_the_rows():
+    cut = shape(2, 5, bits=(ALL_POSITIONS,))
+    assert Frame.of(cut, int32([4, 2]), int32([2, 3]), NULL).given_out.tolist() == [1, 4, 0, 1, 2, 3, 4]
+
+
+def test_an_outline_is_equal_where_the_frame_is():
+    rows, lengths = int32([4, 2]), int32([1, 1])
+    same = outline(shape(2, 2), rows, lengths)
+    assert same == outline(shape(2, 2), rows.copy(), lengths.copy())
+    others = [
+        outline(shape(2, 2), int32([2, 4]), lengths),
+        outline(shape(2, 3), rows, int32([1, 2])),
+        outline(shape(4, 2), rows, lengths),
+        outline(shape(2, 4), rows, lengths),
+        outline(shape(2, 2, stride=1), rows, lengths),
+        outline(shape(2, 2, bits=(ALL_POSITIONS,)), rows, lengths),
+    ]
+    assert same not in others
