@@ -22,6 +22,7 @@ NIGHTLY_SHARES = 14
 
 # A test file that imports one of these, or what lies in it, needs torch.
 LOADS_TORCH = (
+    "benchmarks.host",
     "safetensors.torch",
     "tessera.LLM",
     "tessera.layers",

@@ -15,6 +15,7 @@ from tessera.layers.build import Build
 from tessera.loader.checkpoint import Dummy
 from tessera.platform import CachePlan, Capabilities, MemoryBudget, ModelFacts
 from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden
 from tessera.platform.ops import (
     BoundOps,
     LinearSpec,
@@ -61,11 +62,11 @@ class FakeModel:
     def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
         return self._states[: len(tokens)]
 
-    def forward(self, x: Tensor, launch: Launch, caches: Any) -> Any:
-        return SimpleNamespace(at=lambda tokens: self._states[: launch.key.rows])
+    def forward(self, x: Tensor, launch: Launch, caches: Any) -> Hidden:
+        return Hidden(x)
 
-    def finish(self, hidden: Tensor) -> Tensor:
-        return hidden
+    def finish(self, hidden: Hidden) -> Tensor:
+        return hidden.last
 
     def logits(self, rows: Tensor) -> Tensor:
         raise NotImplementedError("nothing asks for them")
