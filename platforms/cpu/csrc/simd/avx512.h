@@ -69,10 +69,12 @@ inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+// Of VNNI's instructions that add to whole numbers GCC 12 makes copies of the sums, in memory too; hence their names.
 // sum + the products of four bytes without sign by four with a sign, by lane
 inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
 #ifdef __AVX512VNNI__
-  return _mm512_dpbusd_epi32(sum, bytes, with_sign);
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
+  return sum;
 #else
   __m512i even = _mm512_and_si512(bytes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(bytes, 8);
   __m512i their_even = _mm512_srai_epi16(_mm512_slli_epi16(with_sign, 8), 8), their_odd = _mm512_srai_epi16(with_sign, 8);
