@@ -68,19 +68,19 @@ EXPORTED void tessera_cpu_linear(int32_t kind, const Product *task) {
 
 EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
   threads::run(used->gate_up[kind], *task, task->n / PANEL);
+  if (!task->rounded.elements) return;
+  Quantise after{task->out, task->out_stride, task->rounded, task->n};
+  threads::run(used->quantise, after, task->m, grain_of(task->m, task->n));
 }
 
 EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
                                    int32_t *sums, int64_t m, int64_t k, int64_t group) {
-  Quantise task{x, x_stride, to, stride, scale, sums, k, group};
+  Quantise task{x, x_stride, Int8Rows{to, stride, scale, sums, group}, k};
   threads::run(used->quantise, task, m, grain_of(m, k));
 }
 
-EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,
-                          const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps, float offset,
-                          float multiplier) {
-  AddNorm task{x, x_stride, residual, residual_stride, weight, sum, out, n, eps, offset, multiplier};
-  threads::run(used->add_norm, task, rows, grain_of(rows, n));
+EXPORTED void tessera_cpu_add_norm(const AddNorm *task) {
+  threads::run(used->add_norm, *task, task->rows, grain_of(task->rows, task->n));
 }
 
 // x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.

@@ -30,11 +30,11 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
+from tessera_cpu.activations import Activations
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import AddNorm, RmsNorm
 from tessera_cpu.output import into
-from tessera_cpu.quantized import Activations
 from tessera_cpu.rotary import rotary
 
 STRETCH = 512  # entries of the vocabulary

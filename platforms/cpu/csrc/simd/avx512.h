@@ -81,6 +81,23 @@ inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(even, their_even), _mm512_madd_epi16(odd, their_odd)));
 #endif
 }
+// From a pair of whole numbers of 8 bits to one of 16, W of them.
+inline Pairs widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
+// sum + a.first * b.first + a.second * b.second, by lane, of whole numbers of 16 bits
+inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+#ifdef __AVX512VNNI__
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+// Rounds to whole numbers from -32767 to 32767, which is what x was scaled to.
+inline void store_int16(int16_t *p, Float x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x))); }
+// x, and 0 wherever `by` is 0, whatever x is there
+inline Float only_where(Float by, Float x) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
+}
 // Rounds to whole numbers from -127 to 127, which is what x was scaled to.
 inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
 inline Float magnitude(Float x) { return _mm512_abs_ps(x); }
