@@ -28,9 +28,9 @@ def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
     tables = (1 + torch.randperm(number - 1)).view(task.batch, blocks).to(torch.int32)
     start, length = torch.arange(task.batch, dtype=torch.int32), torch.ones(task.batch, dtype=torch.int32)
     held = torch.full((task.batch,), task.context, dtype=torch.int32)
-    cache = native.CacheBytes(
-        keys.data_ptr(), values.data_ptr(), keys.stride(0), values.stride(0), TOKENS, task.kv_heads, task.dim
-    )
+    places = {"keys": keys.data_ptr(), "values": values.data_ptr()}
+    strides = {"key_stride": keys.stride(0), "value_stride": values.stride(0)}
+    cache = native.CacheBytes(**places, **strides, block_size=TOKENS, kv_heads=task.kv_heads, dim=task.dim)
     layer = native.Layer(cache, task.heads, scale=task.dim**-0.5)
     launch = native.Launch(
         tables.data_ptr(),

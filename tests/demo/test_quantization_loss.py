@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tessera.demo import folder
-from tools.quantization_loss.__main__ import HEAD, NAMES, answered, main, table
+from tools.quantization_loss.__main__ import HEAD, WAYS, answered, main, table
 from tools.quantization_loss.scores import Scores, loss
 from tools.quantization_loss.texts import Text
 
@@ -17,23 +17,25 @@ PLATFORM = "tessera_cpu.platform:CpuPlatform"
 
 def test_the_table_of_the_demo() -> None:
     rows = table(str(folder()), PLATFORM, "bfloat16", texts=20, questions=0)
-    assert [row[0] for row in rows] == [name or "none" for name in NAMES]
-    bits, perplexity, divergence = ([float(row[column]) for row in rows] for column in (1, 2, 3))
-    agreement = [float(row[4].rstrip("%")) for row in rows]
-    assert bits[0] > 16
-    assert 8 < bits[1] < 10
+    assert [row[:2] for row in rows] == [(name or "none", kept) for name, kept in WAYS]
+    bits, perplexity, divergence = ([float(row[column]) for row in rows] for column in (2, 3, 4))
+    agreement = [float(row[5].rstrip("%")) for row in rows]
+    assert bits[0] == bits[3] > 16
+    assert 8 < bits[1] == bits[4] < 10
     assert 4.5 < bits[2] < 6
     assert perplexity[0] < 1.05
     assert max(perplexity) < 1.02 * perplexity[0]
     assert divergence[0] == 0 < divergence[1] < divergence[2] < 0.01
+    assert 0 < divergence[3] < 0.001
+    assert divergence[4] < 0.001
     assert agreement[0] == 100
     assert min(agreement) > 98
 
 
-@pytest.mark.parametrize(("name", "least"), [("int8", 94), ("int4", 92)])
-def test_the_demo_still_answers(name: str, least: int) -> None:
+@pytest.mark.parametrize(("name", "kept", "least"), [("int8", "auto", 94), ("int4", "auto", 92), (None, "int8", 94)])
+def test_the_demo_still_answers(name: str | None, kept: str, least: int) -> None:
     """Of its first hundred held-out questions it answers 96 without."""
-    assert answered(str(folder()), PLATFORM, "bfloat16", name, 100) >= least
+    assert answered(str(folder()), PLATFORM, "bfloat16", name, kept, 100) >= least
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +43,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"| {' | '.join(HEAD)} |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| none", "| int8", "| int4"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| {name or 'none'}" for name, _ in WAYS]
 
 
 def test_figures_of_distributions_that_are_known() -> None:

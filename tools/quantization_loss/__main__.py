@@ -1,4 +1,4 @@
-"""`python -m tools.quantization_loss`: a table of what --quantization costs a model, and what it saves.
+"""`python -m tools.quantization_loss`: a table of what --quantization and --kv-cache-dtype cost a model, and save.
 
 python -m tools.quantization_loss                     # the bundled demo, with its held-out questions
 python -m tools.quantization_loss --model FOLDER --questions 0
@@ -19,8 +19,23 @@ from tools.demo_model.judge import is_right
 from tools.quantization_loss.scores import loss, scores_of
 from tools.quantization_loss.texts import texts_of
 
-HEAD = ("--quantization", "bits a weight", "perplexity", "KL, nats a token", "same likeliest token", "right answers")
-NAMES = (None, "int8", "int4")
+HEAD = (
+    "--quantization",
+    "--kv-cache-dtype",
+    "bits a weight",
+    "perplexity",
+    "KL, nats a token",
+    "same likeliest token",
+    "right answers",
+)
+WAYS: Sequence[tuple[str | None, str]] = (
+    (None, "auto"),
+    ("int8", "auto"),
+    ("int4", "auto"),
+    (None, "int8"),
+    ("int8", "int8"),
+)
+"""Of weights, and of keys and values."""
 
 
 def main() -> None:
@@ -40,35 +55,39 @@ def main() -> None:
 def table(
     model: str | None, platform: str, dtype: str, *, texts: int, questions: int, tokenizer: bool = True
 ) -> list[tuple[str, ...]]:
-    """A row for each of NAMES, under HEAD."""
-    configs = [_config(model, platform, dtype, name, tokenizer=tokenizer) for name in NAMES]
+    """A row for each of WAYS, under HEAD."""
+    configs = [_config(model, platform, dtype, *way, tokenizer=tokenizer) for way in WAYS]
     asked = texts_of(configs[0].model, texts)
     scores = [scores_of(config, asked) for config in configs]
     rows: list[tuple[str, ...]] = []
-    for name, found in zip(NAMES, scores, strict=True):
+    for (name, kept), found in zip(WAYS, scores, strict=True):
         lost = loss(asked, scores[0], found)
-        right = answered(model, platform, dtype, name, questions) if questions else None
+        right = answered(model, platform, dtype, name, kept, questions) if questions else None
         rows.append(
             (
-                name or "none", f"{found.bits:.2f}", f"{lost.perplexity:.4f}", f"{lost.divergence:.5f}",
+                name or "none", kept, f"{found.bits:.2f}", f"{lost.perplexity:.4f}", f"{lost.divergence:.5f}",
                 f"{lost.agreement:.2%}", "-" if right is None else f"{right} of {questions}",
             )
         )  # fmt: skip
     return rows
 
 
-def _config(model: str | None, platform: str, dtype: str, name: str | None, *, tokenizer: bool) -> EngineConfig:
+def _config(
+    model: str | None, platform: str, dtype: str, name: str | None, kept: str, *, tokenizer: bool
+) -> EngineConfig:
     config = build_config(
-        model=model, platform=platform, dtype=dtype, quantization=name, max_num_seqs=8,
+        model=model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=kept, max_num_seqs=8,
         kv_cache_memory_bytes=64 << 20, skip_tokenizer_init=not tokenizer or None,
     )  # fmt: skip
     return dataclasses.replace(config, embedded=True)
 
 
-def answered(model: str | None, platform: str, dtype: str, name: str | None, count: int) -> int:
+def answered(model: str | None, platform: str, dtype: str, name: str | None, kept: str, count: int) -> int:
     """How many of the demo's held-out questions are answered rightly."""
     questions = held_out_questions(count)
-    with LLM(model, platform=platform, dtype=dtype, quantization=name, kv_cache_memory_bytes=64 << 20) as llm:
+    with LLM(
+        model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=kept, kv_cache_memory_bytes=64 << 20
+    ) as llm:
         answers = llm.chat(
             [messages for _, messages in questions],
             SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS),

@@ -32,6 +32,7 @@ _TAKEN = frozenset(
         "max_num_seqs",
         "max_num_batched_tokens",
         "platform",
+        "kv_cache_dtype",
     }
     | {"kv_cache_memory_bytes", "gpu_memory_utilization", "block_size", "revision", "download_dir", "hf_token"}
 )

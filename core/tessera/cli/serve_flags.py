@@ -56,6 +56,8 @@ FLAGS: tuple[Flag, ...] = (
          default="what there is room for", metavar="BYTES", common=True),
     Flag("gpu_memory_utilization", "cache", "Share of a device's own memory to use, above 0 and at most 1.", "float",
          default="0.92", metavar="SHARE", common=True),
+    Flag("kv_cache_dtype", "cache", "Number format of keys and values; int8, or int8_per_token_head, halves what they "
+         "take.", "choice", default="auto", choices=("auto", "int8", "int8_per_token_head"), common=True),
     Flag("block_size", "cache", "Tokens of a block.", "int", default="the platform's choice"),
     Flag("enable_prefix_caching", "cache", "Reuse the blocks of prompts that begin alike.", "switch", default="on"),
     # ---- scheduler
@@ -138,7 +140,6 @@ _LATER = [
     "--tool-call-parser",
     "--reasoning-parser",
     "--speculative-config",
-    "--kv-cache-dtype",
     "--kv-transfer-config",
     "--limit-mm-per-prompt",
     "--allowed-media-domains",

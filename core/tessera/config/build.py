@@ -33,6 +33,7 @@ _FIELDS = {
     "threads": "parallel.threads",
     "gpu_memory_utilization": "cache.memory_utilization",
     "kv_cache_memory_bytes": "cache.memory_bytes",
+    "kv_cache_dtype": "cache.dtype",
     "block_size": "cache.block_size",
     "enable_prefix_caching": "cache.prefix_caching",
     "max_num_seqs": "scheduler.max_num_seqs",
@@ -68,6 +69,7 @@ def build_config(
     threads: int | None = None,
     gpu_memory_utilization: float | None = None,
     kv_cache_memory_bytes: int | None = None,
+    kv_cache_dtype: str | None = None,
     block_size: int | None = None,
     enable_prefix_caching: bool | None = None,
     max_num_seqs: int | None = None,
@@ -92,7 +94,8 @@ def build_config(
 
     model: a local folder, or a repository of the hub, which is fetched; None is the bundled demo. platform: the name of
     an installed one, or "package.module:Class"; None lets the probes decide.
-    quantization: "int8" or "int4", of weights as they are loaded. threads: of each worker on the host.
+    quantization: "int8" or "int4", of weights as they are loaded. kv_cache_dtype: of keys and values, "auto" (the
+    model's) or "int8". threads: of each worker on the host.
     max_waiting: requests that may wait; max_num_queued_tokens: tokens of their prompts. watermark: share of the KV
     cache's blocks that stays free when a request starts beside others. max_logprobs: of a token, -1 the whole
     vocabulary's. generation_config: whose sampling defaults hold, "auto" (the model's), "none" or a folder;
@@ -119,7 +122,9 @@ def build_config(
         generation_config=generation_config,
         override=override_generation_config,
     )
-    cache = cache_config(gpu_memory_utilization, kv_cache_memory_bytes, block_size, enable_prefix_caching)
+    cache = cache_config(
+        gpu_memory_utilization, kv_cache_memory_bytes, block_size, enable_prefix_caching, kv_cache_dtype
+    )
     scheduler = scheduler_config(
         max_num_seqs=max_num_seqs,
         token_budget=max_num_batched_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.config.checks import MAX_TOKENS, within
+from tessera.config.checks import MAX_TOKENS, one_of, within
 from tessera.config.engine import CacheConfig, ParallelConfig, SchedulerConfig
 from tessera.config.environment import default_threads
 from tessera.errors import ConfigError
@@ -10,10 +10,15 @@ from tessera.errors import ConfigError
 MAX_SEQS = 2**16
 MAX_WORKERS = 1024
 MAX_BYTES = 2**50
+_KV_DTYPES = {"auto": "auto", "int8": "int8", "int8_per_token_head": "int8"}
 
 
 def cache_config(
-    utilization: float | None, memory_bytes: int | None, block_size: int | None, prefix_caching: bool | None
+    utilization: float | None,
+    memory_bytes: int | None,
+    block_size: int | None,
+    prefix_caching: bool | None,
+    dtype: str | None,
 ) -> CacheConfig:
     defaults = CacheConfig()
     if utilization is not None and not 0 < utilization <= 1:
@@ -21,11 +26,14 @@ def cache_config(
             f"gpu_memory_utilization must be above 0 and at most 1, got {utilization:g}.",
             param="gpu_memory_utilization",
         )
+    if dtype is not None:
+        one_of("kv_cache_dtype", dtype, tuple(_KV_DTYPES))
     return CacheConfig(
         block_size=None if block_size is None else within("block_size", block_size, 1, 4096),
         memory_bytes=None if memory_bytes is None else within("kv_cache_memory_bytes", memory_bytes, 1, MAX_BYTES),
         memory_utilization=defaults.memory_utilization if utilization is None else utilization,
         prefix_caching=defaults.prefix_caching if prefix_caching is None else prefix_caching,
+        dtype=defaults.dtype if dtype is None else _KV_DTYPES[dtype],
     )
 
 

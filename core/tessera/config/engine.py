@@ -34,7 +34,8 @@ class ModelConfig:
 @dataclass(frozen=True)
 class CacheConfig:
     """block_size: None lets the backends choose. memory_bytes: of the KV cache; None: what the device's memory allows.
-    memory_utilization: share of a device's memory the engine may use, where the memory is the device's own."""
+    memory_utilization: share of a device's memory the engine may use, where the memory is the device's own. dtype: of
+    keys and values, "auto" (the model's) or "int8"."""
 
     block_size: int | None = None
     memory_bytes: int | None = None

@@ -14,7 +14,7 @@ from tessera.layers.norm import Norm, NormLinear, norm_slot
 from tessera.layers.qkv import APART, Heads, Layout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Slot
-from tessera.platform.attention import Caches, CacheSpec, LayerSpec, Paged, Window
+from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import QKNormSpec, RotarySpec
 
@@ -86,7 +86,7 @@ class Attention:
             head_dim=shape.head_dim,
             scale=shape.scale,
             dtype=build.dtype,
-            cache=_cache(build, shape, heads),
+            cache=build.cache(heads.kv[1] - heads.kv[0], shape.head_dim, shape.window),
             rotary=None if shape.rope is None else RotarySpec(shape.head_dim, shape.rope.dim),
             q_norm=head_norm,
             k_norm=head_norm,
@@ -148,13 +148,6 @@ class _LateWeights(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         return self.slots[name].tensor
-
-
-def _cache(build: Build, shape: AttentionShape, heads: Heads) -> CacheSpec:
-    kv_heads = heads.kv[1] - heads.kv[0]
-    if shape.window is None:
-        return Paged(kv_heads, shape.head_dim, build.dtype)
-    return Window(kv_heads, shape.head_dim, build.dtype, window=shape.window)
 
 
 def _heads(build: Build, shape: AttentionShape) -> Heads:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from tessera.errors import ModelError, PlatformError
 from tessera.layers.weights import Slot
-from tessera.platform.attention import AttentionBackend, LayerSpec, Mixer
+from tessera.platform.attention import AttentionBackend, LayerSpec, Mixer, Paged, Window
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.ops import BoundOps
 from tessera.platform.place import layer_place
 from tessera.platform.platform import Device, Reason
+from tessera.platform.quantization import QuantSpec
 from tessera.quantization import AsTheyAre, Weights
 
 TENSOR_GROUP = "tensor"
@@ -33,7 +34,8 @@ class BoundMixer:
 
 class Build:
     """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
-    they are bound. weights: what products do with theirs. fallbacks: layers of each kind that the reference does."""
+    they are bound. weights: what products do with theirs. kv: how keys and values are kept in fewer bits; None: in
+    dtype. fallbacks: layers of each kind that the reference does."""
 
     def __init__(
         self,
@@ -43,10 +45,12 @@ class Build:
         backends: Sequence[AttentionBackend],
         group: Communicator | None = None,
         weights: Weights | None = None,
+        kv: QuantSpec | None = None,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = group or Alone()
         self.weights: Weights = weights or AsTheyAre()
+        self.kv = kv
         self.slots: list[Slot] = []
         self.mixers: list[BoundMixer] = []
         self.fallbacks: Counter[str] = Counter()
@@ -59,6 +63,11 @@ class Build:
     def slot(self, slot: Slot) -> Slot:
         self.slots.append(slot)
         return slot
+
+    def cache(self, kv_heads: int, head_dim: int, window: int | None) -> Paged:
+        """What a layer of attention keeps."""
+        shape = kv_heads, head_dim, self.dtype if self.kv is None else self.kv.dtype, self.kv
+        return Paged(*shape) if window is None else Window(*shape, window=window)
 
     def shard(self, size: int, what: str) -> tuple[int, int]:
         """This rank's part of `size` things that divide evenly. Raises ModelError where they do not."""
@@ -84,6 +93,11 @@ class Build:
         raise PlatformError(f"no attention backend can do layer {spec.layer} ({_said(declined)}).")
 
     def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
+        if self.kv is not None and declined and isinstance(spec.cache, Paged):
+            raise PlatformError(
+                f"--kv-cache-dtype {self.kv.dtype} is not served here: layer {spec.layer} ({layer_place(spec)}) would "
+                f"run on the reference ({_said(declined)}); leave the flag out."
+            )
         if self.ops.no_fallback:
             reasons = _said(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(

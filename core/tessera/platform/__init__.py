@@ -102,7 +102,7 @@ from tessera.platform.platform import (
     Tensor,
     WorkerSpec,
 )
-from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
+from tessera.platform.quantization import KV_INT8, ActSpec, QuantSpec, Scheme, TensorSpec
 from tessera.platform.runner import (
     Artifacts,
     CacheGroup,
@@ -121,6 +121,7 @@ from tessera.step import Control, ControlResult, Masks, RowLogprobs, SchedulerOu
 
 __all__ = [
     "API_LEVELS",
+    "KV_INT8",
     "ActSpec",
     "ActivationSpec",
     "AddLayerNormSpec",

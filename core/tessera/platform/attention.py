@@ -33,7 +33,8 @@ Plan = Any
 
 
 class Paged(msgspec.Struct, frozen=True, tag=True):
-    """Keys and values of every token."""
+    """Keys and values of every token, in `dtype`. quant: they are its numbers times scales, which planes "k_scale" and
+    "v_scale" of the layout hold."""
 
     num_kv_heads: int
     head_dim: int

@@ -29,6 +29,8 @@ def layer_place(spec: LayerSpec) -> str:
         parts.append(f"window of {spec.window}")
     if spec.softcap is not None:
         parts.append(f"soft cap {spec.softcap:g}")
+    if getattr(spec.cache, "quant", None) is not None:
+        parts.append(f"keys and values in {spec.cache.dtype}")
     return ", ".join(parts)
 
 

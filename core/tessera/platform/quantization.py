@@ -19,7 +19,16 @@ class QuantSpec:
     scale_dtype: str = "float32"
 
 
-ActSpec = QuantSpec  # an activation quantised as it is made
+@dataclass(frozen=True)
+class ActSpec(QuantSpec):
+    """An activation quantised as it is made. sums: of how many elements of a row the sums are wanted too, for weights
+    with a zero that is not 0; a row is a multiple of it. 0: none."""
+
+    sums: int = 0
+
+
+KV_INT8 = QuantSpec("int8", granularity="token")
+"""Of a cache (Paged.quant): a float32 scale for each token and head, of keys and of values apart."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Scheme:
     k)."""
 
     weight: QuantSpec
-    activation: QuantSpec | None = None
+    activation: ActSpec | None = None
     kv: QuantSpec | None = None
     parts: Mapping[str, TensorSpec] = field(default_factory=dict, hash=False)
     granules: tuple[int, int] = (1, 1)

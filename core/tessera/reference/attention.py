@@ -23,11 +23,11 @@ from tessera.platform.attention import (
     KVLayout,
     LayerSpec,
     Paged,
-    Plane,
 )
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Device, Reason
+from tessera.reference.kept import align_bytes, layout, read, why_not_kept, write
 from tessera.reference.plans import persistent
 
 
@@ -77,15 +77,21 @@ class ReferenceAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.kind != "attention" or not isinstance(spec.cache, Paged):
             return f"no attention over {spec.kind}"
-        return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
+        return why_not_kept(spec, spec.cache)
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(16, 1), host_lengths="none", capture="any", features=frozenset({"lse"}))
+        assert isinstance(spec.cache, Paged)
+        return CacheConstraints(
+            block_sizes=(16, 1),
+            align_bytes=align_bytes(spec.cache),
+            host_lengths="none",
+            capture="any",
+            features=frozenset({"lse"}),
+        )
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, Paged)
-        axes = (("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim))
-        return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
+        return layout(spec, block_size)
 
     def bind(
         self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device
@@ -106,18 +112,17 @@ class ReferenceAttention(AttentionBackend):
 
 class ReferenceAttentionLayer(HeadsLayer):
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
-        for cache, values in zip(caches[self.spec.layer], (k, v), strict=True):
-            cache.index_put_((plan.block, plan.offset), values)
+        write(caches[self.spec.layer], plan.block, plan.offset, k, v)
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         spec = self.spec
-        keys, values = (cache[plan.tables].flatten(1, 2) for cache in caches[spec.layer])  # [R, K, Hk, D]
+        keys, values = read(caches[spec.layer], plan.tables)  # [R, K, Hk, D]
         seen, there = plan.filled & (plan.key <= plan.query), plan.filled[:, 0]  # [R, W, K], [R, K]
         if spec.window is not None:
             seen = seen & (plan.key > plan.query - spec.window)
             there = there & (plan.key[:, 0] > plan.query[:, 0] - spec.window)
         there = there[:, :, None, None]
-        keys, values = (torch.where(there, x.float(), 0.0) for x in (keys, values))
+        keys, values = (torch.where(there, x, 0.0) for x in (keys, values))
         grouped = q[plan.grid.token].float().unflatten(2, (spec.num_kv_heads, -1))  # [R, W, Hk, G, D]
         scores = torch.einsum("rwhgd,rkhd->rhgwk", grouped, keys) * spec.scale
         if spec.softcap is not None:

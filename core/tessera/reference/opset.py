@@ -34,12 +34,12 @@ from tessera.platform.ops import (
     SampleSpec,
     SoftCapSpec,
 )
-from tessera.platform.quantization import QuantSpec
+from tessera.platform.quantization import ActSpec
 from tessera.reference import core, logits, moe, quantized, sampling
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _SIZES = ((8, 8), (72, 40), (130, 56))
-_INT8 = QuantSpec("int8", granularity="token")
+_INT8, _INT8_WITH_SUMS = (ActSpec("int8", granularity="token", sums=sums) for sums in (0, 8))
 
 
 def _embeddings() -> Iterator[EmbeddingSpec]:
@@ -184,7 +184,7 @@ REFERENCE = OpSet(
         "quantize",
         "quant",
         quantized.quantize,
-        sample_specs=lambda: (QuantizeSpec(40, d, _INT8) for d in _DTYPES),
+        sample_specs=lambda: (QuantizeSpec(40, d, emit) for d in _DTYPES for emit in (_INT8, _INT8_WITH_SUMS)),
     ),
     route=Op("route", "moe", moe.route, sample_specs=_routes),
     experts=Op("experts", "moe", moe.experts, oracle=moe.experts_oracle, sample_specs=_experts),

@@ -23,14 +23,20 @@ def plain(x: Activation, dtype: torch.dtype) -> Tensor:
 
 def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
     """x [T, n] -> data in the emitted dtype and float32 scale [T, 1] (granularity "token") or [1] ("tensor"),
-    symmetric."""
+    symmetric; sums of its groups where they are emitted too."""
     dtype = torch_dtype(spec.emit.dtype)
     limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
     wide = x.float()
     peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
     scale = peak.clamp(min=1e-12) / limit
     data = wide / scale
-    return Quantized((data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype), scale)
+    data = (data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype)
+    return Quantized(data, scale, _sums(data, spec.emit.sums) if spec.emit.sums else None)
+
+
+def _sums(data: Tensor, size: int) -> Tensor:
+    """[T, n] -> [T, n / size] int32."""
+    return data.unflatten(-1, (data.shape[-1] // size, size)).sum(-1, dtype=torch.int32)
 
 
 def meaning(parts: Packed, scheme: Scheme) -> Tensor:

@@ -22,6 +22,7 @@ from tessera.platform.collectives import Communicator
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
 from tessera.platform.platform import Capabilities, Device, Platform
+from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
@@ -61,7 +62,8 @@ class Services:
 
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend], weights: Weights | None = None) -> Model:
         bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP), weights)
+        kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP), weights, kv)
         model = self._model(self.build)
         for feature in self._features:
             if feature.cache_specs():

@@ -47,13 +47,15 @@ class Worker:
         return join(self.platform, self.spec, self.rendezvous, device)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
-        """The platform's, which takes weights as the checkpoint has them."""
-        own, name = self.platform.runner(services), self.config.model.quantization
-        if own is not None and name is not None:
-            raise PlatformError(
-                f"platform '{self.platform.name}' runs models its own way, which does not take --quantization {name}; "
-                "leave the flag out."
-            )
+        """The platform's, which takes weights as the checkpoint has them, and keeps keys and values as it likes."""
+        own, config = self.platform.runner(services), self.config
+        asked = {"quantization": config.model.quantization or "auto", "kv-cache-dtype": config.cache.dtype}
+        for flag, value in asked.items():
+            if own is not None and value != "auto":
+                raise PlatformError(
+                    f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
+                    "leave the flag out."
+                )
         return own
 
     def allocate(self, plan: CachePlan) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tessera.platform.attention import LayerSpec, Paged, Window
+from tessera.platform.quantization import KV_INT8
 
 Rows = tuple[tuple[int, int], ...]
 
@@ -16,7 +17,7 @@ Rows = tuple[tuple[int, int], ...]
 class AttentionCase:
     """rows: tokens to compute and tokens in the cache after, decoding ones first. stride: tokens between the starts of
     rows, so that padding lies between them; 0: one after the other. padding: rows, and tokens, at the end. shared:
-    blocks of their past that all rows have in common. kv_dtype: of the cache; "": as dtype."""
+    blocks of their past that all rows have in common. kv_dtype: of the cache; "": as dtype; int8 has scales."""
 
     rows: Rows
     block_size: int = 16
@@ -37,9 +38,10 @@ class AttentionCase:
         return self.kv_dtype or self.dtype
 
     def spec(self) -> LayerSpec:
-        cache = Paged(self.kv_heads, self.head_dim, self.kept)
+        quant = KV_INT8 if self.kept == KV_INT8.dtype else None
+        cache = Paged(self.kv_heads, self.head_dim, self.kept, quant)
         if self.window is not None:
-            cache = Window(self.kv_heads, self.head_dim, self.kept, window=self.window)
+            cache = Window(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
             window=self.window, softcap=self.softcap,

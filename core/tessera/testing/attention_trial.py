@@ -12,11 +12,14 @@ from torch import Tensor
 
 from tessera.platform.attention import AttentionBackend, AttentionLayer
 from tessera.platform.launch import Launch, LaunchKey, LaunchShape
-from tessera.platform.ops import BoundOps
+from tessera.platform.ops import BoundOps, QuantizeSpec
+from tessera.platform.quantization import ActSpec
 from tessera.reference import REFERENCE
 from tessera.reference.dtypes import torch_dtype
+from tessera.reference.quantized import quantize
 from tessera.testing.attention_cases import AttentionCase
 from tessera.testing.attention_steps import Grant, Shaping
+from tessera.testing.poison import poison
 from tessera.testing.reference import host_device
 
 SPARE = 3  # blocks that nobody has, the null block among them
@@ -62,19 +65,27 @@ class AttentionTrial:
         layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
         self.caches = [
             tuple(
-                torch.full(
-                    (self.num_blocks, *plane.shape), torch.nan, dtype=torch_dtype(plane.dtype), device=self.target
-                )
+                torch.empty((self.num_blocks, *plane.shape), dtype=torch_dtype(plane.dtype), device=self.target)
                 for plane in layout.planes
             )
         ]
+        for plane in self.caches[0]:
+            poison(plane)
         layer = self.backend.bind(spec, {}, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
 
     def _kept(self, rows: Tensor) -> Tensor:
-        """Rounded as the cache will have them."""
-        return rows.to(torch_dtype(self.case.kept)).to(rows.dtype)
+        """Rounded as a cache of floats will have them."""
+        kept = torch_dtype(self.case.kept)
+        return rows.to(kept).to(rows.dtype) if kept.is_floating_point else rows
+
+    def meaning(self, rows: Tensor) -> Tensor:
+        """Keys or values [tokens, Hk, D] as the cache has them, in float64."""
+        if torch_dtype(self.case.kept).is_floating_point:
+            return rows.double()
+        kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
+        return kept.data.double() * kept.scale.double()
 
     @property
     def target(self) -> Any:
@@ -148,7 +159,7 @@ class AttentionTrial:
                     for scores, seen in self._scored(row)
                 ]
             )
-            for row, values in enumerate(every.double().repeat_interleave(group, 1) for every in self.values)
+            for row, values in enumerate(self.meaning(every).repeat_interleave(group, 1) for every in self.values)
         ]
 
     def expected_sums(self) -> list[Tensor]:
@@ -161,7 +172,7 @@ class AttentionTrial:
     def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
         """Of each query, its scores [H, keys seen], and which keys these are."""
         case, q = self.case, self.queries[row].double()
-        keys = self.keys[row].double().repeat_interleave(case.heads // case.kv_heads, 1)
+        keys = self.meaning(self.keys[row]).repeat_interleave(case.heads // case.kv_heads, 1)
         for i, query in enumerate(q):
             end = len(keys) - len(q) + i + 1
             seen = slice(0 if case.window is None else max(0, end - case.window), end)

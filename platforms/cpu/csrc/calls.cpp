@@ -17,11 +17,16 @@ namespace calls {
 
 void Multiply::run() const { threads::run(used->linear[kind], task, (task.n + PANEL - 1) / PANEL); }
 
-void MultiplyGated::run() const { threads::run(used->gate_up[kind], task, task.n / PANEL); }
+void MultiplyGated::run() const {
+  threads::run(used->gate_up[kind], task, task.n / PANEL);
+  if (!task.rounded.elements) return;
+  Quantise after{task.out, task.out_stride, task.rounded, task.n};
+  threads::run(used->quantise, after, task.m, grain_of(task.m, task.n));
+}
 
 void QuantiseRows::run() const { threads::run(used->quantise, task, m, grain_of(m, task.k)); }
 
-void NormRows::run() const { threads::run(used->add_norm, task, m, grain_of(m, task.n)); }
+void NormRows::run() const { threads::run(used->add_norm, task, task.rows, grain_of(task.rows, task.n)); }
 
 void LookUp::run() const { threads::run(used->look_up, task, m, grain_of(m, task.n)); }
 

@@ -33,9 +33,8 @@ struct QuantiseRows {
 
 struct NormRows {
   AddNorm task;
-  int64_t m;
-  int64_t rows() const { return m; }
-  void take(int64_t rows) { m = rows; }
+  int64_t rows() const { return task.rows; }
+  void take(int64_t rows) { task.rows = rows; }
   void run() const;
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels.h"
+#include "quantise.h"
 
 namespace VARIANT::heads {
 
@@ -49,6 +50,40 @@ inline void round(const float *head, int64_t dim, bf16 *to) {
   for (int64_t i = 0; i < dim; i += W) store_bf16(to + i, load(head + i));
 }
 
+// Where a token's head of keys and values goes, as kernels.h says of Cache.
+struct Place {
+  const Cache &cache;
+  int64_t block, head, at;  // at: of the token in the block
+
+  template <class Number> void key(const Number *x) const {
+    Number *to = (Number *)cache.keys + block * cache.key_stride + head * cache.block_size * cache.dim;
+    to += at / TOKENS * TOKENS * cache.dim + at % TOKENS * 2;
+    for (int64_t i = 0; i < cache.dim; i += 2) std::memcpy(to + i * TOKENS, x + i, 2 * sizeof(Number));
+  }
+  template <class Number> void value(const Number *x) const {
+    Number *to = (Number *)cache.values + block * cache.value_stride + head * cache.block_size * cache.dim;
+    to += at / 2 * 2 * cache.dim + at % 2;
+    for (int64_t i = 0; i < cache.dim; i++) to[2 * i] = x[i];
+  }
+
+  void put(const bf16 *k, const bf16 *v) const {
+    if (!cache.key_scales) {
+      key(k);
+      value(v);
+      return;
+    }
+    int8_t whole[WIDEST];
+    key(narrowed(k, whole, cache.key_scales + block * cache.key_scale_stride));
+    value(narrowed(v, whole, cache.value_scales + block * cache.value_scale_stride));
+  }
+  const int8_t *narrowed(const bf16 *x, int8_t *whole, float *scales) const {
+    int32_t sum;
+    float *scale = scales + head * cache.block_size + at;
+    quantise::put(quantise::Plain{x}, cache.dim, Int8Rows{whole, cache.dim, scale, &sum, cache.dim}, 0);
+    return whole;
+  }
+};
+
 inline void heads_input(const HeadsInput &task, int64_t first, int64_t last) {
   const Layer &layer = *task.layer;
   const Cache &cache = layer.cache;
@@ -68,11 +103,7 @@ inline void heads_input(const HeadsInput &task, int64_t first, int64_t last) {
     for (int64_t h = 0; h < cache.kv_heads; h++) {
       token.ready(keys + h * dim, layer.k_weight, head);
       round(head, dim, rounded);
-      bf16 *key = cache.keys + block * cache.key_stride + h * cache.block_size * dim;
-      key += at / TOKENS * TOKENS * dim + at % TOKENS * 2;
-      for (int64_t i = 0; i < dim; i += 2) std::memcpy(key + i * TOKENS, rounded + i, 2 * sizeof(bf16));
-      bf16 *value = cache.values + block * cache.value_stride + h * cache.block_size * dim + at / 2 * 2 * dim + at % 2;
-      for (int64_t i = 0; i < dim; i++) value[2 * i] = values[h * dim + i];
+      Place{cache, block, h, at}.put(rounded, values + h * dim);
     }
   }
 }

@@ -11,6 +11,16 @@ constexpr int64_t PANEL = 32;  // outputs that are packed together
 
 enum class Activation : int32_t { silu, gelu_tanh };
 
+// Where rows of int8 go, each with a scale of its own: a row is about scale * its elements. A row with an element that is
+// none, or infinite, has a scale that is none. sums: of each group of a row. Elements from its end to `stride` become 0.
+struct Int8Rows {
+  int8_t *elements;  // null: nowhere
+  int64_t stride;
+  float *scale;
+  int32_t *sums;  // [rows, groups]
+  int64_t group;
+};
+
 // out [m, n] = x [m, k] W^T + bias, or activation(x G^T) * (x U^T) where W is [G; U] and n their rows, a multiple of
 // PANEL. Item: a panel of out.
 //
@@ -30,24 +40,20 @@ struct Product {
   int64_t out_stride;
   int64_t m, n, k;
   int64_t group;         // elements of k that share a scale and a sum, a multiple of 8; k is a multiple of it
+  Int8Rows rounded;      // of gate_up: where the rows of out go once more, when all are there
   Activation activation;
 };
 
-// Rows of bf16 to int8, each with a scale of its own: x is about scale * to. A row with
-// an element that is none, or infinite, has a scale that is none. sums: of each group of a row. Elements from k
-// to `stride` become 0. Item: a row.
+// Rows of bf16 to int8. Item: a row.
 struct Quantise {
   const bf16 *x;
   int64_t x_stride;
-  int8_t *to;
-  int64_t stride;
-  float *scale;
-  int32_t *sums;  // [m, k / group]
-  int64_t k, group;
+  Int8Rows to;
+  int64_t k;
 };
 
-// sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset). Where residual is null the
-// sum is x. Item: a row.
+// sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset), or the same as rows of int8.
+// Where residual is null the sum is x. Item: a row.
 struct AddNorm {
   const bf16 *x;
   int64_t x_stride;
@@ -55,8 +61,9 @@ struct AddNorm {
   int64_t residual_stride;
   const bf16 *weight;
   bf16 *sum;  // [rows, n] dense; null without a residual
-  bf16 *out;  // [rows, n] dense; null: only the sum
-  int64_t n;
+  bf16 *out;  // [rows, n] dense; null: not wanted, or the rows go to int8
+  Int8Rows rounded;
+  int64_t rows, n;
   float eps, offset, multiplier;
 };
 
@@ -72,9 +79,12 @@ struct Lookup {
 
 // Where one layer's keys and values are. Keys of a block: [kv_heads][block_size / 16][dim / 2][16][2], values:
 // [kv_heads][block_size / 2][dim][2], so that a dot of pairs takes 16 tokens, or two tokens of 16 elements, at once.
+// Where there are scales, [kv_heads][block_size] of a block, the numbers are int8, and a token's head is about its scale times
+// them.
 struct Cache {
-  bf16 *keys, *values;
-  int64_t key_stride, value_stride;  // from block to block
+  void *keys, *values;               // bf16 or int8
+  float *key_scales, *value_scales;  // or null
+  int64_t key_stride, value_stride, key_scale_stride, value_scale_stride;  // from block to block
   int64_t block_size;                // a multiple of 16
   int64_t kv_heads, dim;             // dim a multiple of 16
 };

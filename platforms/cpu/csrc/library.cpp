@@ -69,15 +69,10 @@ EXPORTED void tessera_cpu_gate_up(int32_t kind, const Product *task) {
 
 EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, int64_t stride, float *scale,
                                    int32_t *sums, int64_t m, int64_t k, int64_t group) {
-  tape::now_or_later(calls::QuantiseRows{{x, x_stride, to, stride, scale, sums, k, group}, m});
+  tape::now_or_later(calls::QuantiseRows{{x, x_stride, Int8Rows{to, stride, scale, sums, group}, k}, m});
 }
 
-EXPORTED void tessera_cpu_add_norm(const bf16 *x, int64_t x_stride, const bf16 *residual, int64_t residual_stride,
-                                   const bf16 *weight, bf16 *sum, bf16 *out, int64_t rows, int64_t n, float eps,
-                                   float offset, float multiplier) {
-  AddNorm task{x, x_stride, residual, residual_stride, weight, sum, out, n, eps, offset, multiplier};
-  tape::now_or_later(calls::NormRows{task, rows});
-}
+EXPORTED void tessera_cpu_add_norm(const AddNorm *task) { tape::now_or_later(calls::NormRows{*task}); }
 
 EXPORTED void tessera_cpu_look_up(const int32_t *ids, const bf16 *table, int64_t stride, bf16 *out, int64_t rows,
                                   int64_t n, float scale) {

@@ -1,8 +1,10 @@
-// RMS norm, of a sum where there is a residual; or the sum alone. Rows are read twice, from the nearest cache the second time.
+// RMS norm, of a sum where there is a residual, or the sum alone. Rows are read twice (to become int8 three times), from the nearest cache
+// but the first time.
 #pragma once
 #include <cmath>
 
 #include "kernels.h"
+#include "quantise.h"
 
 namespace VARIANT::norm {
 
@@ -32,22 +34,36 @@ inline float gather(const AddNorm &task, const bf16 *x, const bf16 *residual, bf
   return (simd::sum(squares) + rest) / (float)task.n;
 }
 
+// A row's elements once it is normed.
+struct Normed {
+  const bf16 *from, *weight;
+  float factor, offset;
+
+  Float load(int64_t i) const {
+    return mul(mul(load_bf16(from + i), set(factor)), add(load_bf16(weight + i), set(offset)));
+  }
+  float one(int64_t i) const {
+    return single::widened(from[i]) * factor * (single::widened(weight[i]) + offset);
+  }
+};
+
 inline void add_norm(const AddNorm &task, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; row++) {
-    const bf16 *x = task.x + row * task.x_stride, *source = x;
+    const bf16 *x = task.x + row * task.x_stride;
     const bf16 *residual = task.residual ? task.residual + row * task.residual_stride : nullptr;
     bf16 *sum = residual ? task.sum + row * task.n : nullptr;
     float squares = gather(task, x, residual, sum);
-    if (!task.out) continue;
+    if (!task.out && !task.rounded.elements) continue;
     float factor = 1.0f / std::sqrt(squares + task.eps);
-    if (residual) source = sum;
+    Normed normed{residual ? sum : x, task.weight, factor, task.offset};
+    if (task.rounded.elements) {
+      quantise::put(normed, task.n, task.rounded, row);
+      continue;
+    }
     bf16 *out = task.out + row * task.n;
-    Float factors = set(factor), offset = set(task.offset);
     int64_t i = 0;
-    for (; i + W <= task.n; i += W)
-      store_bf16(out + i, mul(mul(load_bf16(source + i), factors), add(load_bf16(task.weight + i), offset)));
-    for (; i < task.n; i++)
-      out[i] = single::rounded(single::widened(source[i]) * factor * (single::widened(task.weight[i]) + task.offset));
+    for (; i + W <= task.n; i += W) store_bf16(out + i, normed.load(i));
+    for (; i < task.n; i++) out[i] = single::rounded(normed.one(i));
   }
 }
 

@@ -9,50 +9,56 @@ namespace VARIANT::quantise {
 
 using namespace simd;
 
-inline float largest_of(const bf16 *x, int64_t k) {
-  Float most = zero();
+struct Plain {
+  const bf16 *x;
+
+  Float load(int64_t i) const { return load_bf16(x + i); }
+  float one(int64_t i) const { return single::widened(x[i]); }
+};
+
+// The largest magnitude of a row; none where an element is none or infinite.
+template <class Row> float largest_of(const Row &row, int64_t k) {
+  Float most = zero(), poison = zero();
   int64_t i = 0;
-  for (; i + W <= k; i += W) most = max(most, magnitude(load_bf16(x + i)));
-  float found = largest(most);
-  for (; i < k; i++) found = std::fmax(found, std::fabs(single::widened(x[i])));
-  return found;
+  for (; i + W <= k; i += W) {
+    Float x = row.load(i);
+    most = max(most, magnitude(x));
+    poison = fma(x, zero(), poison);
+  }
+  float found = largest(most), none = sum(poison);
+  for (; i < k; i++) {
+    float x = row.one(i);
+    found = std::fmax(found, std::fabs(x));
+    none += x * 0.0f;
+  }
+  return found + none;
 }
 
-// 0, or none where an element is none or infinite.
-inline float poison_of(const bf16 *x, int64_t k) {
-  Float sum = zero();
-  int64_t i = 0;
-  for (; i + W <= k; i += W) sum = fma(load_bf16(x + i), zero(), sum);
-  float each[W], found = 0.0f;
-  store(each, sum);
-  for (float one : each) found += one;
-  for (; i < k; i++) found += single::widened(x[i]) * 0.0f;
-  return found;
+// A row that gives W of its elements, or one, of k in all: the row-th of those that go there.
+template <class Row> void put(const Row &from, int64_t k, const Int8Rows &rows, int64_t row) {
+  int8_t *to = rows.elements + row * rows.stride;
+  int64_t groups = (k + rows.group - 1) / rows.group, i = 0;
+  int32_t *sums = rows.sums + row * groups;
+  float most = largest_of(from, k), factor = most > 0.0f ? 127.0f / most : 0.0f;
+  rows.scale[row] = most / 127.0f;
+  if (most != most) {  // whatever is multiplied with it is none
+    std::memset(to, 0, rows.stride);
+    std::memset(sums, 0, groups * sizeof(int32_t));
+    return;
+  }
+  for (; i + W <= k; i += W) store_int8(to + i, mul(from.load(i), set(factor)));
+  for (; i < k; i++) to[i] = (int8_t)std::nearbyintf(from.one(i) * factor);
+  for (; i < rows.stride; i++) to[i] = 0;
+  for (int64_t g = 0; g < groups; g++) {
+    int32_t sum = 0;
+    int64_t end = (g + 1) * rows.group < k ? (g + 1) * rows.group : k;
+    for (int64_t at = g * rows.group; at < end; at++) sum += to[at];
+    sums[g] = sum;
+  }
 }
 
 inline void quantise(const Quantise &task, int64_t first, int64_t last) {
-  for (int64_t row = first; row < last; row++) {
-    const bf16 *x = task.x + row * task.x_stride;
-    int8_t *to = task.to + row * task.stride;
-    float most = largest_of(x, task.k), factor = most > 0.0f ? 127.0f / most : 0.0f;
-    float poison = poison_of(x, task.k);
-    int64_t i = 0, groups = (task.k + task.group - 1) / task.group;
-    task.scale[row] = most / 127.0f + poison;
-    if (poison != 0.0f) {  // whatever is multiplied with it is none
-      std::memset(to, 0, task.stride);
-      std::memset(task.sums + row * groups, 0, groups * sizeof(int32_t));
-      continue;
-    }
-    for (; i + W <= task.k; i += W) store_int8(to + i, mul(load_bf16(x + i), set(factor)));
-    for (; i < task.k; i++) to[i] = (int8_t)std::nearbyintf(single::widened(x[i]) * factor);
-    for (; i < task.stride; i++) to[i] = 0;
-    for (int64_t g = 0; g < groups; g++) {
-      int32_t sum = 0;
-      int64_t end = (g + 1) * task.group < task.k ? (g + 1) * task.group : task.k;
-      for (int64_t at = g * task.group; at < end; at++) sum += to[at];
-      task.sums[row * groups + g] = sum;
-    }
-  }
+  for (int64_t row = first; row < last; row++) put(Plain{task.x + row * task.x_stride}, task.k, task.to, row);
 }
 
 }  // namespace VARIANT::quantise

@@ -13,8 +13,8 @@
 
 #include "exponent.h"
 #include "gemm.h"
-#include "norm.h"
 #include "quantise.h"
+#include "norm.h"
 #include "lookup.h"
 #include "heads.h"
 #include "attention.h"

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason
+from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Reason
+from tessera_cpu.activations import Activations
 from tessera_cpu.native import library
 from tessera_cpu.products import Product, Products, products
-from tessera_cpu.quantized import Activations, QuantizedProducts, served
+from tessera_cpu.quantized import QuantizedProducts, served
 
 
 def products_of(spec: LinearSpec, activations: Activations) -> Products | Reason:
@@ -52,6 +53,10 @@ class Linear(Kernel[LinearSpec]):
         found = products_of(spec, self.activations)
         return found if isinstance(found, str) else None
 
+    def wants(self, spec: LinearSpec) -> ActSpec | None:
+        """Where it is no linear of experts, whose rows are picked from those of all."""
+        return None if spec.experts else taken(spec, self.activations).wants(spec.k)
+
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
         pack = taken(spec, self.activations).pack
         parts = {name: tensor for name, tensor in raw.items() if name != "bias"}
@@ -76,7 +81,7 @@ class Linear(Kernel[LinearSpec]):
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
         product = product_of(spec, self.activations)
 
-        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+        def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             return product(x, weight["weight"], weight.get("bias"), out=out)
 
         return linear

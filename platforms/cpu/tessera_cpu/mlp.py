@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, Device, GatedMLPSpec, Kernel, Packed, Reason
+from tessera.platform import ActSpec, BoundOps, Device, GatedMLPSpec, Kernel, Packed, Quantized, Reason
+from tessera_cpu.activations import Activations
 from tessera_cpu.linear import products_of
 from tessera_cpu.products import PANEL, Product
-from tessera_cpu.quantized import Activations
 
 BETWEEN = 16 << 20  # bytes of what the first product gives in one stretch
 ROWS = 64  # a stretch has a multiple of them
@@ -25,36 +25,48 @@ class GatedMLP(Kernel[GatedMLPSpec]):
     def supports(self, spec: GatedMLPSpec) -> Reason | None:
         return None
 
+    def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
+        found = products_of(spec.gate_up, self.activations)
+        return None if isinstance(found, str) else found.wants(spec.gate_up.k)
+
     def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> Any:
         first, down = self._first(spec, ops), ops.bind("linear", spec.down)
-        rows = stretch(spec)
+        rows, dtype = stretch(spec), getattr(torch, spec.down.dtype)
 
-        def gated_mlp(x: Tensor, wide: Packed, back: Packed, *, out: Tensor | None = None) -> Tensor:
-            if len(x) <= rows:
+        def gated_mlp(x: Tensor | Quantized, wide: Packed, back: Packed, *, out: Tensor | None = None) -> Tensor:
+            tokens = len(x[0] if isinstance(x, Quantized) else x)
+            if tokens <= rows:
                 return down(first(x, wide), back, out=out)
-            result = x.new_empty(len(x), spec.down.n) if out is None else out
-            for start in range(0, len(x), rows):
+            result = torch.empty(tokens, spec.down.n, dtype=dtype) if out is None else out
+            for start in range(0, tokens, rows):
                 some = slice(start, start + rows)
-                down(first(x[some], wide), back, out=result[some])
+                down(first(_part(x, some), wide), back, out=result[some])
             return result
 
         return gated_mlp
 
     def _first(self, spec: GatedMLPSpec, ops: BoundOps) -> Any:
         """(x, packed gate and up) -> activation(gate) * up."""
-        gated = self._gated(spec)
+        gated = self._gated(spec, ops.wants("linear", spec.down))
         if gated is not None:
             return lambda x, packed: gated(x, packed["weight"])
         gate_up, gate = ops.bind("linear", spec.gate_up), ops.bind("gate", spec.gate)
         return lambda x, packed: gate(gate_up(x, packed))
 
-    def _gated(self, spec: GatedMLPSpec) -> Product | None:
-        """The gate inside the first product."""
+    def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None) -> Product | None:
+        """The gate inside the first product. emit: how the second one wants its input quantised."""
         wide, inner, activation = spec.gate_up, spec.gate.n, ACTIVATIONS.get(spec.gate.activation)
         found = products_of(wide, self.activations)
         if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
             return None
-        return found.bind_gated(inner, wide.k, activation)
+        return found.bind_gated(inner, wide.k, activation, emit)
+
+
+def _part(x: Tensor | Quantized, rows: slice) -> Tensor | Quantized:
+    if not isinstance(x, Quantized):
+        return x[rows]
+    assert x.sums is not None
+    return Quantized(x.data[rows], x.scale[rows], x.sums[rows])
 
 
 def stretch(spec: GatedMLPSpec) -> int:

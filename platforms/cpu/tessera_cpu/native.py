@@ -24,6 +24,18 @@ BF16_ENTRY, FLOAT_ENTRY = range(2)
 """enum Entry of csrc/draws.h."""
 
 
+class Int8Rows(ctypes.Structure):
+    """struct Int8Rows of csrc/kernels.h."""
+
+    _fields_ = [
+        ("elements", c_void_p),
+        ("stride", c_int64),
+        ("scale", c_void_p),
+        ("sums", c_void_p),
+        ("group", c_int64),
+    ]
+
+
 class Product(ctypes.Structure):
     """struct Product of csrc/kernels.h."""
 
@@ -41,7 +53,28 @@ class Product(ctypes.Structure):
         ("n", c_int64),
         ("k", c_int64),
         ("group", c_int64),
+        ("rounded", Int8Rows),
         ("activation", c_int32),
+    ]
+
+
+class AddNorm(ctypes.Structure):
+    """struct AddNorm of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("residual", c_void_p),
+        ("residual_stride", c_int64),
+        ("weight", c_void_p),
+        ("sum", c_void_p),
+        ("out", c_void_p),
+        ("rounded", Int8Rows),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("eps", c_float),
+        ("offset", c_float),
+        ("multiplier", c_float),
     ]
 
 
@@ -51,8 +84,12 @@ class CacheBytes(ctypes.Structure):
     _fields_ = [
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_scales", c_void_p),
+        ("value_scales", c_void_p),
         ("key_stride", c_int64),
         ("value_stride", c_int64),
+        ("key_scale_stride", c_int64),
+        ("value_scale_stride", c_int64),
         ("block_size", c_int64),
         ("kv_heads", c_int64),
         ("dim", c_int64),
@@ -135,9 +172,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_linear": (c_int32, POINTER(Product)),
     "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
     "tessera_cpu_quantise": (c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64),
-    "tessera_cpu_add_norm": (
-        c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_float,
-    ),
+    "tessera_cpu_add_norm": (POINTER(AddNorm),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
     "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),

@@ -1,5 +1,5 @@
 """RMS norm and the sum with the residual, each alone and one with the other: native in bfloat16, on torch's kernels
-otherwise."""
+otherwise. Native norms emit rows of int8 for a product that wants them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import AddNormSpec, AddSpec, BoundOps, Device, Kernel, NormAddSpec, NormSpec
-from tessera_cpu.native import library
+from tessera.platform import AddNormSpec, AddSpec, BoundOps, Device, Kernel, NormAddSpec, NormSpec, Quantized, Reason
+from tessera_cpu import native
+from tessera_cpu.activations import Emitted, why_plain
 from tessera_cpu.output import into
 from tessera_cpu.products import rows_apart
 
@@ -18,13 +19,13 @@ FEW = 4  # rows, for which what an operation takes to begin is most of what it t
 
 
 class RmsNorm(Kernel[NormSpec]):
-    def supports(self, spec: NormSpec) -> str | None:
-        return "emits no quantised activations" if spec.emit is not None else None
+    def supports(self, spec: NormSpec) -> Reason | None:
+        return why_plain(spec.emit, spec.n, spec.dtype)
 
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
-        native = library()
-        if native is not None and spec.dtype == "bfloat16":
-            return _native_norm(native, spec)
+        library = native.library()
+        if library is not None and spec.dtype == "bfloat16":
+            return _native_norm(library, spec)
 
         def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
             if len(x) <= FEW:
@@ -46,18 +47,48 @@ def _norm_of_few(spec: NormSpec, x: Tensor, weight: Tensor) -> Tensor:
     return both[..., : spec.n]
 
 
-def _native_norm(native: Any, spec: NormSpec) -> Any:
-    call = native.tessera_cpu_add_norm
+class _Norming:
+    """The native kernel at a place."""
 
-    def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """x [..., n]."""
-        rows = rows_apart(x.reshape(-1, spec.n))
-        result = torch.empty(x.shape, dtype=x.dtype) if out is None or not out.is_contiguous() else out
-        call(
-            rows.data_ptr(), rows.stride(0), None, 0, weight.data_ptr(), None, result.data_ptr(), len(rows), spec.n,
-            spec.eps, spec.offset, 1.0,
-        )  # fmt: skip
-        return result if out is None or out is result else out.copy_(result)
+    def __init__(self, library: Any, spec: NormSpec, multiplier: float = 1.0) -> None:
+        self.call = library.tessera_cpu_add_norm
+        self.task = native.AddNorm(n=spec.n, eps=spec.eps, offset=spec.offset, multiplier=multiplier)
+        self.emitted = None if spec.emit is None else Emitted(spec.emit, spec.n, self.task.rounded)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor | None
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """x, residual [m, n], rows of any stride -> their sum normed, and the sum; x where there is no residual."""
+        task, total = self.task, x
+        task.x, task.x_stride, task.rows, task.weight = x.data_ptr(), x.stride(0), len(x), weight.data_ptr()
+        if residual is None:
+            task.residual = task.sum = None
+        else:
+            total = torch.empty(x.shape, dtype=x.dtype)
+            task.residual, task.residual_stride = residual.data_ptr(), residual.stride(0)
+            task.sum = total.data_ptr()
+        if self.emitted is not None:
+            rows = self.emitted.rows(len(x))
+            self.call(task)
+            return rows, total
+        normed = torch.empty(x.shape, dtype=x.dtype) if out is None or not out.is_contiguous() else out
+        task.out = normed.data_ptr()
+        self.call(task)
+        return (normed if out is None or out is normed else out.copy_(normed)), total
+
+
+def _native_norm(library: Any, spec: NormSpec) -> Any:
+    norming = _Norming(library, spec)
+
+    def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor | Quantized:
+        """x [..., n]; [T, n] where it emits."""
+        flat = out.view(-1, spec.n) if out is not None and out.is_contiguous() else None
+        normed, _ = norming(rows_apart(x.reshape(-1, spec.n)), None, weight, flat)
+        if isinstance(normed, Quantized):
+            return normed
+        if out is None:
+            return normed.view(x.shape)
+        return out if flat is not None else out.copy_(normed.view(x.shape))
 
     return rms_norm
 
@@ -65,50 +96,42 @@ def _native_norm(native: Any, spec: NormSpec) -> Any:
 class AddNorm(Kernel[AddNormSpec]):
     """The sum with the residual and its norm in one pass."""
 
-    def supports(self, spec: AddNormSpec) -> str | None:
-        if library() is None or spec.norm.dtype != "bfloat16":
+    def supports(self, spec: AddNormSpec) -> Reason | None:
+        if native.library() is None or spec.norm.dtype != "bfloat16":
             return "no native kernel"
         if spec.reduce is not None:
             return "no sum over ranks"
-        return "emits no quantised activations" if spec.norm.emit is not None else None
+        return why_plain(spec.norm.emit, spec.norm.n, spec.norm.dtype)
 
     def bind(self, spec: AddNormSpec, ops: BoundOps, device: Device) -> Any:
-        call, norm, of = library().tessera_cpu_add_norm, ops.bind("rms_norm", spec.norm), spec.norm
+        norm, norming = ops.bind("rms_norm", spec.norm), _Norming(native.library(), spec.norm, spec.multiplier)
 
         def add_norm(
             x: Tensor, residual: Tensor | None, weight: Tensor, *, out: Tensor | None = None
-        ) -> tuple[Tensor, Tensor]:
+        ) -> tuple[Tensor | Quantized, Tensor]:
             if residual is None:
                 return norm(x, weight, out=out), x
-            x, residual = rows_apart(x), rows_apart(residual)
-            total = torch.empty(x.shape, dtype=x.dtype)
-            normed = torch.empty(x.shape, dtype=x.dtype) if out is None or not out.is_contiguous() else out
-            call(
-                x.data_ptr(), x.stride(0), residual.data_ptr(), residual.stride(0), weight.data_ptr(),
-                total.data_ptr(), normed.data_ptr(), len(x), of.n, of.eps, of.offset, spec.multiplier,
-            )  # fmt: skip
-            return (normed if out is None or out is normed else out.copy_(normed)), total
+            return norming(rows_apart(x), rows_apart(residual), weight, out)
 
         return add_norm
 
 
 class Add(Kernel[AddSpec]):
-    def supports(self, spec: AddSpec) -> str | None:
+    def supports(self, spec: AddSpec) -> Reason | None:
         return None
 
     def bind(self, spec: AddSpec, ops: BoundOps, device: Device) -> Any:
-        native = library()
-        if native is None or spec.dtype != "bfloat16":
+        library = native.library()
+        if library is None or spec.dtype != "bfloat16":
             return torch.add
-        call = native.tessera_cpu_add_norm
+        task = native.AddNorm(n=spec.n, multiplier=1.0)
 
         def add(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
             a, b = rows_apart(a), rows_apart(b)
             result = torch.empty(a.shape, dtype=a.dtype) if out is None or not out.is_contiguous() else out
-            call(
-                a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), None, result.data_ptr(), None, len(a), spec.n,
-                0.0, 0.0, 1.0,
-            )  # fmt: skip
+            task.x, task.x_stride, task.rows = a.data_ptr(), a.stride(0), len(a)
+            task.residual, task.residual_stride, task.sum = b.data_ptr(), b.stride(0), result.data_ptr()
+            library.tessera_cpu_add_norm(task)
             return result if out is None or out is result else out.copy_(result)
 
         return add
@@ -117,8 +140,8 @@ class Add(Kernel[AddSpec]):
 class NormAdd(Kernel[NormAddSpec]):
     """The norm of a block's end, and its sum with the residual."""
 
-    def supports(self, spec: NormAddSpec) -> str | None:
-        if library() is None or spec.norm.dtype != "bfloat16":
+    def supports(self, spec: NormAddSpec) -> Reason | None:
+        if native.library() is None or spec.norm.dtype != "bfloat16":
             return "no native kernel"
         return "no sum over ranks" if spec.reduce is not None else None
 

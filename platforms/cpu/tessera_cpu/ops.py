@@ -25,12 +25,12 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
+from tessera_cpu.activations import Activations
 from tessera_cpu.embedding import Embedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
-from tessera_cpu.quantized import Activations
 from tessera_cpu.rotary import rotary
 from tessera_cpu.sampling import Sample, TokenLogprobs
 

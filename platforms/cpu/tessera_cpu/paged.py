@@ -1,4 +1,5 @@
-"""Attention by the native kernels: over blocks as they lie, decode and prefill alike, in bfloat16."""
+"""Attention by the native kernels: over blocks as they lie, decode and prefill alike, in bfloat16; keys and values in
+bfloat16 or in int8."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform import (
+    KV_INT8,
     AttentionBackend,
     AttentionLayer,
     BoundOps,
@@ -53,7 +55,8 @@ class PagedAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "attention" or not isinstance(spec.cache, Paged):
             return f"no attention over {spec.kind}"
-        if {spec.dtype, spec.cache.dtype} != {"bfloat16"}:
+        kept = spec.cache.dtype, spec.cache.quant
+        if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
             return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
         if spec.head_dim % TOKENS or spec.head_dim > WIDEST:
             return f"heads of {spec.head_dim}, not a multiple of {TOKENS} up to {WIDEST}"
@@ -61,14 +64,17 @@ class PagedAttention(AttentionBackend):
         return "norms of queries and keys that differ" if len(norms) > 1 else None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(TOKENS,), host_lengths="exact")
+        return CacheConstraints(block_sizes=(TOKENS,), host_lengths="exact", align_bytes=4)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, Paged)
         heads, dim = ("head", spec.num_kv_heads), spec.head_dim
         keys = (heads, ("token", block_size // TOKENS), ("dim", dim // 2), ("token", TOKENS), ("dim", 2))
         values = (heads, ("token", block_size // 2), ("dim", dim), ("token", 2))
-        return KVLayout((Plane("k", spec.dtype, keys), Plane("v", spec.dtype, values)))
+        scales = heads, ("token", block_size)
+        names = () if spec.quant is None else ("k_scale", "v_scale")
+        planes = Plane("k", spec.dtype, keys), Plane("v", spec.dtype, values)
+        return KVLayout((*(Plane(name, "float32", scales) for name in names), *planes))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         return PagedLayer(spec, weights, ops, self.library)
@@ -118,15 +124,19 @@ class PagedLayer(HeadsLayer):
         return out
 
     def _described(self, caches: Caches, plan: PagedPlan) -> native.Layer:
-        keys, values = caches[self.spec.layer]
-        standing = (keys, values, *(self.weights[name] for name in self.names))
+        planes = caches[self.spec.layer]
+        standing = (*planes, *(self.weights[name] for name in self.names))
         if len(standing) == len(self.standing) and all(map(_same, standing, self.standing)):
             return self.layer
         self.standing, spec, norm = standing, self.spec, self.spec.q_norm or self.spec.k_norm
+        *scales, keys, values = planes
         cache = native.CacheBytes(
-            keys.data_ptr(), values.data_ptr(), keys.stride(0), values.stride(0), plan.block_size, spec.num_kv_heads,
-            spec.head_dim,
+            keys=keys.data_ptr(), values=values.data_ptr(), key_stride=keys.stride(0), value_stride=values.stride(0),
+            block_size=plan.block_size, kv_heads=spec.num_kv_heads, dim=spec.head_dim,
         )  # fmt: skip
+        if scales:
+            cache.key_scales, cache.value_scales = (scale.data_ptr() for scale in scales)
+            cache.key_scale_stride, cache.value_scale_stride = (scale.stride(0) for scale in scales)
         self.layer = native.Layer(
             cache,
             spec.num_heads,

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import Packed
+from tessera.platform import ActSpec, Packed, Quantized
+from tessera_cpu.activations import Emitted
 from tessera_cpu.native import BF16, library
 from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
 
 PANEL = 32  # outputs that are packed together
 
-Product = Callable[..., Tensor]
-"""(x [T, k], packed, bias [n] or None, out=None) -> [T, n]."""
+Product = Callable[..., Any]
+"""(x [T, k], packed, bias [n] or None, out=None) -> [T, n]. x: quantised where the product wants it so."""
 
 
 class Products(ABC):
@@ -33,9 +34,14 @@ class Products(ABC):
     @abstractmethod
     def bind(self, n: int, k: int) -> Product: ...
 
-    def bind_gated(self, n: int, k: int, activation: int) -> Product | None:
+    def wants(self, k: int) -> ActSpec | None:
+        """Its input quantised so."""
+        return None
+
+    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product | None:
         """(x, packed [2n, k]) -> activation(the first n outputs) * the others, n a multiple of PANEL. activation: enum
-        Activation of csrc/kernels.h. None: not in one."""
+        Activation of csrc/kernels.h. emit: the result quantised so, where why_plain() has nothing against it. None: not
+        in one."""
         return None
 
 
@@ -67,15 +73,22 @@ class NativeProducts(Products):
     def bind(self, n: int, k: int) -> Product:
         return self._bound(self.native.tessera_cpu_linear, NativeTask(n=n, k=k))
 
-    def bind_gated(self, n: int, k: int, activation: int) -> Product:
-        return self._bound(self.native.tessera_cpu_gate_up, NativeTask(n=n, k=k, activation=activation))
+    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product:
+        return self._bound(self.native.tessera_cpu_gate_up, NativeTask(n=n, k=k, activation=activation), emit)
 
-    def _bound(self, call: Any, task: NativeTask) -> Product:
-        def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    def _bound(self, call: Any, task: NativeTask, emit: ActSpec | None = None) -> Product:
+        emitted = None if emit is None else Emitted(emit, task.n, task.rounded)
+
+        def product(
+            x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor | Quantized:
             x = rows_apart(x)
-            result = result_of(x, task.n, out)
+            result = result_of(len(x), task.n, out)
             task.bias = None if bias is None else bias.data_ptr()
+            rounded = None if emitted is None else emitted.rows(len(x))
             call(BF16, task.of(x, packed, result))
+            if rounded is not None:
+                return rounded
             return result if out is None or out is result else out.copy_(result)
 
         return product
@@ -120,9 +133,9 @@ class OneDnnProducts(Products):
         return packed_product if self.packable else plain_product
 
 
-def result_of(x: Tensor, n: int, out: Tensor | None) -> Tensor:
+def result_of(m: int, n: int, out: Tensor | None) -> Tensor:
     """[m, n], where a kernel can write: out, if it can."""
-    return x.new_empty(len(x), n) if out is None or out.stride(-1) != 1 else out
+    return torch.empty(m, n, dtype=torch.bfloat16) if out is None or out.stride(-1) != 1 else out
 
 
 def rows_apart(x: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import ActSpec, Packed, QuantSpec, Reason, Scheme, TensorSpec
+from tessera.platform import ActSpec, Packed, Quantized, QuantSpec, Reason, Scheme, TensorSpec
+from tessera_cpu.activations import WHOLE, Activations, Emitted
 from tessera_cpu.native import INT4, INT8
-from tessera_cpu.native import Product as Task
 from tessera_cpu.products import PANEL, NativeTask, Product, Products, result_of, rows_apart
 
 STRETCH = 1 << 22  # elements that are unpacked at a time
@@ -34,23 +34,6 @@ def served(scheme: Scheme) -> Scheme | Reason:
     return dataclasses.replace(scheme, activation=_ACTIVATIONS)
 
 
-class Activations:
-    """Room for the quantised input of the product that runs: all products of an engine run in turn."""
-
-    room: torch.Tensor
-
-    def quantise(self, native: Any, x: Tensor, task: Task) -> None:
-        """x [m, k], rows of any stride, for a task whose k and group are set."""
-        m, k, group = len(x), task.k, task.group
-        stride, groups = -(-k // 4) * 4, k // group
-        self.room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)
-        scale = self.room.data_ptr()
-        sums = scale + 4 * m
-        elements = sums + 4 * m * groups
-        native.tessera_cpu_quantise(x.data_ptr(), x.stride(0), elements, stride, scale, sums, m, k, group)
-        task.x, task.x_stride, task.x_scale, task.x_sum = elements, stride, scale, sums
-
-
 class QuantizedProducts(Products):
     """scheme: that served() gives."""
 
@@ -58,6 +41,9 @@ class QuantizedProducts(Products):
         self.native, self.activations = native, activations
         self.group = scheme.weight.group
         self.kind = INT4 if self.group else INT8
+
+    def wants(self, k: int) -> ActSpec | None:
+        return None if k % WHOLE else dataclasses.replace(_ACTIVATIONS, sums=self.group or k)
 
     def pack(self, raw: Packed) -> Tensor:
         stored, scale = raw["weight"], raw["scale"]
@@ -97,25 +83,32 @@ class QuantizedProducts(Products):
     def bind(self, n: int, k: int) -> Product:
         return self._bound(self.native.tessera_cpu_linear, self._task(n, k), self._bytes_of_elements(n, k))
 
-    def bind_gated(self, n: int, k: int, activation: int) -> Product:
+    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product:
         task = self._task(n, k)
         task.activation = activation
-        return self._bound(self.native.tessera_cpu_gate_up, task, self._bytes_of_elements(2 * n, k))
+        return self._bound(self.native.tessera_cpu_gate_up, task, self._bytes_of_elements(2 * n, k), emit)
 
     def _task(self, n: int, k: int) -> NativeTask:
         return NativeTask(n=n, k=k, group=self.group or k)
 
-    def _bound(self, call: Any, task: NativeTask, scales_at: int) -> Product:
+    def _bound(self, call: Any, task: NativeTask, scales_at: int, emit: ActSpec | None = None) -> Product:
         native, kind, activations = self.native, self.kind, self.activations
+        emitted = None if emit is None else Emitted(emit, task.n, task.rounded)
 
-        def product(x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-            x = rows_apart(x)
-            result = result_of(x, task.n, out)
+        def product(
+            x: Tensor | Quantized, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+        ) -> Tensor | Quantized:
+            x = x if isinstance(x, Quantized) else rows_apart(x)
+            rows = x[0] if isinstance(x, Quantized) else x
+            result = result_of(len(rows), task.n, out)
             task.bias = None if bias is None else bias.data_ptr()
             task.scale = packed.data_ptr() + scales_at
-            task.of(x, packed, result)
-            activations.quantise(native, x, task)
+            task.of(rows, packed, result)
+            activations.take(native, x, task)
+            rounded = None if emitted is None else emitted.rows(len(rows))
             call(kind, task)
+            if rounded is not None:
+                return rounded
             return result if out is None or out is result else out.copy_(result)
 
         return product

@@ -152,10 +152,13 @@ def test_threads_change_nothing() -> None:
 
 @needs_kernels
 @every_set
+@pytest.mark.parametrize("kept", ["", "int8"])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (700, 30.0)])
-def test_the_keys_of_long_rows_are_shared_among_threads(name: str, window: int | None, softcap: float | None) -> None:
+def test_the_keys_of_long_rows_are_shared_among_threads(
+    name: str, window: int | None, softcap: float | None, kept: str
+) -> None:
     rows = ((1, 3001), (1, 40), (5, 1500))
-    case = AttentionCase(rows, 16, 14, 2, 80, window=window, softcap=softcap, dtype="bfloat16")
+    case = AttentionCase(rows, 16, 14, 2, 80, window=window, softcap=softcap, dtype="bfloat16", kv_dtype=kept)
     with kernels(name):
         library = native.library()
         try:
@@ -166,6 +169,35 @@ def test_the_keys_of_long_rows_are_shared_among_threads(name: str, window: int |
             native.use_threads(library, 1)
     for mine, expected in zip(found, trial.expected(), strict=True):
         assert_same(mine, expected.to(mine.dtype), TOLERANCES["bfloat16"])
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("kept", ["", "int8"])
+def test_a_value_that_is_none_is_none_for_its_row_and_head_alone(name: str, kept: str, number: float) -> None:
+    case = AttentionCase(((1, 40), (1, 200)), 16, 4, 2, 32, dtype="bfloat16", kv_dtype=kept)
+    with kernels(name):
+        trial = AttentionTrial(PagedAttention(native.library()), case)
+        trial.values[1][150, 1, 31] = number
+        found = trial.run()
+    lost = [row.isfinite().logical_not()[0].any(-1).tolist() for row in found]  # by head of queries
+    assert lost == [[False] * 4, [False, False, True, True]]
+
+
+@needs_kernels
+@every_set
+def test_queries_and_weights_lose_nothing_over_int8(name: str) -> None:
+    """Over keys and values that int8 has exactly: as near as bfloat16 rounds the result."""
+    case = AttentionCase(((1, 700), (9, 300)), 16, 4, 2, 256, dtype="bfloat16", kv_dtype="int8")
+    with kernels(name):
+        trial = AttentionTrial(PagedAttention(native.library()), case)
+        for kept in (*trial.keys, *trial.values):
+            kept.copy_(torch.randint(-127, 128, kept.shape) / 64)
+            kept[..., 0] = 127 / 64
+        found = trial.run()
+    for mine, expected in zip(found, trial.expected(), strict=True):
+        assert ((mine.double() - expected).abs() <= 0.005 * expected.abs() + 1e-3).all()
 
 
 @needs_kernels

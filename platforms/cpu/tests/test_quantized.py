@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from tessera.platform import BoundOps, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, Scheme
+from tessera.platform import (
+    ActSpec,
+    AddNormSpec,
+    BoundOps,
+    ExpertsSpec,
+    GatedMLPSpec,
+    GateSpec,
+    LinearSpec,
+    NormLinearSpec,
+    NormSpec,
+    Quantized,
+    Scheme,
+)
 from tessera.testing import REFERENCE, assert_same, candidates, quantised
 from tessera_cpu import mlp, quantized
 from tessera_cpu.platform import CpuPlatform
@@ -92,6 +104,84 @@ def test_gated_mlp(instructions: None, name: str, inner: int, monkeypatch: pytes
             expected = reference.bind("gated_mlp", spec)(x, raw(wide, 0), raw(back, 1))
             assert_same(own.bind("gated_mlp", spec)(x, *weights), expected, NEAR)
         assert ("linear", wide) not in own.choices or inner % 32
+
+
+def emitting(name: str, n: int) -> ActSpec:
+    return ActSpec("int8", granularity="token", sums=scheme(name, n).weight.group or n)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("n", "offset"), [(8, 0.0), (72, 1.0), (1000, 0.0)])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_norm_writes_rows_of_int8(instructions: None, name: str, n: int, offset: float, alone: bool) -> None:
+    """With or without a residual; a row with a number that is none has a scale that is none, and no other has."""
+    emit, (own, reference) = emitting(name, n), both()
+    spec = AddNormSpec(NormSpec(n, "bfloat16", 1e-6, offset=offset), multiplier=0.5)
+    weight = rows(1, n)[0].contiguous()
+    for tokens in (0, 1, 7):
+        x, residual = rows(tokens, n), None if alone else rows(tokens, n) * 2
+        if tokens == 7:
+            x[2, n - 1], x[4, 0] = torch.nan, torch.inf
+        found, total = own.bind("add_norm", spec.emitting(emit))(x, residual, weight)
+        expected, same = reference.bind("add_norm", spec.emitting(emit))(x, residual, weight)
+        assert isinstance(found, Quantized)
+        lost = [bool(row.isnan()) for row in found.scale]
+        assert lost == [tokens == 7 and row in (2, 4) for row in range(tokens)]
+        kept = ~found.scale.isnan()[:, 0]
+        assert_same((total[kept], found.scale[kept]), (same[kept], expected.scale[kept]), 5e-3)
+        away = (found.data.int() - expected.data.int())[kept].abs()
+        assert away.sum() <= 0.05 * away.numel()  # which may round the other way
+        assert not (away > 1).any()
+        assert torch.equal(found.data.int().view(tokens, n // emit.sums, emit.sums).sum(-1).int(), found.sums)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_no_input_is_quantised_apart_from_what_makes_it(
+    instructions: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norm does it for the product, or the MLP, that follows; the gate for the second product of the MLP."""
+    own, reference = both()
+    room, apart = own.ops.linear.kernel.activations, list[int]()
+    plainly = room._quantise
+    monkeypatch.setattr(room, "_quantise", lambda library, x, task: (apart.append(len(x)), plainly(library, x, task)))
+    norm = AddNormSpec(NormSpec(72, "bfloat16", 1e-6))
+    qkv, wide = (LinearSpec(n, 72, "bfloat16", scheme(name, 72), bias=n == 40) for n in (40, 128))
+    back = LinearSpec(72, 64, "bfloat16", scheme(name, 64))
+    x, residual, weight = rows(9, 72), rows(9, 72) * 2, rows(1, 72)[0].contiguous()
+
+    spec = NormLinearSpec(norm, qkv)
+    found = own.bind("norm_linear", spec)(x, residual, weight, own.prepare("linear", qkv, raw(qkv)))
+    assert_same(found, reference.bind("norm_linear", spec)(x, residual, weight, raw(qkv)), NEAR)
+    assert own.emissions["add_norm", norm].reason is None
+
+    mlp_spec = GatedMLPSpec(wide, GateSpec(64, "bfloat16", "silu"), back)
+    wanted = own.wants("gated_mlp", mlp_spec)
+    assert wanted == emitting(name, 72)
+    weights = [own.prepare("linear", one, raw(one, seed)) for seed, one in enumerate((wide, back))]
+    emitted, _ = own.bind("add_norm", norm.emitting(wanted))(x, residual, weight)
+    plain, _ = reference.bind("add_norm", norm.emitting(wanted))(x, residual, weight)
+    expected = reference.bind("gated_mlp", mlp_spec)(plain, raw(wide, 0), raw(back, 1))
+    monkeypatch.setattr(mlp, "ROWS", 4)
+    for between in (mlp.BETWEEN, 0):  # at once, and in stretches of rows
+        monkeypatch.setattr(mlp, "BETWEEN", between)
+        call = BoundOps(own.ops, own.device).bind("gated_mlp", mlp_spec)
+        assert_same(call(emitted, *weights), expected, 2 * NEAR)  # rounded twice
+    assert apart == []
+    own.bind("linear", back)(rows(3, 64), weights[1])
+    assert apart == [3]
+
+
+def test_what_the_norms_do_not_emit_they_say() -> None:
+    norm = both()[0].ops.rms_norm.kernel
+    for n, dtype, emit, reason in (
+        (64, "float32", emitting("int8", 64), "only the native kernels emit quantised activations"),
+        (64, "bfloat16", ActSpec("int8", granularity="token"), "activations are int8 with a scale a row and sums"),
+        (64, "bfloat16", ActSpec("int8", granularity="token", sums=48), "activations are int8 with a scale a row"),
+        (6, "bfloat16", ActSpec("int8", granularity="token", sums=6), "activations are int8 with a scale a row"),
+    ):
+        said = norm.supports(NormSpec(n, dtype, 1e-6, emit=emit))
+        assert said is not None
+        assert said.startswith(reason)
 
 
 @pytest.mark.parametrize("schemes", [("int8", "int8"), ("int4", "int4"), ("int4", None)])

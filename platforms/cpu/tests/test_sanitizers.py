@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 import tessera_cpu.native as native
 native.FILE = Path(sys.argv[1])
-chosen = "products or gates or quantised or none or long_rows or sampling or (native and bfloat16 and not model)"
+kinds = "products or gates or quantised or int8 or none or long_rows or sampling"
+chosen = f"{kinds} or (native and bfloat16 and not model)"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.argv[2:]]))
 """
 
@@ -56,7 +57,8 @@ def test_no_kernel_reads_or_writes_what_is_not_its_own(tmp_path: Path) -> None:
     caught = subprocess.run(overrun, env=environment, capture_output=True, text=True, check=False)
     assert caught.returncode != 0
     assert "heap-buffer-overflow" in caught.stderr
-    tests = [str(TESTS / name) for name in ("test_native.py", "test_conformance.py", "test_sampling.py")]
+    names = ("test_native.py", "test_quantized.py", "test_conformance.py", "test_sampling.py")
+    tests = [str(TESTS / name) for name in names]
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(library), *tests], env=environment, capture_output=True, text=True, check=False
     )

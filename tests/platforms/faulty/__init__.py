@@ -75,7 +75,7 @@ FAULTS: Mapping[str, Fault] = {
         ),
         _in_attention(),
     ),
-    "SumOfTwo": dataclasses.replace(_in_attention(), strict_only=True),
+    **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), strict_only=True)),
     "PlanesSwapped": _in_attention("cache layout"),
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),

@@ -37,9 +37,10 @@ class _HeadsInTurn(HeadsLayer):
         return mixed if out is None else out.copy_(mixed)
 
 
-def _swapped(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """A plane turned where the other's dims lie in another order."""
-    return (v, k) if k.shape == v.shape else (v.mT, k.mT)
+def _swapped(*planes: Tensor) -> tuple[Tensor, ...]:
+    """Scales, where there are some, and numbers; a plane turned where the other's dims lie in another order."""
+    *scales, k, v = planes
+    return (*scales[::-1], v, k) if k.shape == v.shape else (*scales[::-1], v.mT, k.mT)
 
 
 class _PlanesSwapped(HeadsLayer):
@@ -79,6 +80,16 @@ class _SumOfTwo(HeadsLayer):
         return (found[0], found[1] / math.log(2)) if lse else found
 
 
+class _ScalesOfKeysAlone(HeadsLayer):
+    """Values times the scales of keys."""
+
+    def attend(self, q: Tensor, caches: Caches, plan: Any, out: Tensor | None = None, lse: bool = False) -> Any:
+        planes = caches[self.spec.layer]
+        if len(planes) == 4:
+            caches = [(planes[0], planes[0], *planes[2:])]
+        return super().attend(q, caches, plan, out, lse)
+
+
 class _PaddingIntoBlockOne(HeadsLayer):
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Any) -> None:
         super().write(k, v, caches, dataclasses.replace(plan, block=plan.block.clamp(min=1)))
@@ -104,6 +115,7 @@ class _SecondLayerApart(HeadsLayer):
 HeadsOfOneKeyShifted = with_layer(_HeadsOfOneKeyShifted)
 ScoresInFewBits = with_layer(_ScoresInFewBits)
 SumOfTwo = with_layer(_SumOfTwo)
+ScalesOfKeysAlone = with_layer(_ScalesOfKeysAlone)
 PaddingIntoBlockOne = with_layer(_PaddingIntoBlockOne)
 PositionsOfTheChunk = with_layer(_PositionsOfTheChunk)
 SecondLayerApart = with_layer(_SecondLayerApart)

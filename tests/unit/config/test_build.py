@@ -42,6 +42,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
         max_model_len=100,
         seed=7,
         kv_cache_memory_bytes=2**20,
+        kv_cache_dtype="int8_per_token_head",
         gpu_memory_utilization=0.5,
         block_size=24,
         enable_prefix_caching=False,
@@ -55,7 +56,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     )
     assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
     assert (config.model.seed, config.seed, config.model.tokenizer) == (7, 7, "")
-    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "auto")
+    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8")
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)
@@ -214,6 +215,7 @@ def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
             "without chunked prefill a step must hold a whole prompt of max_model_len=2048",
         ),
         ({"block_size": 0}, "block_size must be from 1"),
+        ({"kv_cache_dtype": "fp4"}, "kv_cache_dtype must be one of auto, int8, int8_per_token_head, got 'fp4'"),
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be from 1"),
         ({"gpu_memory_utilization": 1.5}, "must be above 0 and at most 1, got 1.5"),
         ({"gpu_memory_utilization": float("nan")}, "must be above 0 and at most 1"),

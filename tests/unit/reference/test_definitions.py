@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from tessera.platform import (
 )
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
+from tessera.reference.kept import read
 from tessera.testing import (
     TOLERANCES,
     AttentionCase,
@@ -41,6 +43,10 @@ CASES = [
     pytest.param(case, id=f"{name}-{size}-{dtype}")
     for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))
     for name, case in attention_cases(size, dtype)
+] + [
+    pytest.param(replace(case, kv_dtype="int8"), id=f"{name}-over-int8-{dtype}")
+    for dtype in ("float32", "bfloat16")
+    for name, case in attention_cases(16, dtype)
 ]
 
 
@@ -226,6 +232,17 @@ def test_attention_is_the_definition(case: AttentionCase) -> None:
     trial = AttentionTrial(ReferenceAttention(), case)
     for found, expected in zip(trial.run(), trial.expected(), strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=TOLERANCES[case.dtype], atol=TOLERANCES[case.dtype])
+
+
+def test_int8_of_keys_and_values_is_off_by_half_a_step_of_their_head() -> None:
+    trial = AttentionTrial(ReferenceAttention(), AttentionCase(((40, 40),), 16, 4, 2, 24, kv_dtype="int8"))
+    trial.run()
+    for given, kept in zip(
+        (trial.keys[0], trial.values[0]), read(trial.caches[0], torch.tensor(trial.tables)), strict=True
+    ):
+        step = given.abs().amax(-1, keepdim=True) / 127
+        assert ((kept[0, :40] - given).abs() <= 0.5001 * step).all()
+        assert (kept[0, :40] != given).any()
 
 
 def test_attention_gives_the_log_of_its_sum_of_exponents() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tessera.layers.build import Build
 from tessera.models.refused import RefusedTypeError
 from tessera.models.through_transformers.interfaces import CAUSAL
-from tessera.platform.attention import AttentionLayer, Caches, LayerSpec, Paged, Window
+from tessera.platform.attention import AttentionLayer, Caches, LayerSpec
 from tessera.platform.launch import Launch
 
 _ANSWERED = frozenset({"scaling", "softcap", "dropout", "is_causal", "sliding_window"})
@@ -96,7 +96,6 @@ class BoundAttention:
     """What an attention module of transformers calls while it is served."""
 
     def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
-        shape = (call.kv_heads, call.head_dim, build.dtype)
         spec = LayerSpec(
             layer=len(build.mixers),
             kind="attention",
@@ -105,7 +104,7 @@ class BoundAttention:
             head_dim=call.head_dim,
             scale=call.scale,
             dtype=build.dtype,
-            cache=Paged(*shape) if call.window is None else Window(*shape, window=call.window),
+            cache=build.cache(call.kv_heads, call.head_dim, call.window),
             window=call.window,
             softcap=call.softcap,
         )

@@ -11,10 +11,12 @@ from tessera.platform.quantization import ActSpec
 
 class Quantized(NamedTuple):
     """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
-    scale. Accepted wherever a tensor is the input of a product."""
+    scale. sums [T, n / ActSpec.sums] int32: of data, where they are wanted. Accepted wherever a tensor is the input of
+    a product."""
 
     data: Tensor
     scale: Tensor
+    sums: Tensor | None = None
 
 
 @dataclass(frozen=True)

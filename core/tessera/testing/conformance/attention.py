@@ -20,7 +20,10 @@ from tessera.testing.conformance.target import Target
 
 _TRIED = 64  # tokens of the largest block size for whose sake a case is made longer
 _LARGEST = "mixed-largest-heads"
-_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")  # dtypes of caches that another dtype computes over
+WITH_SCALES = "int8"  # dtype of a cache that has a scale for each token and head
+_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", WITH_SCALES)  # that another dtype computes over
+_USUAL = "mixed-plain"
+_WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", _LARGEST)
 HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
 """Sizes of heads, one of which a backend is tried with that does not take the usual one."""
 
@@ -48,13 +51,31 @@ def backend_cases(target: Target) -> Iterator[Case]:
                 f"attention/{backend.name}/lse-{dtype}", "silver", "attention", partial(_sums, target, backend, dtype)
             )
             for kept in _KEPT:
-                if kept != dtype:
+                for name in _over(backend, dtype, kept):
                     yield Case(
-                        f"attention/{backend.name}/{dtype}-over-{kept}",
+                        f"attention/{backend.name}/{dtype}-over-{kept}{name.removeprefix(_USUAL)}",
                         "silver",
                         "attention",
-                        partial(_check, target, backend, "mixed-plain", dtype, kept),
+                        partial(_check, target, backend, name, dtype, kept),
                     )
+
+
+def _over(backend: AttentionBackend, dtype: str, kept: str) -> Sequence[str]:
+    """Cases for a cache of another dtype: one asks whether the backend takes it; scales may go wrong in more ways."""
+    if kept == dtype:
+        return ()
+    return (_USUAL, *_WITH_SCALES) if kept == WITH_SCALES and takes(backend, dtype, kept) else (_USUAL,)
+
+
+def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
+    """Whether a backend computes in a dtype over a cache of another."""
+    case = AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept)
+    return refusal(backend, fitted(backend, case)) is None
+
+
+def kept_in(backend: AttentionBackend, dtype: str) -> Sequence[str]:
+    """Dtypes of caches that all of a backend's checks are for; "": as it computes."""
+    return ("", WITH_SCALES) if takes(backend, dtype, WITH_SCALES) else ("",)
 
 
 def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
@@ -72,7 +93,7 @@ def fitted(backend: AttentionBackend, case: AttentionCase, dims: Sequence[int] =
 
 def named_case(backend: AttentionBackend, name: str, block_size: int, dtype: str, kept: str) -> AttentionCase:
     if name == _LARGEST:
-        case = replace(dict(attention_cases(block_size, dtype))["mixed-plain"], kv_dtype=kept)
+        case = replace(dict(attention_cases(block_size, dtype))[_USUAL], kv_dtype=kept)
         return fitted(backend, replace(case, head_dim=HEAD_DIMS[-1]), HEAD_DIMS[::-1])
     return fitted(backend, replace(dict(attention_cases(block_size, dtype))[name], kv_dtype=kept))
 
@@ -133,11 +154,7 @@ def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
 def _by_precision(backend: AttentionBackend, dtypes: tuple[str, ...]) -> list[str]:
     """What the backend takes first, of that float32, where a mistake shows best."""
 
-    def refused(dtype: str) -> bool:
-        case = AttentionCase(((1, 1),), dtype=dtype)
-        return refusal(backend, fitted(backend, case)) is not None
-
-    return sorted(dtypes, key=lambda dtype: (refused(dtype), dtype != "float32"))
+    return sorted(dtypes, key=lambda dtype: (not takes(backend, dtype, ""), dtype != "float32"))
 
 
 def _said(case: AttentionCase) -> str:

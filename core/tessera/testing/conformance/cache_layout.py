@@ -3,9 +3,11 @@ without knowing the backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,9 +17,12 @@ from tessera.platform.attention import AttentionBackend, KVLayout
 from tessera.reference.dtypes import torch_dtype
 from tessera.testing.attention_cases import AttentionCase, launches
 from tessera.testing.attention_trial import AttentionTrial
-from tessera.testing.conformance.attention import block_sizes, compare, fitted, refusal, trial
+from tessera.testing.conformance.attention import block_sizes, compare, fitted, kept_in, refusal, trial
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
 from tessera.testing.conformance.target import Target
+from tessera.testing.poison import poison
+
+_HALF = 0.51  # of a scale, by which rounding is off at most
 
 
 def layout_cases(target: Target) -> Iterator[Case]:
@@ -26,12 +31,12 @@ def layout_cases(target: Target) -> Iterator[Case]:
         return
     for backend in target.backends:
         for dtype in target.platform.capabilities.dtypes:
-            for name, check in (("round-trip", _round_trip), ("export", _export), ("load", _load), ("copy", _copy)):
+            for (name, check), kept in product(_CHECKS.items(), kept_in(backend, dtype)):
                 yield Case(
-                    f"cache/{backend.name}/{name}-{dtype}",
+                    f"cache/{backend.name}/{name}-{dtype}{kept and f'-over-{kept}'}",
                     "silver",
                     "cache layout",
-                    partial(_at_each_size, target, backend, dtype, check),
+                    partial(_at_each_size, target, backend, dtype, kept, check),
                 )
 
 
@@ -57,13 +62,26 @@ class Stored:
             typed = torch.from_numpy(np.ascontiguousarray(part)).view(torch_dtype(plane.dtype))
             cache[blocks] = typed.view(len(blocks), *plane.shape).to(cache.device)
 
+    def exported(self, blocks: list[int]) -> dict[str, torch.Tensor]:
+        """Planes in canonical form by their names, flat."""
+        planes = self.layout.planes
+        parts = np.split(
+            self.layout.export(self.read(blocks)), np.cumsum([plane.nbytes for plane in planes])[:-1], axis=1
+        )
+        return {
+            plane.name: torch.from_numpy(np.ascontiguousarray(part)).view(torch_dtype(plane.dtype))
+            for plane, part in zip(planes, parts, strict=True)
+        }
+
     @property
     def blocks(self) -> list[int]:
         return sorted({block for table in self.trial.tables for block in table})
 
 
-def _at_each_size(target: Target, backend: AttentionBackend, dtype: str, check: Callable[[Stored], None]) -> Verdict:
-    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
+def _at_each_size(
+    target: Target, backend: AttentionBackend, dtype: str, kept: str, check: Callable[[Stored], None]
+) -> Verdict:
+    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept))
     reason = refusal(backend, usual)
     if reason is not None:
         return falls_back(reason)
@@ -84,19 +102,22 @@ def _round_trip(stored: Stored) -> None:
 
 
 def _export(stored: Stored) -> None:
-    """The canonical form has keys, then values, by token, head and dim."""
+    """The canonical form has keys, then values, by token, head and dim; where there are scales, those first."""
     names = [plane.name for plane in stored.layout.planes]
-    if names != ["k", "v"]:
+    if names not in (["k", "v"], ["k_scale", "v_scale", "k", "v"]):
         return  # only its author knows what such planes hold
-    size = stored.trial.case.block_size
+    size, case = stored.trial.case.block_size, stored.trial.case
     for row, table in enumerate(stored.trial.tables):
-        data = stored.layout.export(stored.read(table))
-        planes = np.split(data, 2, axis=1)
-        for name, plane, rows in zip(names, planes, (stored.trial.keys, stored.trial.values), strict=True):
+        exported = stored.exported(table)
+        for name, rows in (("k", stored.trial.keys), ("v", stored.trial.values)):
             expected = rows[row]
-            flat = torch.from_numpy(np.ascontiguousarray(plane)).view(expected.dtype)
-            found = flat.reshape(len(table) * size, *expected.shape[1:])[: len(expected)]
-            if not torch.equal(found, expected):
+            shape = len(table) * size, case.kv_heads
+            found = exported[name].reshape(*shape, case.head_dim)[: len(expected)]
+            right = torch.equal(found, expected)
+            if f"{name}_scale" in exported:
+                scale = exported[f"{name}_scale"].reshape(*shape, 1)[: len(expected)]
+                right = bool(((found * scale - expected).abs() <= _HALF * scale).all())
+            if not right:
                 raise ConformanceError(
                     f"plane {name!r} of exported blocks of {size} tokens does not hold row {row}'s tokens in order",
                     {"expected": expected, "result": found.contiguous()},
@@ -118,7 +139,12 @@ def _move(stored: Stored, how: str, through: Callable[[Array], Array]) -> None:
     data = through(stored.read(old))
     moved = dict(zip(old, reversed(old), strict=True))
     for plane in made.caches[0]:
-        plane.fill_(torch.nan)
+        poison(plane)
     stored.written([moved[block] for block in old], data)
     made.tables = [[moved[block] for block in table] for table in made.tables]
     compare(how, made, made.attended())
+
+
+_CHECKS: Mapping[str, Callable[[Stored], None]] = MappingProxyType(
+    {"round-trip": _round_trip, "export": _export, "load": _load, "copy": _copy}
+)

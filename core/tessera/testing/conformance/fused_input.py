@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 
 import torch
@@ -19,7 +20,7 @@ from tessera.testing.attention_cases import AttentionCase
 from tessera.testing.attention_trial import AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.arguments import named, placed
-from tessera.testing.conformance.attention import block_sizes, fitted, trial
+from tessera.testing.conformance.attention import block_sizes, fitted, kept_in, trial
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, falls_back
 from tessera.testing.conformance.target import Target, reference_ops
 
@@ -41,19 +42,24 @@ def fused_cases(target: Target) -> Iterator[Case]:
     for backend in target.backends:
         for dtype in target.platform.capabilities.dtypes:
             for name, rotary in _ROTARIES.items():
-                for norms in (False, True):
+                for norms, kept in product((False, True), kept_in(backend, dtype)):
                     yield Case(
-                        f"fused/{backend.name}/{name}{'-normed' if norms else ''}-{dtype}",
+                        f"fused/{backend.name}/{name}{'-normed' if norms else ''}-{dtype}{kept and f'-over-{kept}'}",
                         "silver",
                         "fused attention",
-                        partial(_check, target, backend, rotary, norms, dtype),
+                        partial(_check, target, backend, rotary, norms, dtype, kept),
                     )
 
 
 def _check(
-    target: Target, backend: AttentionBackend, turning: Callable[[int], RotarySpec | None], norms: bool, dtype: str
+    target: Target,
+    backend: AttentionBackend,
+    turning: Callable[[int], RotarySpec | None],
+    norms: bool,
+    dtype: str,
+    kept: str,
 ) -> Verdict:
-    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype))
+    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype, kv_dtype=kept))
     norm, rotary = NormSpec(case.head_dim, dtype, 1e-6) if norms else None, turning(case.head_dim)
     spec = replace(case.spec(), rotary=rotary, q_norm=norm, k_norm=norm)
     reason = backend.supports(spec)

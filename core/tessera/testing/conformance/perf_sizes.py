@@ -35,7 +35,7 @@ from tessera.platform.ops import (
     SampleSpec,
     SoftCapSpec,
 )
-from tessera.platform.quantization import QuantSpec
+from tessera.platform.quantization import ActSpec
 from tessera.testing.conformance.ops import dtype_of
 
 _HIDDEN, _WIDE, _KEYS, _VOCAB, _EXPERTS, _NARROW = 1024, 2816, 256, 32000, 8, 512
@@ -78,7 +78,7 @@ _SIZES: Mapping[str, Callable[[str], Any]] = MappingProxyType(
             LinearSpec(_WIDE, _HIDDEN, dtype), ActivationSpec(_WIDE, dtype, "gelu"), LinearSpec(_HIDDEN, _WIDE, dtype)
         ),
         "soft_cap": lambda dtype: SoftCapSpec(_VOCAB, dtype, cap=30.0),
-        "quantize": lambda dtype: QuantizeSpec(_HIDDEN, dtype, QuantSpec("int8", granularity="token")),
+        "quantize": lambda dtype: QuantizeSpec(_HIDDEN, dtype, ActSpec("int8", granularity="token")),
         "route": lambda _: RouteSpec(_EXPERTS, 2),
         "experts": _experts,
         "moe": lambda dtype: MoESpec(LinearSpec(_EXPERTS, _HIDDEN, dtype), RouteSpec(_EXPERTS, 2), _experts(dtype)),

@@ -14,6 +14,7 @@ from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Device
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
+from tessera.testing.poison import poison
 from tessera.testing.strict.graphs import Current
 
 BLOCK_SIZE = 24
@@ -24,7 +25,7 @@ class PoisonedNull(ReferenceAttentionLayer):
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         for cache in caches[self.spec.layer]:
-            cache[0].fill_(torch.nan)
+            poison(cache[0])
         return super().attend(q, caches, plan, out, lse)
 
 

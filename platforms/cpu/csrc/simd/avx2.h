@@ -90,6 +90,13 @@ inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   __m256i their_even = _mm256_srai_epi16(_mm256_slli_epi16(with_sign, 8), 8), their_odd = _mm256_srai_epi16(with_sign, 8);
   return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, their_even), _mm256_madd_epi16(odd, their_odd)));
 }
+inline Pairs widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
+inline Whole dot_whole(Whole sum, Pairs a, Pairs b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+inline void store_int16(int16_t *p, Float x) {
+  __m256i whole = _mm256_cvtps_epi32(x);
+  _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)));
+}
+inline Float only_where(Float by, Float x) { return _mm256_and_ps(x, _mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_NEQ_UQ)); }
 inline void store_int8(int8_t *p, Float x) {
   __m256i whole = _mm256_cvtps_epi32(x);
   __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));

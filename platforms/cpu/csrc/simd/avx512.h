@@ -84,15 +84,34 @@ inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+// Of VNNI's instructions that add to whole numbers GCC 12 makes copies of the sums, in memory too; hence their names.
 // sum + the products of four bytes without sign by four with a sign, by lane
 inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
 #ifdef __AVX512VNNI__
-  return _mm512_dpbusd_epi32(sum, bytes, with_sign);
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
+  return sum;
 #else
   __m512i even = _mm512_and_si512(bytes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(bytes, 8);
   __m512i their_even = _mm512_srai_epi16(_mm512_slli_epi16(with_sign, 8), 8), their_odd = _mm512_srai_epi16(with_sign, 8);
   return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(even, their_even), _mm512_madd_epi16(odd, their_odd)));
 #endif
+}
+// From a pair of whole numbers of 8 bits to one of 16, W of them.
+inline Pairs widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
+// sum + a.first * b.first + a.second * b.second, by lane, of whole numbers of 16 bits
+inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+#ifdef __AVX512VNNI__
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+// Rounds to whole numbers from -32767 to 32767, which is what x was scaled to.
+inline void store_int16(int16_t *p, Float x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x))); }
+// x, and 0 wherever `by` is 0, whatever x is there
+inline Float only_where(Float by, Float x) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
 }
 // Rounds to whole numbers from -127 to 127, which is what x was scaled to.
 inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }

@@ -118,6 +118,21 @@ inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
       sum.at[i] += (int32_t)(uint8_t)(bytes.at[i] >> 8 * byte) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
   return sum;
 }
+inline Pairs widen_pairs(const int8_t *p) {
+  return each<Pairs>([&](int i) { return (uint32_t)(uint16_t)p[2 * i] | (uint32_t)(uint16_t)p[2 * i + 1] << 16; });
+}
+inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+  return each<Whole>([&](int i) {
+    int32_t first = (int16_t)(uint16_t)a.at[i] * (int16_t)(uint16_t)b.at[i];
+    return sum.at[i] + first + (int16_t)(uint16_t)(a.at[i] >> 16) * (int16_t)(uint16_t)(b.at[i] >> 16);
+  });
+}
+inline void store_int16(int16_t *p, Float x) {
+  for (int i = 0; i < W; i++) p[i] = (int16_t)std::nearbyintf(x.at[i]);
+}
+inline Float only_where(Float by, Float x) {
+  return each<Float>([&](int i) { return by.at[i] != 0.0f ? x.at[i] : 0.0f; });
+}
 inline void store_int8(int8_t *p, Float x) {
   for (int i = 0; i < W; i++) p[i] = (int8_t)std::nearbyintf(x.at[i]);
 }

@@ -1,0 +1,172 @@
+// What differs by how keys and values are kept: what is multiplied with them, and how. M pairs (token, head) at once.
+#pragma once
+#include "gemm.h"
+#include "kernels.h"
+
+namespace VARIANT::attention {
+
+using namespace simd;
+
+constexpr int64_t STRETCH = 128;  // keys
+constexpr int64_t WIDE = 2 * TOKENS;
+
+// One head of a row's keys and values, in stretches, by sixteens of tokens.
+struct Head {
+  const Cache &cache;
+  const int32_t *table;
+  int64_t number;
+  struct Tokens {
+    int64_t block, before;  // before: tokens of all heads that lie before them in the block
+  } tokens[STRETCH / TOKENS];
+
+  // The stretch's, from a multiple of 16 on.
+  void find(int64_t from, int64_t count) {
+    for (int64_t t = 0; t < count; t += TOKENS) {
+      int64_t block = (from + t) / cache.block_size;
+      tokens[t / TOKENS] = {table[block], number * cache.block_size + from + t - block * cache.block_size};
+    }
+  }
+
+  template <class Number> const Number *keys(int64_t i) const {
+    return (const Number *)cache.keys + tokens[i].block * cache.key_stride + tokens[i].before * cache.dim;
+  }
+  template <class Number> const Number *values(int64_t i) const {
+    return (const Number *)cache.values + tokens[i].block * cache.value_stride + tokens[i].before * cache.dim;
+  }
+  // Of 16 tokens from a multiple of 16 on, in the stretch or not.
+  template <class Number> const Number *keys_from(int64_t from) const {
+    int64_t block = from / cache.block_size, before = number * cache.block_size + from - block * cache.block_size;
+    return (const Number *)cache.keys + table[block] * cache.key_stride + before * cache.dim;
+  }
+  // Brings near what 16 tokens have.
+  template <class Number> void fetch(const Number *first) const {
+    for (int64_t i = 0; i < TOKENS * cache.dim; i += 64 / (int64_t)sizeof(Number)) prefetch(first + i);
+  }
+  const float *key_scales(int64_t i) const {
+    return cache.key_scales + tokens[i].block * cache.key_scale_stride + tokens[i].before;
+  }
+  const float *value_scales(int64_t i) const {
+    return cache.value_scales + tokens[i].block * cache.value_scale_stride + tokens[i].before;
+  }
+};
+
+// In bf16, as queries and weights are then too.
+template <int M> struct Bf16Kept {
+  alignas(64) bf16 q[M][WIDEST];
+  alignas(64) bf16 weights[M][STRETCH];
+
+  void fetch_keys(const Head &head, int64_t from) const { head.fetch(head.keys_from<bf16>(from)); }
+  void fetch_values(const Head &head, int64_t i) const { head.fetch(head.values<bf16>(i)); }
+
+  void ask(int m, const bf16 *query, int64_t dim) { std::memcpy(q[m], query, dim * sizeof(bf16)); }
+
+  // Products of the queries with W keys from the left-th on, of the near sixteen and of the far.
+  void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
+    gemm::clear(sum);
+    gemm::accumulate(q[0], WIDEST, head.keys<bf16>(near) + 2 * left, head.keys<bf16>(far) + 2 * left, WIDE,
+                     head.cache.dim, sum);
+  }
+
+  void begin(const Head &, int64_t) {}
+  // Of a pair's W keys from the i-th of the stretch on.
+  void weigh(int m, int64_t i, Float weight, float *) { store_bf16(weights[m] + i, weight); }
+  void weighed(int, int64_t, float *) {}
+
+  // Adds the weighed values' W elements from the left-th on, and those `apart` further.
+  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, Float (&sum)[M][2]) const {
+    for (int64_t t = 0; t < count; t += TOKENS) {
+      const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
+      int64_t tokens = count - t < TOKENS ? count - t : TOKENS;
+      gemm::accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum);
+    }
+  }
+};
+
+// In int8 with a scale a token. Queries and weights become whole numbers of 16 bits, which loses less than bf16 does; what is
+// kept is widened to 16 bits as it is read, so a sum over WIDEST elements, or STRETCH keys, fits 32 bits.
+template <int M> struct Int8Kept {
+  alignas(64) int16_t q[M][WIDEST];
+  alignas(64) int16_t weights[M][STRETCH];
+  alignas(64) float scales[STRETCH];  // of the stretch's values
+  float q_scale[M], weight_scale[M];
+
+  void fetch_keys(const Head &head, int64_t from) const { head.fetch(head.keys_from<int8_t>(from)); }
+  void fetch_values(const Head &head, int64_t i) const { head.fetch(head.values<int8_t>(i)); }
+
+  // Whole numbers of 16 bits that times the scale, which is returned, are about x; it is none where one of them is none or
+  // infinite.
+  static float narrow(const float *x, int64_t count, int16_t *to) {
+    Float each = zero(), poison = zero();
+    for (int64_t i = 0; i < count; i += W) {
+      each = max(each, magnitude(load(x + i)));
+      poison = fma(load(x + i), zero(), poison);
+    }
+    float most = largest(each), none = sum(poison);
+    if (none != 0.0f) {
+      std::memset(to, 0, count * sizeof(int16_t));
+      return none;
+    }
+    Float factor = set(most > 0.0f ? 32767.0f / most : 0.0f);
+    for (int64_t i = 0; i < count; i += W) store_int16(to + i, mul(load(x + i), factor));
+    return most / 32767.0f;
+  }
+
+  void ask(int m, const bf16 *query, int64_t dim) {
+    alignas(64) float wide[WIDEST];
+    for (int64_t i = 0; i < dim; i += W) store(wide + i, load_bf16(query + i));
+    q_scale[m] = narrow(wide, dim, q[m]);
+  }
+
+  // `step` elements lead from one pair to the next.
+  static void accumulate(const int16_t *x, int64_t stride, const int8_t *left, const int8_t *right, int64_t step, int64_t k,
+                         Whole (&sum)[M][2]) {
+    for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
+      Pairs first = widen_pairs(left), second = widen_pairs(right);
+      for (int m = 0; m < M; m++) {
+        Pairs of_row = set_pair(gemm::four_bytes(x + m * stride + 2 * p));
+        sum[m][0] = dot_whole(sum[m][0], of_row, first);
+        sum[m][1] = dot_whole(sum[m][1], of_row, second);
+      }
+    }
+  }
+  static void clear(Whole (&sum)[M][2]) {
+    for (auto &row : sum) row[0] = row[1] = set_whole(0);
+  }
+
+  void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
+    Whole whole[M][2];
+    clear(whole);
+    accumulate(q[0], WIDEST, head.keys<int8_t>(near) + 2 * left, head.keys<int8_t>(far) + 2 * left, WIDE, head.cache.dim,
+               whole);
+    Float first = load(head.key_scales(near) + left), second = load(head.key_scales(far) + left);
+    for (int m = 0; m < M; m++) {
+      sum[m][0] = mul(to_float(whole[m][0]), mul(first, set(q_scale[m])));
+      sum[m][1] = mul(to_float(whole[m][1]), mul(second, set(q_scale[m])));
+    }
+  }
+
+  void begin(const Head &head, int64_t count) {
+    for (int64_t t = 0; t < count; t += TOKENS)
+      std::memcpy(scales + t, head.value_scales(t / TOKENS), TOKENS * sizeof(float));
+  }
+  // The scale of a value that is not there may be anything.
+  void weigh(int, int64_t i, Float weight, float *wide) {
+    store(wide + i, only_where(weight, mul(weight, load(scales + i))));
+  }
+  void weighed(int m, int64_t padded, float *wide) { weight_scale[m] = narrow(wide, padded, weights[m]); }
+
+  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, Float (&sum)[M][2]) const {
+    Whole whole[M][2];
+    clear(whole);
+    for (int64_t t = 0; t < count; t += TOKENS) {
+      const int8_t *near = head.values<int8_t>(t / TOKENS) + 2 * left;
+      int64_t tokens = count - t < TOKENS ? count - t + 1 : TOKENS;  // a key beyond the last has no weight
+      accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, whole);
+    }
+    for (int m = 0; m < M; m++)
+      for (int side = 0; side < 2; side++)
+        sum[m][side] = fma(to_float(whole[m][side]), set(weight_scale[m]), sum[m][side]);
+  }
+};
+
+}  // namespace VARIANT::attention

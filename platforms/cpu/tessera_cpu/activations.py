@@ -1,0 +1,66 @@
+"""Activations of int8, as products with quantised weights take them: a scale a row, and the sums of its groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import ActSpec, Quantized, Reason
+from tessera_cpu import native
+
+WHOLE = 4  # elements that are multiplied at once; what is beyond a row's end must be 0
+
+
+def why_plain(emit: ActSpec | None, n: int, dtype: str) -> Reason | None:
+    """Why rows of n do not come out quantised so."""
+    if emit is None:
+        return None
+    if native.library() is None or dtype != "bfloat16":
+        return "only the native kernels emit quantised activations"
+    if emit != ActSpec("int8", granularity="token", sums=emit.sums) or not emit.sums or n % emit.sums or n % WHOLE:
+        return "activations are int8 with a scale a row and sums of whole groups here"
+    return None
+
+
+class Emitted:
+    """Rows that a native kernel is to write. into: the part of its task that says where."""
+
+    def __init__(self, emit: ActSpec, n: int, into: native.Int8Rows) -> None:
+        self.n, self.groups, self.into = n, n // emit.sums, into
+        into.group, into.stride = emit.sums, n
+
+    def rows(self, number: int) -> Quantized:
+        """The result of the next call."""
+        data = torch.empty(number, self.n, dtype=torch.int8)
+        scale = torch.empty(number, 1)
+        sums = torch.empty(number, self.groups, dtype=torch.int32)
+        into = self.into
+        into.elements, into.scale, into.sums = data.data_ptr(), scale.data_ptr(), sums.data_ptr()
+        return Quantized(data, scale, sums)
+
+
+class Activations:
+    """Room for the quantised input of the product that runs: all products of an engine run in turn."""
+
+    room: torch.Tensor
+
+    def take(self, library: Any, x: Tensor | Quantized, task: native.Product) -> None:
+        """x [m, k], rows of any stride, or quantised as the product wants it, for a task whose k and group are set."""
+        if isinstance(x, Quantized):
+            assert x.sums is not None
+            task.x, task.x_stride = x.data.data_ptr(), x.data.stride(0)
+            task.x_scale, task.x_sum = x.scale.data_ptr(), x.sums.data_ptr()
+        else:
+            self._quantise(library, x, task)
+
+    def _quantise(self, library: Any, x: Tensor, task: native.Product) -> None:
+        m, k, group = len(x), task.k, task.group
+        stride, groups = -(-k // WHOLE) * WHOLE, k // group
+        self.room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)
+        scale = self.room.data_ptr()
+        sums = scale + 4 * m
+        elements = sums + 4 * m * groups
+        library.tessera_cpu_quantise(x.data_ptr(), x.stride(0), elements, stride, scale, sums, m, k, group)
+        task.x, task.x_stride, task.x_scale, task.x_sum = elements, stride, scale, sums
