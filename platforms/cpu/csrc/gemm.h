@@ -9,7 +9,6 @@ namespace VARIANT::gemm {
 using namespace simd;
 
 constexpr int HALF = PANEL / 2;
-constexpr int QUANTISED_ROWS = ROWS < 8 ? ROWS : 8;  // of a tile; with more, compilers keep some of the sums in memory
 constexpr int64_t STRETCH = 384;  // rows of x that stay in a cache while the panels go by
 constexpr int AHEAD = 24;         // vectors of a panel that are fetched ahead
 
@@ -51,9 +50,8 @@ template <int M> inline void clear(Float (&sum)[M][2]) {
   for (auto &row : sum) row[0] = row[1] = zero();
 }
 
-// The sums of M rows, at most MOST, from `row` on with the outputs at `left` and HALF + left of a panel, for each kind of weight.
+// The sums of M rows from `row` on with the outputs at `left` and HALF + left of a panel, for each kind of weight.
 struct Bf16 {
-  static constexpr int MOST = ROWS;
   template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
     clear(sum);
     const bf16 *weights = (const bf16 *)task.packed + panel * groups_of(task.k, 2) * 2 * PANEL + 2 * left;
@@ -63,7 +61,6 @@ struct Bf16 {
 };
 
 struct Int8 {
-  static constexpr int MOST = QUANTISED_ROWS;
   template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
     const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
     int64_t quads = groups_of(task.k, 4);
@@ -91,7 +88,6 @@ struct Int8 {
 };
 
 struct Int4 {
-  static constexpr int MOST = QUANTISED_ROWS;
   template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
     const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
     int64_t groups = task.k / task.group;
@@ -178,7 +174,6 @@ template <class Kind, int M> void of_gate_up(const Product &task, int64_t row, i
 
 using Tile = void (*)(const Product &task, int64_t row, int64_t panel);
 struct Tiles {
-  int64_t most;  // rows
   Tile at[ROWS + 1] = {};
 };
 
@@ -187,7 +182,7 @@ struct Tiles {
 inline void walk(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
   for (int64_t start = 0; start < task.m; start += STRETCH) {
     int64_t rows = task.m - start < STRETCH ? task.m - start : STRETCH;
-    int64_t count = (rows + tiles.most - 1) / tiles.most;
+    int64_t count = (rows + ROWS - 1) / ROWS;
     for (int64_t panel = first; panel < last; panel++)
       for (int64_t tile = 0, row = start; tile < count; tile++) {
         int height = (int)((rows * (tile + 1)) / count - (rows * tile) / count);
@@ -203,8 +198,8 @@ template <class Kind, int M> constexpr void fill(Tiles &plain, Tiles &gated) {
   if constexpr (M > 1) fill<Kind, M - 1>(plain, gated);
 }
 template <class Kind> struct Both {
-  Tiles plain{Kind::MOST}, gated{Kind::MOST};
-  constexpr Both() { fill<Kind, Kind::MOST>(plain, gated); }
+  Tiles plain, gated;
+  constexpr Both() { fill<Kind, ROWS>(plain, gated); }
 };
 template <class Kind> constexpr Both<Kind> TILES;
 
