@@ -5,43 +5,70 @@ first token that is another; there it counts how much less likely the reference 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.record import Reference
-from benchmarks.task import PLAIN
-
-TOLERANCES: Mapping[str, float] = {PLAIN: 0.1, "int8": 0.3, "int4": 1.5}
-"""By precision: nats by which the token may be less likely."""
+import msgspec
+from benchmarks.task import TOLERANCES
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Greedy answers to the prompts that are checked. near: for each token of each answer those that are likely there,
+    and how far each one's log probability is below the likeliest's."""
+
+    version: str
+    prompts: list[list[int]]
+    answers: list[list[int]]
+    near: list[list[dict[int, float]]]
+
+
+class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """equal: tokens that are the reference's, of `compared`. gap: nats, the widest where an answer parts; 0 where none
-    does, infinite where the reference has the token not even among its likeliest."""
+    does, None where the token is further than the reference looked, which is the widest tolerance. reference: its
+    version."""
 
     equal: int
     compared: int
-    gap: float
+    gap: float | None
+    reference: str
 
     def holds(self, precision: str) -> bool:
-        return self.gap <= TOLERANCES[precision]
+        return self.gap is not None and self.gap <= TOLERANCES[precision]
 
 
 def agreement(answers: Sequence[Sequence[int]], reference: Reference) -> Agreement:
     """Of the answers to the first so many prompts that are checked."""
-    equal, compared, gap = 0, 0, 0.0
+    equal, compared, gaps = 0, 0, []
     for answer, expected, near in zip(answers, reference.answers, reference.near, strict=False):
         for token, best, likely in zip(answer, expected, near, strict=False):
             compared += 1
             if token != best:
-                gap = max(gap, likely.get(token, math.inf))
+                gaps.append(likely.get(token))
                 break
             equal += 1
-    return Agreement(equal, compared, gap)
+    return Agreement(equal, compared, _widest(gaps), reference.version)
 
 
 def worst(found: Sequence[Agreement]) -> Agreement:
     """All of them as one."""
-    return Agreement(sum(one.equal for one in found), sum(one.compared for one in found), max(one.gap for one in found))
+    equal, compared = sum(one.equal for one in found), sum(one.compared for one in found)
+    return Agreement(equal, compared, _widest([one.gap for one in found]), found[0].reference)
+
+
+def kept(path: Path, prompts: Sequence[Sequence[int]]) -> Reference | None:
+    """What a file holds of the reference's answers to these prompts; None where it does not."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Reference)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+    return found if found.prompts == list(prompts) else None
+
+
+def keep(path: Path, reference: Reference) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(reference))
+
+
+def _widest(gaps: Sequence[float | None]) -> float | None:
+    known = [gap for gap in gaps if gap is not None]
+    return max(known, default=0.0) if len(known) == len(gaps) else None

@@ -15,15 +15,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, it finds its own folder alone
 
+import msgspec
 from benchmarks import limits, machine
+from benchmarks.agreement import Reference, agreement, keep, kept
 from benchmarks.engines import Engine, find_peers, in_turn, ours
-from benchmarks.engines import limits as limit_rows
 from benchmarks.parts import PARTS
-from benchmarks.record import Record, RecordError, Reference, Setup, Shape
+from benchmarks.record import Record, RecordError, Setup, Shape
 from benchmarks.report import report
-from benchmarks.rounds import Surroundings, run_rounds
+from benchmarks.rounds import Around, Surroundings, run_rounds
 from benchmarks.running import EngineError, results
-from benchmarks.task import PRECISIONS, SHORT, Task, checked_length
+from benchmarks.task import PRECISIONS, SHORT, Prompts, Task, checked_length
 
 WATCH_SECONDS = 2.0  # before each run, for what else the machine does
 CONVERTED = "converted"  # folder beside the peers' environments, else beside the rounds
@@ -42,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.prepare:
             return _prepare(engines, task)
         record = Record.open(options.json, _setup(options), _shapes(options))
-        failed = _refer(next((peer for peer in peers if peer.name == REFERENCE), None), task, record)
-        return _compare(options, engines, task, record, failed)
+        reference, failed = _refer(options, peers, task)
+        return _compare(options, engines, task, record, reference, failed)
     except RecordError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
@@ -52,20 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _compare(options: argparse.Namespace, engines: list[Engine], task: Task, record: Record, failed: list[str]) -> int:
+def _compare(
+    options: argparse.Namespace,
+    engines: list[Engine],
+    task: Task,
+    record: Record,
+    reference: Reference | None,
+    failed: list[str],
+) -> int:
     _say(f"{options.part}: {len(engines)} rows, {options.rounds} rounds, kept in {options.json}")
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         library = limits.compiled(Path(folder))
-        outcome = run_rounds(
-            engines,
-            task,
-            record,
-            options.rounds,
+        around = Around(
             say=_say,
             look=lambda: Surroundings(machine.busy(WATCH_SECONDS), limits.probe(library, task.threads)),
+            judge=lambda answers: None if reference is None else agreement(answers, reference),
+            bound=limits.bound,
             is_over=lambda: time.monotonic() > until,
         )
+        outcome = run_rounds(in_turn(engines), task, record, options.rounds, around)
     print(f"\n{report(record, PARTS[options.part], options.batch)}")
     for line in failed + outcome.failed:
         print(f"Failed: {line}")
@@ -87,20 +94,23 @@ def _prepare(engines: list[Engine], task: Task) -> int:
     return failed
 
 
-def _refer(peer: Engine | None, task: Task, record: Record) -> list[str]:
-    """Has the reference's answers in the record, where a peer can give them; why that failed."""
-    length = checked_length(task.input)
-    if peer is None or str(length) in record.references:
-        return []
+def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tuple[Reference | None, list[str]]:
+    """The reference's answers, where a peer can give them or has given them before, and why that failed."""
+    length, prompts = checked_length(task.input), Prompts(task).checked()
+    path = _converted(options) / f"{options.model.name}.reference-{length}.json"
+    peer = next((peer for peer in peers if peer.name == REFERENCE), None)
+    found = kept(path, prompts)
+    if found is not None or peer is None:
+        return found, []
     _say(f"the reference answers prompts of {length} tokens")
     command = [peer.python, "-m", "benchmarks.peers.reference", task.as_json()]
     try:
-        for found in results("The reference", command, peer.variables()):
-            near = [[{int(token): gap for token, gap in one.items()} for one in answer] for answer in found["near"]]
-            record.refer(length, Reference(found["version"], found["answers"], near))
+        (line,) = results("The reference", command, peer.variables())
     except EngineError as error:
-        return [str(error)]
-    return []
+        return None, [str(error)]
+    found = msgspec.convert(line, Reference, strict=False)
+    keep(path, found)
+    return found, []
 
 
 def _task(options: argparse.Namespace) -> Task:
@@ -126,9 +136,7 @@ def _setup(options: argparse.Namespace) -> Setup:
 
 
 def _shapes(options: argparse.Namespace) -> dict[str, Shape]:
-    part = PARTS[options.part]
-    shared = {} if part.shares is None else {part.shares: Shape(options.input, PARTS[part.shares].output)}
-    return {part.name: Shape(options.input, options.output), **shared}
+    return {options.part: Shape(options.input, options.output)}
 
 
 def _peers(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
@@ -137,10 +145,9 @@ def _peers(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
 
 def _asked(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
     """The rows of this comparison."""
-    rows = in_turn([*ours(options.dtype, _converted(options)), *peers, *limit_rows(options.dtype)])
     engines = [
         engine
-        for engine in rows
+        for engine in [*ours(options.dtype, _converted(options)), *peers]
         if engine.takes(options.part)
         and engine.precision in options.precisions
         and (options.engines is None or engine.name in options.engines)
@@ -151,7 +158,7 @@ def _asked(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
 
 
 def _converted(options: argparse.Namespace) -> Path:
-    return (options.peers or options.json.parent.resolve()) / CONVERTED
+    return Path(options.peers or options.json.parent.resolve()) / CONVERTED
 
 
 def _say(line: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from typing import Any
 
 from benchmarks.conversion import convert, file_bits
 from benchmarks.machine import cores
-from benchmarks.report import LIMIT, OURS
+from benchmarks.report import OURS
 from benchmarks.running import EngineError, results
 from benchmarks.served import Server, free_port, run
 from benchmarks.task import PLAIN, PRECISIONS, SHORT, Task
@@ -47,7 +48,7 @@ class Engine:
 
     def takes(self, part: str) -> bool:
         """Whether it can be asked what a part asks."""
-        return self.name != LIMIT if part == "start" else part != "http" or hasattr(self._driver, "server")
+        return part != "http" or hasattr(self._driver, "server")
 
     def prepared(self, task: Task) -> Task:
         """The task with the precision, and with the peer's own format of the model, which is made where it is not there
@@ -63,36 +64,47 @@ class Engine:
             raise EngineError(f"{self.row} could not convert the model: {error}") from error
         return replace(task, weights=str(path))
 
-    def run(self, task: Task) -> Iterator[dict[str, Any]]:
-        """One result for each batch size, as they come. Raises EngineError."""
-        task = self.prepared(task)
-        stated = {"bits": self._bits(task)}
+    def loaded(self, task: Task) -> Generator[dict[str, Any]]:
+        """Loads, and measures a batch size whenever the next result is asked for. Raises EngineError, as its results
+        do."""
+        measured = self._measured(self.prepared(task))
+        next(measured)
+        return measured
+
+    def _measured(self, task: Task) -> Generator[dict[str, Any]]:
+        """The first one says only that it is loaded."""
+        about = {"bits": self._bits(task)}
         if task.part == "start":
             _read_whole(Path(task.weights))
             for _ in self._results(task):  # a start that is not timed: libraries come into the page cache too
                 pass
-        for result in self._served(task) if task.part == "http" else self._results(task):
-            yield stated | result
+        with contextlib.closing(self._served(task) if task.part == "http" else self._results(task)) as lines:
+            loaded = next(lines, None)
+            if loaded is None:
+                raise EngineError(f"{self.row} ended before it was loaded")
+            about |= loaded
+            yield about
+            for result in lines:
+                yield about | result
 
-    def _results(self, task: Task) -> Iterator[dict[str, Any]]:
+    def _results(self, task: Task) -> Generator[dict[str, Any]]:
         task = replace(task, began=time.monotonic())
         return results(self.row, [self.python, "-m", self.module, task.as_json()], self.variables())
 
-    def _served(self, task: Task) -> Iterator[dict[str, Any]]:
+    def _served(self, task: Task) -> Generator[dict[str, Any]]:
         port = free_port()
         environment = self.environment or Path(sys.prefix)
         command = self._driver.server(environment, task, port)
         more = getattr(self._driver, "REQUEST", {})
         asking = [self.python, "-c", f"import json; from {self.module} import version; print(json.dumps(version()))"]
-        version = {"version": next(iter(results(self.row, asking, self.variables())))}
+        (version,) = results(self.row, asking, self.variables())
         server = Server(command, self.variables(), more)
-        for result in run(self.row, server, port, task):
-            yield version | result
+        with contextlib.closing(run(self.row, server, port, task)) as lines:
+            yield {"version": version} | next(lines)
+            yield from lines
 
-    def _bits(self, task: Task) -> float | None:
+    def _bits(self, task: Task) -> float:
         """Of a weight, as the driver knows it, else by the size of what it loads."""
-        if self.name == LIMIT:
-            return None
         stated = getattr(self._driver, "bits", None)
         return file_bits(Path(task.weights), Path(task.model)) if stated is None else stated(task)
 
@@ -112,10 +124,6 @@ def ours(dtype: str, converted: Path) -> list[Engine]:
     return _variants(OURS, "benchmarks.peers.tessera", None, dtype, converted)
 
 
-def limits(dtype: str) -> list[Engine]:
-    return _variants(LIMIT, "benchmarks.limits", None, dtype, Path())
-
-
 def find_peers(folder: Path, dtype: str, converted: Path) -> tuple[list[Engine], list[str]]:
     """The rows of each virtual environment whose folder's name begins with a driver's (vllm, vllm-zentorch, llama.cpp),
     in the order of their names, and the folders that are none."""
@@ -129,9 +137,15 @@ def find_peers(folder: Path, dtype: str, converted: Path) -> tuple[list[Engine],
     return peers, others
 
 
-def in_turn(engines: list[Engine]) -> list[Engine]:
-    """Those of one precision beside each other, so that what is compared ran in the same minutes."""
-    return sorted(engines, key=lambda engine: PRECISIONS.index(engine.precision))
+def in_turn(engines: list[Engine]) -> list[tuple[Engine, ...]]:
+    """What is loaded side by side: ours with each rival of its precision, so that both are measured in a minute."""
+    turns: list[tuple[Engine, ...]] = []
+    for precision in PRECISIONS:
+        same = [engine for engine in engines if engine.precision == precision]
+        own = tuple(engine for engine in same if engine.name == OURS)
+        rivals = [engine for engine in same if engine.name != OURS]
+        turns += [(*own, rival) for rival in rivals] or [own][: len(own)]
+    return turns
 
 
 def _variants(name: str, module: str, environment: Path | None, dtype: str, converted: Path) -> list[Engine]:

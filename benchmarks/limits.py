@@ -1,5 +1,5 @@
 """The machine's limits for a model: how fast its memory can be read and its cores can multiply, and how many tokens a
-second that allows. Runs as a peer does: a task in, a line of JSON for each batch size out."""
+second that allows."""
 
 from __future__ import annotations
 
@@ -9,33 +9,23 @@ import math
 import mmap
 import shutil
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.task import PLAIN, Task
-from benchmarks.tuning import Tuning
 
-QUANTIZED = {"int8": "int8", "int4": "int4"}
 QUANTIZED_BYTES = {"int8": 1.0, "int4": 0.5}  # of a weight alone, without its scales
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+READS_MEMORY = "read GB/s"
+MULTIPLIES = "registers GOP/s"
 READ_BYTES = 2**30  # far above any cache
 READS = 12
 STREAMS = (1, 2, 4)
-SIDE = 4096  # of the matrices that are multiplied
-MATRICES = 8  # taken in turn, so that none is still in a cache
-MULTIPLY_SECONDS = 0.4
 CHAIN_ROUNDS = 10**7
-
-
-def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """Threads are its own setting."""
-    return Tuning()
 
 
 @dataclass(frozen=True)
@@ -87,6 +77,18 @@ def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens
     return prefill, decode
 
 
+def bound(task: Task, batch: int, found: Mapping[str, float]) -> dict[str, float]:
+    """What a machine of which probe() has found that allows in the task's precision; empty where that is not known."""
+    kind = task.dtype if task.precision == PLAIN else "int8"
+    multiply = found.get(f"{kind} {MULTIPLIES}")
+    if multiply is None:
+        return {}
+    machine = Machine(1e9 * found[READS_MEMORY], 1e9 * multiply)
+    item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
+    prefill, decode = allowed(weights(Path(task.model)), machine, item=item, batch=batch, tokens=task.input)
+    return {"prefill": prefill, "decode": decode}
+
+
 def _shapes(folder: Path) -> dict[str, list[int]]:
     shapes: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -136,8 +138,8 @@ def probe(library: Any | None, threads: int) -> dict[str, float]:
     if library is None:
         return {}
     rates = {name: kernel_rate(library, name, threads) for name in ("bfloat16", "float32", "int8")}
-    shown = {f"{name} registers GOP/s": rate / 1e9 for name, rate in rates.items() if rate}
-    return {"read GB/s": read_rate(library, threads) / 1e9, **shown}
+    shown = {f"{name} {MULTIPLIES}": rate / 1e9 for name, rate in rates.items() if rate}
+    return {READS_MEMORY: read_rate(library, threads) / 1e9, **shown}
 
 
 def kernel_rate(library: Any | None, dtype: str, threads: int) -> float:
@@ -155,25 +157,6 @@ def kernel_rate(library: Any | None, dtype: str, threads: int) -> float:
 
     seconds = min(_seconds(lambda: _in_threads(threads, work)) for _ in range(3))
     return sum(done) / seconds
-
-
-def matmul_rates(dtype: str, rows: Sequence[int]) -> dict[int, float]:
-    """Operations a second of torch's own product, by rows of the left matrix."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    matrices = [torch.randn(SIDE, SIDE).to(kind) for _ in range(MATRICES)]
-    rates = {}
-    for count in rows:
-        left = torch.randn(count, SIDE).to(kind)
-        best, until, turn = math.inf, time.perf_counter() + MULTIPLY_SECONDS, 0
-        while turn < 2 * MATRICES or time.perf_counter() < until:
-            began = time.perf_counter()
-            torch.nn.functional.linear(left, matrices[turn % MATRICES])
-            best = min(best, time.perf_counter() - began)
-            turn += 1
-        rates[count] = 2 * count * SIDE * SIDE / best
-    return rates
 
 
 def _in_threads(threads: int, work: Callable[[int], object]) -> None:
@@ -204,40 +187,3 @@ def compiled(folder: Path) -> Any | None:
     library.read_memory.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.read_memory.restype = ctypes.c_uint64
     return library
-
-
-def main() -> None:
-    task = Task.from_json(sys.argv[1])
-    began = time.perf_counter()
-    import torch
-
-    torch.set_num_threads(task.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled(Path(folder))
-        limits = probe(library, task.threads) or {"read GB/s": read_rate(None, task.threads) / 1e9}
-    rates = {}
-    if task.precision == PLAIN:
-        rates = {dtype: matmul_rates(dtype, sorted({1, *task.batches, 256})) for dtype in {task.dtype, "float32"}}
-        for dtype, by_rows in rates.items():
-            limits |= {f"{dtype} torch GFLOP/s, {count} rows": rate / 1e9 for count, rate in by_rows.items()}
-    kind = task.dtype if task.precision == PLAIN else "int8"
-    multiply = max(1e9 * limits.get(f"{kind} registers GOP/s", 0.0), *rates.get(kind, {}).values(), 0.0)
-    if multiply == 0:
-        return  # no kernel multiplies so: what arithmetic allows is not known
-    model, machine = weights(Path(task.model)), Machine(1e9 * limits["read GB/s"], multiply)
-    item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
-    took = time.perf_counter() - began
-    for batch in task.batches:
-        prefill, decode = allowed(model, machine, item=item, batch=batch, tokens=task.input)
-        line = {
-            "batch": batch,
-            "values": {"prefill": prefill, "decode": decode},
-            "load_s": round(took, 3),
-            "version": f"torch {torch.__version__}" + ("" if library else ", no C compiler"),
-            "limits": limits,
-        }
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()

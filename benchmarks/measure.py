@@ -1,5 +1,5 @@
-"""What every engine is asked to do, in a process of its own: load, then for each batch size answer what is checked, and
-the same kind of prompts with one token and with many. Imports the standard library alone, since it runs in each peer's
+"""What every engine is asked to do, in a process of its own: load, then for each batch size, when its turn has come,
+answer what is checked and what is timed. Imports the standard library alone, since it runs in each peer's
 environment."""
 
 from __future__ import annotations
@@ -7,69 +7,112 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from typing import Any, Protocol
 
 from benchmarks.process import claim_stdout, peak_bytes
 from benchmarks.task import CHECK_TOKENS, Prompts, Task
 
-WARM_TOKENS = 2048  # of whole prompts before a batch size is timed
+WARM_TOKENS = 2048  # of whole prompts before the first batch size that is timed
+
+Stepped = Callable[[Collection[Hashable]], None]
+"""Hears after each step which prompts have a token more, each once for each such token, by any name it keeps."""
 
 
 class Engine(Protocol):
     version: str
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         """Answers all prompts as one batch, greedily, each with that many tokens whatever they are."""
         ...
 
 
+class Steps:
+    """When all of so many prompts had their first token, and what came until one of them had all of its `tokens`: so
+    long all rows of the batch are answered. clock: in seconds."""
+
+    def __init__(self, prompts: int, tokens: int, clock: Callable[[], float]) -> None:
+        self._prompts, self._tokens = prompts, tokens
+        self._clock = clock
+        self._had: Counter[Hashable] = Counter()
+        self._decoded = 0
+        self._began = self._first = self._end_of_all_rows = self._last = clock()
+
+    def __call__(self, names: Collection[Hashable]) -> None:
+        begun, full = len(self._had) == self._prompts, self._all_rows
+        self._had.update(names)
+        self._last = self._clock()
+        if not begun:
+            self._first = self._end_of_all_rows = self._last
+        elif full:
+            self._decoded += len(names)
+            self._end_of_all_rows = self._last
+
+    @property
+    def _all_rows(self) -> bool:
+        return max(self._had.values(), default=0) < self._tokens
+
+    def values(self, prompt_tokens: int) -> dict[str, float]:
+        """prefill: prompt tokens until every prompt has its first token. decode: the tokens after that moment by the
+        seconds after it, while all rows are answered, where there are any."""
+        first = self._first - self._began
+        values = {"prefill": self._prompts * prompt_tokens / first, "first_s": first}
+        if self._decoded:
+            values |= {
+                "decode": self._decoded / (self._end_of_all_rows - self._first),
+                "whole_s": self._last - self._began,
+            }
+        return values
+
+
 def drive(load: Callable[[Task], Engine]) -> None:
-    """The main program of a driver: the task is the one argument, the answer one line of JSON for each batch size."""
+    """The main program of a driver: the task is the one argument. Writes a line of JSON when it is loaded, and one for
+    each batch size, which it begins when a line is there to be read. A start is over before the first of them."""
     task = Task.from_json(sys.argv[1])
     results = claim_stdout()
-    began = time.perf_counter()
-    engine = load(task)
-    seconds = time.perf_counter() - began
-    measured = start(engine, task, time.monotonic) if task.part == "start" else rates(engine, task, time.perf_counter)
-    for result in measured:
-        line = {**result, "load_s": round(seconds, 3), "peak_bytes": peak_bytes(), "version": engine.version}
+
+    def say(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=results, flush=True)
 
+    began = time.monotonic()
+    engine = load(task)
+    loaded = {"load_s": round(time.monotonic() - began, 3), "version": engine.version}
+    measured: Iterable[dict[str, Any]]
+    if task.part == "start":
+        measured = [start(engine, task, time.monotonic)]
+    else:
+        measured = rates(engine, task, time.monotonic, sys.stdin.readline)
+    say(loaded)
+    for result in measured:
+        say({**result, "peak_bytes": peak_bytes()})
 
-def start(engine: Engine, task: Task, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+
+def start(engine: Engine, task: Task, clock: Callable[[], float]) -> dict[str, Any]:
     """Seconds from the start of the process until the first token. clock: the one that task.began was read from."""
     _answers(engine, Prompts(task).drawn(1, task.input), 1)
     ready = clock() - task.began
-    yield {"batch": 1, "values": {"ready_s": ready}, "answers": _checked(engine, Prompts(task), 1)}
+    return {"batch": 1, "values": {"ready_s": ready}, "answers": _checked(engine, Prompts(task), 1)}
 
 
-def rates(engine: Engine, task: Task, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
-    """For each batch size the seconds of one token and, but for prefill alone, of all, and the rates that follow:
-    prefill is prompt tokens until every row has its first token, decode is the tokens after it by the seconds they
-    add."""
+def rates(
+    engine: Engine, task: Task, clock: Callable[[], float], turn: Callable[[], object] = lambda: None
+) -> Iterator[dict[str, Any]]:
+    """Rates for each batch size. turn: returns when the next may begin, since another engine may have the machine."""
     prompts = Prompts(task)
-
-    def seconds(batch: int, tokens: int) -> float:
-        asked = prompts.drawn(batch, task.input)
-        began = clock()
-        _answers(engine, asked, tokens)
-        return clock() - began
-
+    warm = 0
     for batch in task.batches:
+        turn()
         # Memory is claimed and kernels are chosen once for each shape; the answers are those that are checked.
         checked = _checked(engine, prompts, batch)
-        seconds(min(batch, max(1, WARM_TOKENS // task.input)), 1)
-        first = seconds(batch, 1)
-        values = {"prefill": batch * task.input / first, "first_s": first}
-        if task.part != "prefill":
-            whole = seconds(batch, task.output)
-            if whole <= first:
-                raise SystemExit(
-                    f"{task.output} tokens took no longer than one at batch {batch}: ask for more of them."
-                )
-            values |= {"decode": batch * (task.output - 1) / (whole - first), "whole_s": whole}
-        yield {"batch": batch, "values": values, "answers": checked}
+        rows = min(batch, max(1, WARM_TOKENS // task.input))
+        if rows > warm:
+            _answers(engine, prompts.drawn(rows, task.input), 1)
+            warm = rows
+        asked = prompts.drawn(batch, task.input)
+        steps = Steps(batch, task.output, clock)
+        _answers(engine, asked, task.output, steps)
+        yield {"batch": batch, "values": steps.values(task.input), "answers": checked}
 
 
 def _checked(engine: Engine, prompts: Prompts, batch: int) -> list[list[int]]:
@@ -79,9 +122,12 @@ def _checked(engine: Engine, prompts: Prompts, batch: int) -> list[list[int]]:
     return _answers(engine, known + others, CHECK_TOKENS)[: len(known)]
 
 
-def _answers(engine: Engine, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    answers = engine.generate(prompts, tokens)
+def _answers(engine: Engine, prompts: list[list[int]], tokens: int, stepped: Stepped | None = None) -> list[list[int]]:
+    heard: Counter[Hashable] = Counter()
+    answers = engine.generate(prompts, tokens, stepped or (lambda names: heard.update(list(names))))
     counts = [len(answer) for answer in answers]
     if counts != [tokens] * len(prompts):
         raise SystemExit(f"Asked for {len(prompts)} answers of {tokens} tokens and got {counts}.")
+    if stepped is None and sorted(heard.values()) != counts:
+        raise SystemExit(f"Answers of {tokens} tokens were told of as {sorted(heard.values())}.")
     return answers

@@ -18,7 +18,7 @@ class Figure:
 @dataclass(frozen=True)
 class Part:
     """input, output: tokens of a prompt and of an answer, where nothing else is asked for. batches: prompts at once, or
-    clients. shares: another part whose figures the same run gives."""
+    clients."""
 
     name: str
     input: int
@@ -26,7 +26,6 @@ class Part:
     batches: tuple[int, ...]
     figures: tuple[Figure, ...]
     at: str = "batch"
-    shares: str | None = None
 
 
 DECODE = Figure("decode", "Decode, tokens/s")
@@ -36,9 +35,9 @@ READY = Figure("ready_s", "Start to first token, s", less=True)
 PARTS: Mapping[str, Part] = {
     part.name: part
     for part in (
-        Part("decode", 256, 64, (1, 8, 32, 64), (DECODE,), shares="prefill"),
-        Part("prefill", 256, 1, (1, 8, 32, 64), (PREFILL,)),
-        Part("long", 4000, 32, (1, 4), (DECODE, PREFILL)),
+        Part("decode", 256, 64, (1, 8, 32), (DECODE,)),
+        Part("prefill", 256, 1, (1, 8, 32), (PREFILL,)),
+        Part("long", 4000, 64, (1, 4), (DECODE, PREFILL)),
         Part(
             "http",
             256,

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from benchmarks.agreement import Agreement
 
-FORMAT = 2
+FORMAT = 3
 
 
 class RecordError(Exception):
@@ -30,23 +31,17 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: int
 
 
-class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Greedy answers to the prompts that are checked. near: for each token of each answer the likeliest tokens there,
-    and how far each one's log probability is below the first's."""
-
-    version: str
-    answers: list[list[int]]
-    near: list[list[dict[int, float]]]
-
-
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine at one batch size in one round of a part. variant: its own name of the precision. batch: prompts at
-    once, or clients. values: by name of figure. busy: share of the machine that others used just before. time: UTC.
+    """One engine at one batch size in one turn of a round of a part. turn: those of the same one were measured right
+    after each other; it is named by the rival's row. variant: the engine's own name of the precision. batch: prompts at
+    once, or clients. values: by name of figure. time: UTC. busy: share of the machine that others used just before.
     bits: of a weight, embedding and head included. missing: tuning that could not be applied. answers: to the prompts
-    that are checked. machine: what it could do just before. limits: of a row of limits alone."""
+    that are checked, and how far they are the reference's, where there is one. machine: what it could do just
+    before."""
 
     part: str
     round: int
+    turn: str
     engine: str
     variant: str
     precision: str
@@ -60,19 +55,23 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bits: float | None = None
     missing: tuple[str, ...] = ()
     answers: list[list[int]] = []
+    agreement: Agreement | None = None
     machine: dict[str, float] = {}
-    limits: dict[str, float] = {}
 
     @property
     def row(self) -> str:
         return f"{self.engine} {self.variant}"
+
+    @property
+    def place(self) -> tuple[str, int, str, str, int]:
+        """No two cells of a record have the same."""
+        return self.part, self.round, self.turn, self.row, self.batch
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     setup: Setup
     shapes: dict[str, Shape]
-    references: dict[str, Reference]
     cells: list[Cell]
 
 
@@ -81,22 +80,13 @@ class _Format(msgspec.Struct):
 
 
 class Record:
-    """What has been measured so far, in memory and in a file. shapes: by part. references: by the length of the prompts
-    that are checked."""
+    """What has been measured so far, in memory and in a file. shapes: by part."""
 
-    def __init__(
-        self,
-        path: Path,
-        setup: Setup,
-        shapes: Mapping[str, Shape],
-        cells: Sequence[Cell] = (),
-        references: Mapping[str, Reference] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, setup: Setup, shapes: Mapping[str, Shape], cells: Sequence[Cell] = ()) -> None:
         self.path = path
         self.setup = setup
         self.shapes = dict(shapes)
         self.cells = list(cells)
-        self.references = dict(references or {})
 
     @classmethod
     def open(cls, path: Path, setup: Setup, shapes: Mapping[str, Shape]) -> Record:
@@ -108,25 +98,24 @@ class Record:
         for part, shape in shapes.items():
             if part in document.shapes:
                 _same(path, f" of part {part}", document.shapes[part], shape)
-        return cls(path, setup, document.shapes | dict(shapes), document.cells, document.references)
+        return cls(path, setup, document.shapes | dict(shapes), document.cells)
 
-    def lacks(self, part: str, number: int, row: str, batches: Sequence[int]) -> list[int]:
-        """Those batch sizes that the row has still to run in a round of a part."""
-        done = {cell.batch for cell in self.cells if (cell.part, cell.round, cell.row) == (part, number, row)}
-        return [batch for batch in batches if batch not in done]
+    def lacks(self, part: str, number: int, turn: str, rows: Sequence[str], batches: Sequence[int]) -> list[int]:
+        """Those batch sizes that not all of the rows have run in a turn."""
+        done = {cell.place for cell in self.cells}
+        return [batch for batch in batches if any((part, number, turn, row, batch) not in done for row in rows)]
 
     def add(self, *cells: Cell) -> None:
-        self.cells += cells
-        self._write()
-
-    def refer(self, length: int, reference: Reference) -> None:
-        self.references[str(length)] = reference
+        """In place of those that stand at theirs."""
+        places = {cell.place for cell in cells}
+        self.cells = [*(cell for cell in self.cells if cell.place not in places), *cells]
         self._write()
 
     def _write(self) -> None:
-        document = _Document(FORMAT, self.setup, self.shapes, self.references, self.cells)
+        document = _Document(FORMAT, self.setup, self.shapes, [])
+        head, tail = msgspec.json.encode(document).removesuffix(b"]}"), b"]}\n"
         beside = self.path.with_name(f"{self.path.name}.part")
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        beside.write_bytes(head + b",".join(b"\n" + msgspec.json.encode(cell) for cell in self.cells) + tail)
         os.replace(beside, self.path)
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from benchmarks.agreement import agreement, worst
+from benchmarks.agreement import worst
 from benchmarks.parts import Figure, Part
 from benchmarks.record import Cell, Record
-from benchmarks.task import CHECK_TOKENS, PRECISIONS, checked_length
+from benchmarks.task import CHECK_TOKENS, PRECISIONS, WIDEST
 
 OURS = "tessera"
 LIMIT = "limit"
@@ -23,13 +23,13 @@ def report(record: Record, part: Part, batches: Sequence[int]) -> str:
     tables = [line for figure in part.figures for line in [*_figures(figure, part, cells, batches), ""]]
     lines = [
         f"{part.name}: {setup.model}, {setup.dtype}, {shape.input} tokens in, {shape.output} out",
-        f"Rounds: {len({cell.round for cell in cells})}; median (lowest-highest); N.NNx: median of {OURS} in the same",
-        "precision divided by this one, over the rounds that both ran",
+        f"Rounds: {len({cell.round for cell in cells})}; median (lowest-highest); N.NNx: {OURS} in the same precision",
+        "divided by this one, each time that both were measured right after each other, the median",
         "",
         *tables,
         *_aligned(["Engine", "bits", "load, s", "peak, GiB", "version"], [_about(row, cells) for row in _rows(cells)]),
         "",
-        *_answers(record, cells),
+        *_answers(cells),
         "",
         *_surroundings(record, cells),
     ]
@@ -43,16 +43,13 @@ def spread(values: Sequence[float]) -> str:
 
 
 def ratio(cells: Iterable[Cell], ours: str, other: str, batch: int, value: str) -> float | None:
-    """Of the medians of two rows over the rounds that both ran; None where they share none."""
-    by_round: dict[int, dict[str, float]] = {}
+    """Of two rows that were measured in the same turns, the median of these; None where there is none."""
+    by_turn: dict[tuple[int, str], dict[str, float]] = {}
     for cell in cells:
         if cell.batch == batch and cell.row in (ours, other) and value in cell.values:
-            by_round.setdefault(cell.round, {})[cell.row] = cell.values[value]
-    both = [found for found in by_round.values() if len(found) == len({ours, other})]
-    if not both:
-        return None
-    mine, theirs = (statistics.median(found[row] for found in both) for row in (ours, other))
-    return mine / theirs
+            by_turn.setdefault((cell.round, cell.turn), {})[cell.row] = cell.values[value]
+    both = [found[ours] / found[other] for found in by_turn.values() if len(found) == len({ours, other})]
+    return statistics.median(both) if both else None
 
 
 def _figures(figure: Figure, part: Part, cells: list[Cell], batches: Sequence[int]) -> list[str]:
@@ -79,12 +76,13 @@ def _standing(figure: Figure, part: Part, cells: list[Cell], batches: Sequence[i
         return []
     said = []
     for batch in batches:
-        medians = {row: statistics.median(own) for row in rivals if (own := _values(same, row, figure, batch))}
-        best = (min if figure.less else max)(medians, key=lambda row: medians[row], default=None)
-        shares = [(best, ratio(same, mine, best, batch, figure.name))] if best else []
-        shares += [(limit, ratio(same, mine, limit, batch, figure.name))] if limit else []
-        found = [f"{share:.2f} of {row}" for row, share in shares if share is not None]
-        said += [f"{part.at} {batch} {', '.join(found)}"] if found else []
+        shares = {row: share for row in rivals if (share := ratio(same, mine, row, batch, figure.name)) is not None}
+        best = (max if figure.less else min)(shares, key=lambda row: shares[row], default=None)
+        found = [best] if best else []
+        if limit and (share := ratio(same, mine, limit, batch, figure.name)) is not None:
+            shares[limit] = share
+            found.append(limit)
+        said += [f"{part.at} {batch} {', '.join(f'{shares[row]:.2f} of {row}' for row in found)}"] if found else []
     return [f"{mine}, of the best in its precision and of the limit: {'; '.join(said)}"] if said else []
 
 
@@ -115,27 +113,32 @@ def _about(row: str, cells: list[Cell]) -> list[str]:
     peaks = [cell.peak_bytes / 2**30 for cell in own if cell.peak_bytes is not None]
     bits = next((f"{cell.bits:.2f}" for cell in own if cell.bits is not None), "-")
     loads = "-" if own[0].engine == LIMIT else spread([cell.load_s for cell in own])
-    versions = "; ".join(dict.fromkeys(cell.version for cell in own))
+    versions = "; ".join(dict.fromkeys(cell.version for cell in own if cell.version))
     return [row, bits, loads, _number(max(peaks)) if peaks else "-", versions]
 
 
-def _answers(record: Record, cells: list[Cell]) -> list[str]:
+def _answers(cells: list[Cell]) -> list[str]:
     """How far each row's greedy answers are the reference's."""
-    shapes = {cell.part: record.shapes[cell.part] for cell in cells}
-    lengths = {part: checked_length(shape.input) for part, shape in shapes.items()}
-    reference = next((found for length in lengths.values() if (found := record.references.get(str(length)))), None)
-    if reference is None:
+    compared = {
+        row: [cell.agreement for cell in cells if cell.row == row and cell.agreement is not None]
+        for row in _rows(cells)
+        if not row.startswith(f"{LIMIT} ")
+    }
+    versions = dict.fromkeys(found.reference for own in compared.values() for found in own)
+    if not versions:
         return ["The answers were not compared with a reference: there is no environment transformers among the peers."]
     lines = [
-        f"Greedy answers of the processes that were timed, {CHECK_TOKENS} tokens each, beside {reference.version}:",
+        f"Greedy answers of the processes that were timed, {CHECK_TOKENS} tokens each, beside {'; '.join(versions)}:",
         "tokens that are the same until an answer parts, and by how many nats the token where it parts is less likely",
     ]
-    for row in _rows(cells):
-        own = [cell for cell in cells if cell.row == row and cell.answers]
+    for row, own in compared.items():
         if own:
-            found = worst([agreement(cell.answers, reference) for cell in own])
-            verdict = "" if found.holds(own[0].precision) else "  WRONG"
-            lines.append(f"  {row}: {found.equal} of {found.compared}, {found.gap:.3f}{verdict}")
+            found = worst(own)
+            precision = next(cell.precision for cell in cells if cell.row == row)
+            gap = f"more than {WIDEST}" if found.gap is None else f"{found.gap:.3f}"
+            lines.append(
+                f"  {row}: {found.equal} of {found.compared}, {gap}{'' if found.holds(precision) else '  WRONG'}"
+            )
     return lines
 
 
@@ -143,7 +146,7 @@ def _surroundings(record: Record, cells: list[Cell]) -> list[str]:
     lines = [f"Machine: {record.setup.machine}"]
     measured: dict[str, list[float]] = {}
     for cell in cells:
-        for name, value in (cell.machine | cell.limits).items():
+        for name, value in cell.machine.items():
             measured.setdefault(name, []).append(value)
     lines += [f"  {name}: {spread(values)}" for name, values in measured.items()]
     times = sorted(cell.time for cell in cells)

@@ -9,26 +9,29 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
 LONGEST_RUN = 3600  # seconds
+LONGEST_END = 10  # seconds until one that was asked to end is killed
 
 
 class EngineError(Exception):
     """An engine could not be run; says why in one line."""
 
 
-def results(name: str, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The lines of JSON that a program writes, as they come. Raises EngineError where it fails."""
+def results(name: str, command: Sequence[str], variables: Mapping[str, str]) -> Generator[dict[str, Any]]:
+    """The lines of JSON that a program writes, as they come. It goes on, and has a line of input to read, when the next
+    result is asked for. Raises EngineError where it fails."""
     with (
         output_file() as said,
         subprocess.Popen(
             command,
             cwd=ROOT,
             env=dict(variables),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
             text=True,
@@ -36,9 +39,13 @@ def results(name: str, command: Sequence[str], variables: Mapping[str, str]) -> 
         ) as process,
         ended_at_the_latest(process, LONGEST_RUN),
     ):
+        assert process.stdin is not None
         assert process.stdout is not None
-        for line in process.stdout:
-            yield json.loads(line)
+        while line := process.stdout.readline():
+            with at_rest(process):
+                yield json.loads(line)
+            with contextlib.suppress(BrokenPipeError):  # it may have ended, which its end tells
+                os.write(process.stdin.fileno(), b"\n")  # not kept for a second try, which closing would be
         if process.wait() != 0:
             raise EngineError(f"{name} ended with {process.returncode}: {last_line(said)}")
 
@@ -52,9 +59,9 @@ def output_file() -> IO[str]:
 def ended_at_the_latest(process: subprocess.Popen[Any], seconds: float) -> Iterator[None]:
     """Ends the process and what it started after so many seconds, and in any case at the end of the block."""
 
-    def end() -> None:
+    def end(how: signal.Signals = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, how)
 
     timer = threading.Timer(seconds, end)
     timer.start()
@@ -62,7 +69,25 @@ def ended_at_the_latest(process: subprocess.Popen[Any], seconds: float) -> Itera
         yield
     finally:
         timer.cancel()
+        end(signal.SIGTERM)  # shared memory and sockets are given back by those that hear it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LONGEST_END)
         end()
+
+
+@contextlib.contextmanager
+def at_rest(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Stops the process and what it started while another one has the machine: some look out for work all the time."""
+
+    def tell(how: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+
+    tell(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        tell(signal.SIGCONT)
 
 
 def last_line(said: IO[str]) -> str:

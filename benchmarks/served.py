@@ -6,14 +6,14 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.http_load import HOST, HttpError, Load, body, closed_loop, is_ready
 from benchmarks.peers.byte_tokenizer import ids_of
 from benchmarks.process import peak_bytes
-from benchmarks.running import LONGEST_RUN, ROOT, EngineError, ended_at_the_latest, last_line, output_file
+from benchmarks.running import LONGEST_RUN, ROOT, EngineError, at_rest, ended_at_the_latest, last_line, output_file
 from benchmarks.task import CHECK_TOKENS, Prompts, Task
 
 READY_SECONDS = 600
@@ -36,8 +36,9 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def run(name: str, server: Server, port: int, task: Task) -> Iterator[dict[str, Any]]:
-    """One result for each number of clients. Raises EngineError."""
+def run(name: str, server: Server, port: int, task: Task) -> Generator[dict[str, Any]]:
+    """A line when it has answered once, and one for each number of clients, whenever the next is asked for. Raises
+    EngineError."""
     began = time.monotonic()
     with (
         output_file() as said,
@@ -70,19 +71,20 @@ def _measured(
     asyncio.run(_until_ready(process, port))
     load(prompts.drawn(1, task.input), 1, 1)
     ready = time.monotonic() - began
+    with at_rest(process):
+        yield {"load_s": round(ready, 3)}
     for clients in task.batches:
         known = prompts.checked()[:clients]
         others = prompts.drawn(clients - len(known), len(known[0]))
         checked = load(known + others, CHECK_TOKENS, clients).answers[: len(known)]
         requests = max(FEWEST_REQUESTS, REQUESTS_A_CLIENT * clients)
         figures = load(prompts.drawn(requests, task.input), task.output, clients).figures()
-        yield {
-            "batch": clients,
-            "values": {**figures, "ready_s": ready},
-            "load_s": round(ready, 3),
-            "peak_bytes": peak_bytes(process.pid),
-            "answers": [ids_of(answer.text) for answer in checked],
-        }
+        answers = [ids_of(answer.text) for answer in checked]
+        if not all(answers):
+            raise HttpError("an answer's text is not that of the tokenizer it was given")
+        result = {"batch": clients, "values": {**figures, "ready_s": ready}, "peak_bytes": peak_bytes(process.pid)}
+        with at_rest(process):
+            yield {**result, "answers": answers}
 
 
 async def _until_ready(process: subprocess.Popen[Any], port: int) -> None:

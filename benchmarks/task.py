@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 PLAIN = "plain"
 PRECISIONS = (PLAIN, "int8", "int4")
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+TOLERANCES = {PLAIN: 0.1, "int8": 0.3, "int4": 1.5}  # nats by which a checked token may be less likely than the best
+WIDEST = max(TOLERANCES.values())
 CHECK_PROMPTS = 4
 CHECK_TOKENS = 8
 CHECK_SHARE = 4  # a prompt that is checked is as many times shorter than one that is timed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.http_load import HOST
-from benchmarks.measure import drive
+from benchmarks.measure import Stepped, drive
 from benchmarks.peers.build_llama_server import program
 from benchmarks.task import PLAIN, SHORT, Task
 from benchmarks.tuning import Conversion, Tuning
@@ -43,7 +43,8 @@ def server(environment: Path, task: Task, port: int) -> list[str]:
     rows = max(task.batches)
     command = [str(program(environment)), "-m", task.weights, "--host", HOST, "--port", str(port)]
     command += ["--parallel", str(rows), "--ctx-size", str(rows * task.room), "--threads", str(task.threads)]
-    return [*command, "--batch-size", str(STEP_TOKENS), "--ubatch-size", str(MICRO_STEP_TOKENS), "--no-webui"]
+    command += ["--batch-size", str(STEP_TOKENS), "--ubatch-size", str(MICRO_STEP_TOKENS)]
+    return [*command, "--cache-ram", "0", "--no-webui"]  # a prompt that has ended is not copied for later ones
 
 
 class LlamaCpp:
@@ -74,7 +75,7 @@ class LlamaCpp:
             raise SystemExit(f"llama.cpp could not open a context of {params.n_ctx} tokens.")
         return context
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         lib = self._lib
         lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
         last = [len(prompt) - 1 for prompt in prompts]
@@ -85,11 +86,14 @@ class LlamaCpp:
         ]
         chosen: dict[int, int] = {}
         for start in range(0, len(entries), STEP_TOKENS):
-            chosen |= self._step(entries[start : start + STEP_TOKENS])
+            found = self._step(entries[start : start + STEP_TOKENS])
+            stepped(list(found))
+            chosen |= found
         answers = [[chosen[row]] for row in range(len(prompts))]
         for _ in range(tokens - 1):
             last = [position + 1 for position in last]
             chosen = self._step([(chosen[row], last[row], row, True) for row in range(len(prompts))])
+            stepped(list(chosen))
             for row, answer in enumerate(answers):
                 answer.append(chosen[row])
         return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import drive
+from benchmarks.measure import Stepped, drive
 from benchmarks.task import PLAIN, SHORT, Task
 from benchmarks.tuning import Conversion, Tuning
 
@@ -44,13 +44,27 @@ class OpenVino:
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(task.weights, scheduler, "CPU", settings, {})
         self.version = f"openvino-genai {openvino_genai.__version__}"
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         config = self._genai.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens
         config.ignore_eos, config.do_sample = True, False
-        given = [self._tensor(self._array([prompt], dtype="int64")) for prompt in prompts]
-        answers = self._pipeline.generate(given, [config] * len(prompts))
-        return [list(answer.m_generation_ids[0]) for answer in answers]
+        handles = [
+            self._pipeline.add_request(row, self._tensor(self._array([prompt], dtype="int64")), config)
+            for row, prompt in enumerate(prompts)
+        ]
+        answers: list[list[int]] = [[] for _ in prompts]
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+            new = {row: _new(handle) for row, handle in enumerate(handles) if handle.can_read()}
+            for row, ids in new.items():
+                answers[row] += ids
+            stepped([row for row, ids in new.items() for _ in ids])
+        return answers
+
+
+def _new(handle: Any) -> list[int]:
+    """The tokens of an answer since they were last read."""
+    return [token for output in handle.read().values() for token in output.generated_ids]
 
 
 if __name__ == "__main__":

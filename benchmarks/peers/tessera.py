@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.http_load import HOST
-from benchmarks.measure import drive
+from benchmarks.measure import Stepped, drive
 from benchmarks.task import PLAIN, Task
 from benchmarks.tuning import Conversion, Tuning, with_tokenizer
 
@@ -53,11 +54,27 @@ def _flags(task: Task) -> list[str]:
 
 
 class Tessera:
-    def __init__(self, task: Task) -> None:
-        import tessera
+    """What LLM runs in its process, and beside it hears of every step."""
 
-        self._llm = tessera.LLM(
-            task.model,
+    def __init__(self, task: Task) -> None:
+        from tessera.config import build_config
+        from tessera.engine.engine import Engine
+        from tessera.engine.offline import OfflineEngine
+        from tessera.request import RequestOutputKind, SamplingParams
+        from tessera.scheduler.progress import Progressed
+
+        driver = self
+
+        class Heard(Engine):
+            def step(self) -> Progressed | None:
+                progressed = super().step()
+                if progressed is not None:
+                    keys, counts = progressed.keys, progressed.counts
+                    driver._stepped(keys.repeat(counts).tolist())
+                return progressed
+
+        config = build_config(
+            model=task.model,
             skip_tokenizer_init=True,
             dtype=task.dtype,
             quantization=None if task.precision == PLAIN else task.precision,
@@ -66,13 +83,20 @@ class Tessera:
             enable_prefix_caching=False,
             platform=task.platform or None,
         )
-        self._params = tessera.SamplingParams
+        self._stepped: Stepped = lambda keys: None
+        self._offline = OfflineEngine(Heard(dataclasses.replace(config, embedded=True)), None)
+        self._params = SamplingParams
+        self._at_the_end = RequestOutputKind.FINAL_ONLY
         self.version = version()
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        params = self._params(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        answers = self._llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
-        return [list(answer.outputs[0].token_ids) for answer in answers]
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
+        self._stepped = stepped
+        params = self._params(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, output_kind=self._at_the_end
+        )
+        offline = self._offline
+        jobs = [offline.job(offline.front.prepare(prompt, params), params) for prompt in prompts]
+        return [list(answer.outputs[0].token_ids) for answer in offline.run(jobs, lambda answer: None)]
 
 
 if __name__ == "__main__":

@@ -8,21 +8,22 @@ import torch
 from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, drive
 
 from tessera_cpu import native
-
-TOKENS = 16  # of a block
+from tessera_cpu.allocator import settle_memory
+from tessera_cpu.paged import BLOCK
 
 
 def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:
     library = native.library()
     native.use_threads(library, task.threads)
+    settle_memory(2 * task.copies * task.nbytes)  # as the platform does in a process of its own
     torch.manual_seed(ATTENTION_SEED)
     return [_on_one_cache(library, task) for _ in range(task.copies)]
 
 
 def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
-    blocks = -(-task.context // TOKENS)
+    blocks = -(-task.context // BLOCK)
     number = 1 + task.batch * blocks
-    keys, values = (torch.randn(number, task.kv_heads * TOKENS * task.dim, dtype=torch.bfloat16) for _ in range(2))
+    keys, values = (torch.randn(number, task.kv_heads * BLOCK * task.dim, dtype=torch.bfloat16) for _ in range(2))
     q = torch.randn(task.batch, task.heads, task.dim, dtype=torch.bfloat16)
     out = torch.empty_like(q)
     tables = (1 + torch.randperm(number - 1)).view(task.batch, blocks).to(torch.int32)
@@ -30,7 +31,7 @@ def _on_one_cache(library: object, task: AttentionTask) -> Callable[[], object]:
     held = torch.full((task.batch,), task.context, dtype=torch.int32)
     places = {"keys": keys.data_ptr(), "values": values.data_ptr()}
     strides = {"key_stride": keys.stride(0), "value_stride": values.stride(0)}
-    cache = native.CacheBytes(**places, **strides, block_size=TOKENS, kv_heads=task.kv_heads, dim=task.dim)
+    cache = native.CacheBytes(**places, **strides, block_size=BLOCK, kv_heads=task.kv_heads, dim=task.dim)
     layer = native.Layer(cache, task.heads, scale=task.dim**-0.5)
     launch = native.Launch(
         tables.data_ptr(),

@@ -7,7 +7,7 @@ from importlib.metadata import version as of_package
 from pathlib import Path
 
 from benchmarks.http_load import HOST
-from benchmarks.measure import drive
+from benchmarks.measure import Stepped, drive
 from benchmarks.task import PLAIN, Task
 from benchmarks.tuning import Conversion, Tuning, preload, ranges, with_tokenizer
 
@@ -57,6 +57,7 @@ def server(environment: Path, task: Task, port: int) -> list[str]:
 class Vllm:
     def __init__(self, task: Task) -> None:
         from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         self._llm = LLM(
             model=task.weights,
@@ -68,13 +69,25 @@ class Vllm:
             seed=task.seed,
         )
         self._params = SamplingParams
+        self._new_tokens = RequestOutputKind.DELTA
         self.version = version()
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        params = self._params(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        given = [{"prompt_token_ids": prompt} for prompt in prompts]
-        answers = self._llm.generate(given, params, use_tqdm=False)
-        return [list(answer.outputs[0].token_ids) for answer in answers]
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
+        """The steps of LLM.generate."""
+        params = self._params(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, output_kind=self._new_tokens
+        )
+        engine = self._llm.llm_engine
+        answers: dict[str, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            engine.add_request(str(row), {"prompt_token_ids": prompt}, params)
+            answers[str(row)] = []
+        while engine.has_unfinished_requests():
+            new = {output.request_id: output.outputs[0].token_ids for output in engine.step()}
+            for row_name, ids in new.items():
+                answers[row_name] += ids
+            stepped([row_name for row_name, ids in new.items() for _ in ids])
+        return list(answers.values())
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.measure import drive
+from benchmarks.measure import Stepped, drive
 from benchmarks.task import PLAIN, Task
 from benchmarks.tuning import Conversion
 
@@ -36,15 +37,27 @@ class Stub:
     def __init__(self, task: Task) -> None:
         self.version = os.environ.get("STUB_VERSION", Path(task.weights).name)
         self._task = task
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(self._log("given back")))
+        self._log("loaded")
+        if "STUB_ENDS" in os.environ:
+            os._exit(0)
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         print("what a library prints")
+        self._log(f"{len(prompts)} prompts")
         if self._task.platform == "fails":
             raise SystemExit("no such kernel")
         if self._task.platform == "leaves a process":
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        time.sleep(0.03 * tokens)
+        for _ in range(tokens):
+            time.sleep(0.03)
+            stepped(range(len(prompts)))
         return [list(range(tokens))] * len(prompts)
+
+    def _log(self, line: str) -> None:
+        if "STUB_LOG" in os.environ:
+            with Path(os.environ["STUB_LOG"]).open("a", encoding="utf-8") as log:
+                log.write(f"{line}\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """A server that answers /v1/completions with tokens of a byte tokenizer: 300, 301 and so on. Run with a port and what
-it does: "fails" ends at once, "falls short" leaves out a token."""
+it does: "fails" ends at once, "falls short" leaves out a token, "says else" has another tokenizer's text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for index in range(count):
             time.sleep(TOKEN_SECONDS)
-            self._event({"choices": [{"text": f"<{FIRST + index}>"}]})
+            self._event({"choices": [{"text": "word " if self.does == "says else" else f"<{FIRST + index}>"}]})
         self._event({"choices": [{"text": "", "finish_reason": "length"}]})
         self._event({"choices": [], "usage": {"completion_tokens": count}})
         self._chunk(b"data: [DONE]\n\n")

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import math
+from pathlib import Path
 
 import pytest
-from benchmarks.agreement import Agreement, agreement, worst
-from benchmarks.record import Reference
+from benchmarks.agreement import Agreement, Reference, agreement, keep, kept, worst
 
 REFERENCE = Reference(
     "transformers",
+    [[1], [2]],
     [[5, 6, 7], [8, 9, 10]],
     [[{5: 0.0, 1: 0.02}, {6: 0.0, 2: 0.2}, {7: 0.0}], [{8: 0.0, 3: 2.0}, {9: 0.0}, {10: 0.0}]],
 )
@@ -16,11 +16,11 @@ REFERENCE = Reference(
 @pytest.mark.parametrize(
     ("answers", "found"),
     [
-        ([[5, 6, 7], [8, 9, 10]], Agreement(6, 6, 0.0)),
-        ([[5, 6, 7]], Agreement(3, 3, 0.0)),
-        ([[1, 99, 99]], Agreement(0, 1, 0.02)),
-        ([[5, 2, 99], [8, 9, 10]], Agreement(4, 5, 0.2)),
-        ([[5, 6, 99], [3, 9, 10]], Agreement(2, 4, math.inf)),
+        ([[5, 6, 7], [8, 9, 10]], Agreement(6, 6, 0.0, "transformers")),
+        ([[5, 6, 7]], Agreement(3, 3, 0.0, "transformers")),
+        ([[1, 99, 99]], Agreement(0, 1, 0.02, "transformers")),
+        ([[5, 2, 99], [8, 9, 10]], Agreement(4, 5, 0.2, "transformers")),
+        ([[5, 6, 99], [3, 9, 10]], Agreement(2, 4, None, "transformers")),
     ],
 )
 def test_an_answer_is_followed_until_it_parts(answers: list[list[int]], found: Agreement):
@@ -28,9 +28,25 @@ def test_an_answer_is_followed_until_it_parts(answers: list[list[int]], found: A
 
 
 def test_fewer_bits_may_part_wider():
-    apart = Agreement(3, 4, 0.2)
+    apart = Agreement(3, 4, 0.2, "")
     assert [apart.holds(precision) for precision in ("plain", "int8", "int4")] == [False, True, True]
 
 
+def test_what_is_further_than_the_reference_looked_never_holds():
+    assert not Agreement(3, 4, None, "").holds("int4")
+
+
 def test_several_are_as_wide_apart_as_the_widest():
-    assert worst([Agreement(3, 4, 0.2), Agreement(8, 8, 0.0)]) == Agreement(11, 12, 0.2)
+    found = [Agreement(3, 4, 0.2, "one"), Agreement(8, 8, 0.0, "one")]
+    assert worst(found) == Agreement(11, 12, 0.2, "one")
+    assert worst([*found, Agreement(0, 1, None, "one")]).gap is None
+
+
+def test_answers_are_kept_for_their_prompts_alone(tmp_path: Path):
+    path = tmp_path / "converted" / "reference.json"
+    assert kept(path, [[1], [2]]) is None
+    keep(path, REFERENCE)
+    assert kept(path, [[1], [2]]) == REFERENCE
+    assert kept(path, [[1], [3]]) is None
+    path.write_text("{}", encoding="utf-8")
+    assert kept(path, [[1], [2]]) is None

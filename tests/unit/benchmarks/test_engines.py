@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.conversion import file_bits
-from benchmarks.engines import Engine, find_peers, in_turn, limits, ours
-from benchmarks.running import EngineError
+from benchmarks.engines import Engine, find_peers, in_turn, ours
+from benchmarks.running import EngineError, results
 from benchmarks.task import Task
 from benchmarks.tuning import Tuning, preload, ranges
 
@@ -22,7 +23,7 @@ def stub(tmp_path: Path) -> Engine:
 
 
 def test_what_libraries_print_is_no_result(stub: Engine):
-    results = list(replace(stub, tuning=Tuning({"STUB_VERSION": "tuned"})).run(TASK))
+    results = list(replace(stub, tuning=Tuning({"STUB_VERSION": "tuned"})).loaded(TASK))
     assert [result["batch"] for result in results] == [1, 2]
     assert {(result["version"], result["bits"]) for result in results} == {("tuned", 8.5)}
     assert all(result["peak_bytes"] > 0 and result["values"]["decode"] > 0 for result in results)
@@ -30,17 +31,56 @@ def test_what_libraries_print_is_no_result(stub: Engine):
 
 
 def test_a_start_is_timed_from_the_process_on(stub: Engine):
-    (result,) = stub.run(replace(TASK, part="start", batches=[1]))
+    (result,) = stub.loaded(replace(TASK, part="start", batches=[1]))
     assert result["load_s"] + 0.03 < result["values"]["ready_s"] < 60
 
 
 def test_one_that_fails_says_its_last_line(stub: Engine):
     with pytest.raises(EngineError, match=r"^stub bf16 ended with 1: no such kernel$"):
-        list(stub.run(replace(TASK, platform="fails")))
+        list(stub.loaded(replace(TASK, platform="fails")))
+
+
+def test_one_that_ends_without_a_word_failed_too(stub: Engine):
+    engine = replace(stub, tuning=Tuning({"STUB_ENDS": "1"}))
+    with pytest.raises(EngineError, match=r"^stub bf16 ended before it was loaded$"):
+        engine.loaded(TASK)
+
+
+def test_one_that_has_ended_need_not_be_told_to_go_on():
+    found = results("stub", [sys.executable, "-c", "print(1); print(2)"], {})
+    for expected in (1, 2):
+        assert next(found) == expected
+        time.sleep(0.5)  # it has ended by then
+    found.close()
+
+
+def test_a_loaded_engine_waits_until_a_result_is_asked_for(stub: Engine, tmp_path: Path):
+    log = tmp_path / "log"
+    measured = replace(stub, tuning=Tuning({"STUB_LOG": str(log)})).loaded(TASK)
+    assert log.read_text(encoding="utf-8") == "loaded\n"
+    next(measured)
+    answered = log.read_text(encoding="utf-8")
+    assert "1 prompts" in answered
+    time.sleep(0.2)
+    assert log.read_text(encoding="utf-8") == answered
+    assert next(measured)["batch"] == 2
+    measured.close()
+
+
+def test_an_engine_that_waits_is_stopped():
+    program = "import os; print(os.getpid(), flush=True); input(); print(2)"
+    found = results("stub", [sys.executable, "-c", program], {})
+    status = Path(f"/proc/{next(found)}/stat")
+    until = time.monotonic() + 20  # a signal is sent, not waited for
+    while status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert next(found) == 2
+    found.close()
 
 
 def test_processes_that_an_engine_leaves_are_ended(stub: Engine):
-    run = stub.run(replace(TASK, platform="leaves a process", batches=[1]))
+    run = stub.loaded(replace(TASK, platform="leaves a process", batches=[1]))
     next(run)
     children = _processes_with("time.sleep(600)")
     assert children
@@ -51,10 +91,17 @@ def test_processes_that_an_engine_leaves_are_ended(stub: Engine):
         time.sleep(0.01)
 
 
+def test_an_engine_may_give_back_what_it_holds(stub: Engine, tmp_path: Path):
+    log = tmp_path / "log"
+    measured = replace(stub, tuning=Tuning({"STUB_LOG": str(log)})).loaded(TASK)
+    measured.close()
+    assert log.read_text(encoding="utf-8").splitlines()[-1] == "given back"
+
+
 def test_a_model_is_converted_once(stub: Engine):
     converted = stub.converted / "small.stub"
     for content in ("small, whole\n", "as it was\n"):
-        assert next(iter(stub.run(TASK)))["version"] == converted.name
+        assert next(iter(stub.loaded(TASK)))["version"] == converted.name
         assert converted.read_text(encoding="utf-8") == content
         converted.write_text("as it was\n", encoding="utf-8")
 
@@ -96,19 +143,22 @@ def test_peers_are_the_environments_that_a_driver_knows(tmp_path: Path):
     assert others == ["numpy", "tessera"]
 
 
-def test_rows_of_one_precision_run_beside_each_other():
-    rows = in_turn([*ours("bfloat16", Path()), *limits("bfloat16")])
-    assert [row.row for row in rows] == [
-        *("tessera bf16", "limit bf16"),
-        *("tessera int8", "limit int8"),
-        *("tessera int4", "limit int4"),
+def test_ours_runs_beside_each_rival_of_its_precision():
+    rivals = [Engine("o", DRIVER), Engine("v", DRIVER), Engine("v", DRIVER, precision="int8", variant="W8A8")]
+    turns = in_turn([*rivals, *ours("bfloat16", Path())])
+    assert [[engine.row for engine in turn] for turn in turns] == [
+        ["tessera bf16", "o bf16"],
+        ["tessera bf16", "v bf16"],
+        ["tessera int8", "v W8A8"],
+        ["tessera int4"],
     ]
+    assert [[engine.row for engine in turn] for turn in in_turn(rivals)] == [["o bf16"], ["v bf16"], ["v W8A8"]]
 
 
-def test_only_servers_are_asked_over_http_and_limits_do_not_start():
-    rows = [*ours("bfloat16", Path())[:1], *limits("bfloat16")[:1], Engine("o", "benchmarks.peers.openvino")]
+def test_only_servers_are_asked_over_http():
+    rows = [*ours("bfloat16", Path())[:1], Engine("o", "benchmarks.peers.openvino")]
     assert [[row.name for row in rows if row.takes(part)] for part in ("decode", "http", "start")] == [
-        ["tessera", "limit", "o"],
+        ["tessera", "o"],
         ["tessera"],
         ["tessera", "o"],
     ]

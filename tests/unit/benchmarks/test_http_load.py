@@ -71,7 +71,7 @@ def test_a_server_that_is_not_there_is_not_ready(port: int):
 
 def test_a_served_engine_gives_a_result_for_each_number_of_clients(tmp_path: Path):
     engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
-    results = list(engine.run(TASK))
+    results = list(engine.loaded(TASK))
     assert [(result["batch"], result["version"], result["bits"]) for result in results] == [
         (1, "stub 1", 8.5),
         (2, "stub 1", 8.5),
@@ -85,4 +85,10 @@ def test_a_served_engine_gives_a_result_for_each_number_of_clients(tmp_path: Pat
 def test_a_server_that_ends_says_its_last_line(tmp_path: Path):
     engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
     with pytest.raises(EngineError, match=r"before it was ready; its last line: no such kernel$"):
-        list(engine.run(replace(TASK, platform="fails")))
+        list(engine.loaded(replace(TASK, platform="fails")))
+
+
+def test_a_text_that_cannot_be_read_as_tokens_is_an_error(tmp_path: Path):
+    engine = Engine("stub", "tests.unit.benchmarks.stub_driver", Path(sys.prefix), converted=tmp_path)
+    with pytest.raises(EngineError, match=r"^stub bf16 over HTTP: an answer's text is not that of the tokenizer"):
+        list(engine.loaded(replace(TASK, platform="says else")))

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.limits import Machine, Weights, allowed, compiled, parameters, probe, weights
+from benchmarks.limits import Machine, Weights, allowed, bound, compiled, parameters, probe, weights
+from benchmarks.task import Task
 
 
 def model(folder: Path, shapes: dict[str, list[int]], **config) -> Path:
@@ -36,6 +37,18 @@ def test_one_row_is_bound_by_memory_and_many_by_arithmetic():
     assert allowed(small, machine, item=2, batch=1, tokens=10)[1] == pytest.approx(10)
     assert allowed(small, machine, item=4, batch=1, tokens=10)[1] == pytest.approx(5)
     assert allowed(small, machine, item=2, batch=64, tokens=10)[1] == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("precision", "batch", "decode"), [("plain", 1, 10), ("int8", 1, 20), ("int4", 1, 40), ("int8", 99, 80)]
+)
+def test_what_was_found_bounds_a_precision(precision: str, batch: int, decode: float, tmp_path: Path):
+    folder = str(model(tmp_path, {"lm_head": [100, 10]}))
+    task = Task("decode", folder, folder, "bfloat16", 4, 8, [1], 100, 2, 0, precision=precision)
+    found = {"read GB/s": 20e-6, "bfloat16 registers GOP/s": 80e-6, "int8 registers GOP/s": 160e-6}
+    assert bound(task, batch, found)["decode"] == pytest.approx(decode)
+    assert bound(task, batch, {"read GB/s": 20e-6, "float32 registers GOP/s": 1.0}) == {}
+    assert bound(task, batch, {}) == {}
 
 
 def test_prefill_needs_the_head_once_a_prompt():

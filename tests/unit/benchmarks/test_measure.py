@@ -7,7 +7,7 @@ from itertools import pairwise
 from subprocess import PIPE
 
 import pytest
-from benchmarks.measure import rates, start
+from benchmarks.measure import WARM_TOKENS, Stepped, rates, start
 from benchmarks.process import peak_bytes
 from benchmarks.task import CHECK_PROMPTS, CHECK_TOKENS, Prompts, Task
 
@@ -15,33 +15,62 @@ TASK = Task("decode", "small", "small", "bfloat16", 100, 51, [1, 4], 1000, 2, 7)
 
 
 class Clockwork:
-    """Takes a second for each prompt and 0.1 s for each token after the first, by its own clock."""
+    """Takes a second for each prompt until its first token, and 0.1 s for each step after the last prompt's, by its own
+    clock. mixes: whether prompts that have begun get a token while others are read, as servers do. silent: of how many
+    steps nothing is heard."""
 
     version = "1"
 
-    def __init__(self, short_by: int = 0, step: float = 0.1) -> None:
+    def __init__(self, short_by: int = 0, mixes: bool = False, silent: int = 0) -> None:
         self.now = 0.0
         self.prompts: list[list[int]] = []
         self._short_by = short_by
-        self._step = step
+        self._mixes = mixes
+        self._silent = silent
 
-    def generate(self, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
         self.prompts += prompts
-        self.now += len(prompts) + self._step * (tokens - 1)
+        left = [tokens] * len(prompts)
+        begun = 0
+        silent = self._silent
+        while any(left):
+            begins = begun < len(prompts)
+            self.now += 1 if begins else 0.1
+            rows = [row for row in range(begun) if left[row] and (self._mixes or not begins)]
+            rows += [begun] if begins else []
+            begun += begins
+            for row in rows:
+                left[row] -= 1
+            if silent == 0:
+                stepped([f"prompt {row}" for row in rows])
+            silent = max(0, silent - 1)
         return [prompt[:1] * (tokens - self._short_by) for prompt in prompts]
 
     def clock(self) -> float:
         return self.now
 
 
-def test_decode_is_what_the_tokens_after_the_first_add():
-    engine = Clockwork()
+@pytest.mark.parametrize("mixes", [False, True])
+def test_decode_is_what_comes_while_every_prompt_is_answered(mixes: bool):
+    engine = Clockwork(mixes=mixes)
     one, four = rates(engine, TASK, engine.clock)
     assert (one["batch"], four["batch"]) == (1, 4)
     assert one["values"]["prefill"] == four["values"]["prefill"] == pytest.approx(100)
     assert one["values"]["decode"] == pytest.approx(10)
     assert four["values"]["decode"] == pytest.approx(40)
     assert (four["values"]["first_s"], four["values"]["whole_s"]) == pytest.approx((4, 9))
+
+
+def test_a_batch_size_waits_for_its_turn():
+    engine, turns = Clockwork(), []
+    found = rates(engine, TASK, engine.clock, lambda: turns.append(len(engine.prompts)))
+    assert turns == []
+    next(found)
+    asked = len(engine.prompts)
+    assert turns == [0]
+    assert asked > 0
+    next(found)
+    assert turns == [0, asked]
 
 
 def test_prefill_alone_asks_for_one_token():
@@ -54,7 +83,7 @@ def test_prefill_alone_asks_for_one_token():
 def test_a_start_is_until_the_first_token():
     engine = Clockwork()
     engine.now = 12.0
-    (one,) = start(engine, replace(TASK, part="start", began=10.0), engine.clock)
+    one = start(engine, replace(TASK, part="start", began=10.0), engine.clock)
     assert one["values"] == {"ready_s": pytest.approx(3.0)}
     assert one["answers"] == [Prompts(TASK).checked()[0][:1] * CHECK_TOKENS]
 
@@ -65,8 +94,13 @@ def test_what_is_checked_is_answered_in_a_batch_of_the_size_that_is_timed():
     checked = [prompt[:1] * CHECK_TOKENS for prompt in Prompts(TASK).checked()]
     assert [result["answers"] for result in found] == [checked[:1], checked[:CHECK_PROMPTS]]
     lengths = [len(prompt) for prompt in engine.prompts]
-    assert lengths[:3] == [25, 100, 100]
-    assert lengths[4:37] == [25] * 32 + [100]
+    assert lengths == [25, 100, 100, *[25] * 32, *[100] * (WARM_TOKENS // 100), *[100] * 32]
+
+
+def test_what_is_warm_is_not_warmed_again():
+    engine = Clockwork()
+    list(rates(engine, replace(TASK, input=WARM_TOKENS, batches=[1, 2]), engine.clock))
+    assert [len(prompt) for prompt in engine.prompts].count(WARM_TOKENS) == 1 + 1 + 2
 
 
 def test_no_prompt_that_is_timed_comes_twice_and_all_engines_get_the_same():
@@ -85,9 +119,9 @@ def test_short_answers_are_no_result():
         list(rates(engine, TASK, engine.clock))
 
 
-def test_time_that_does_not_grow_with_the_answer_is_no_result():
-    engine = Clockwork(step=0.0)
-    with pytest.raises(SystemExit, match="took no longer than one at batch 1"):
+def test_steps_that_are_not_told_of_are_no_result():
+    engine = Clockwork(silent=1)
+    with pytest.raises(SystemExit, match=f"Answers of {CHECK_TOKENS} tokens were told of as"):
         list(rates(engine, TASK, engine.clock))
 
 

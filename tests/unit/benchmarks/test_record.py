@@ -4,15 +4,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks.record import Cell, Record, RecordError, Reference, Setup, Shape
+from benchmarks.agreement import Agreement
+from benchmarks.record import Cell, Record, RecordError, Setup, Shape
 
 SETUP = Setup("small", "bfloat16", "two cores")
 SHAPES = {"decode": Shape(256, 64)}
 
 
-def cell(number: int, engine: str, batch: int, part: str = "decode", variant: str = "bf16") -> Cell:
-    values = {"decode": 10.0}
-    return Cell(part, number, engine, variant, "plain", batch, values, 1.5, "1.0", "2026-01-01 00:00")
+def cell(number: int, engine: str, batch: int, part: str = "decode", turn: str = "vllm bf16", **more) -> Cell:
+    variant = more.pop("variant", "bf16")
+    values = {"decode": more.pop("decode", 10.0)}
+    return Cell(part, number, turn, engine, variant, "plain", batch, values, 1.5, "1.0", "2026-01-01 00:00", **more)
 
 
 @pytest.fixture
@@ -30,14 +32,26 @@ def test_each_result_is_in_the_file_at_once_and_is_kept_when_it_is_continued(pat
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_it_lacks_what_this_row_has_not_run_in_this_round_of_this_part(path: Path):
-    cells = [cell(1, "tessera", 8), cell(2, "tessera", 1), cell(1, "vllm", 32), cell(1, "tessera", 1, part="prefill")]
-    record = Record(path, SETUP, SHAPES, [*cells, cell(1, "tessera", 32, variant="int8")])
-    assert record.lacks("decode", 1, "tessera bf16", [1, 8, 32]) == [1, 32]
-    assert record.lacks("decode", 3, "tessera bf16", [1, 8]) == [1, 8]
-    assert record.lacks("decode", 1, "vllm bf16", [32]) == []
-    assert record.lacks("prefill", 1, "tessera bf16", [1, 8]) == [8]
-    assert record.lacks("decode", 1, "tessera int8", [32]) == []
+def test_it_lacks_what_not_all_rows_of_a_turn_have_run(path: Path):
+    both = [cell(1, engine, batch) for engine in ("tessera", "vllm") for batch in (1, 8)]
+    others = [cell(1, "vllm", 32), cell(2, "tessera", 32), cell(1, "tessera", 32, turn="o bf16")]
+    record = Record(path, SETUP, SHAPES, [*both, *others, cell(1, "tessera", 32, variant="int8")])
+    rows = ("tessera bf16", "vllm bf16")
+    assert record.lacks("decode", 1, "vllm bf16", rows, [1, 8, 32]) == [32]
+    assert record.lacks("decode", 1, "vllm bf16", rows[1:], [1, 8, 32]) == []
+    assert record.lacks("decode", 2, "vllm bf16", rows, [1, 8]) == [1, 8]
+    assert record.lacks("decode", 1, "o bf16", ["tessera bf16"], [1, 32]) == [1]
+    assert record.lacks("prefill", 1, "vllm bf16", rows, [1]) == [1]
+
+
+def test_what_is_measured_again_stands_in_place_of_what_was(path: Path):
+    record = Record(path, SETUP, SHAPES, [cell(1, "vllm", 1), cell(1, "vllm", 8)])
+    record.add(cell(1, "tessera", 1), cell(1, "vllm", 1, decode=20.0))
+    assert [(found.row, found.batch, found.values["decode"]) for found in Record.open(path, SETUP, SHAPES).cells] == [
+        ("vllm bf16", 8, 10.0),
+        ("tessera bf16", 1, 10.0),
+        ("vllm bf16", 1, 20.0),
+    ]
 
 
 def test_another_part_goes_into_the_same_file(path: Path):
@@ -48,10 +62,10 @@ def test_another_part_goes_into_the_same_file(path: Path):
     assert record.shapes == {**SHAPES, "long": Shape(4000, 32)}
 
 
-def test_the_reference_is_kept(path: Path):
-    reference = Reference("transformers", [[7, 8]], [[{7: 0.0, 9: 0.5}, {8: 0.0}]])
-    Record.open(path, SETUP, SHAPES).refer(64, reference)
-    assert Record.open(path, SETUP, SHAPES).references == {"64": reference}
+def test_how_far_answers_agree_is_kept(path: Path):
+    found = (Agreement(7, 8, None, "transformers"), Agreement(8, 8, 0.0, "transformers"), None)
+    Record.open(path, SETUP, SHAPES).add(*(cell(1, "vllm", batch, agreement=one) for batch, one in enumerate(found)))
+    assert [one.agreement for one in Record.open(path, SETUP, SHAPES).cells] == list(found)
 
 
 @pytest.mark.parametrize(("field", "value"), [("model", "large"), ("dtype", "float32"), ("machine", "mine")])
@@ -69,7 +83,7 @@ def test_a_part_with_other_lengths_is_not_continued(path: Path, shape: Shape):
         Record.open(path, SETUP, {"decode": shape})
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": 2}', b'{"setup": 1}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": 3}', b'{"setup": 1}'])
 def test_another_file_is_not_overwritten(path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(RecordError, match="does not hold the rounds"):
@@ -77,7 +91,7 @@ def test_another_file_is_not_overwritten(path: Path, content: bytes):
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [2, 4])
 def test_another_format_is_refused(path: Path, number: int):
     path.write_text(f'{{"format": {number}, "setup": {{}}, "cells": []}}', encoding="utf-8")
     with pytest.raises(RecordError, match=f"has format {number}"):

@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.agreement import Agreement
 from benchmarks.parts import PARTS
-from benchmarks.record import Cell, Record, Reference, Setup, Shape
+from benchmarks.record import Cell, Record, Setup, Shape
 from benchmarks.report import ratio, report, spread
 
 SETUP = Setup("small", "bfloat16", "two cores")
@@ -17,11 +18,12 @@ def cell(number: int, row: str, decode: float, *, batch: int = 1, part: str = "d
     variant = variant or "bf16"
     values = more.pop("values", {"decode": decode, "prefill": 10 * decode})
     about = (values, 1.5, f"{engine} 1.0", "2026-01-01 00:00")
-    return Cell(part, number, engine, variant, PRECISIONS[variant], batch, *about, **more)
+    turn = more.pop("turn", "")
+    return Cell(part, number, turn, engine, variant, PRECISIONS[variant], batch, *about, **more)
 
 
-def table(*cells: Cell, batches: tuple[int, ...] = (1,), part: str = "decode", **more) -> list[str]:
-    return report(Record(Path("rounds.json"), SETUP, SHAPES, cells, **more), PARTS[part], batches).splitlines()
+def table(*cells: Cell, batches: tuple[int, ...] = (1,), part: str = "decode") -> list[str]:
+    return report(Record(Path("rounds.json"), SETUP, SHAPES, cells), PARTS[part], batches).splitlines()
 
 
 def row(lines: list[str], title: str, name: str) -> str:
@@ -42,17 +44,18 @@ def test_a_median_stands_with_its_spread(values: list[float], text: str):
     assert spread(values) == text
 
 
-def test_a_ratio_is_of_medians_over_the_rounds_that_both_ran():
+def test_a_ratio_is_the_median_of_those_of_the_turns_that_both_ran():
     ours, theirs = (10, 30, 12), (20, 40, 60)
-    cells = [cell(number, "tessera", value) for number, value in enumerate(ours, 1)]
-    cells += [cell(number, "vllm", value) for number, value in enumerate(theirs, 1)]
+    cells = [cell(number, "tessera", value, turn="vllm bf16") for number, value in enumerate(ours, 1)]
+    cells += [cell(number, "vllm", value, turn="vllm bf16") for number, value in enumerate(theirs, 1)]
     both = ("tessera bf16", "vllm bf16", 1, "decode")
-    assert ratio(cells, *both) == 12 / 40
-    assert ratio([*cells, cell(4, "tessera", 300), cell(1, "vllm", 999, batch=8)], *both) == 12 / 40
+    assert ratio(cells, *both) == 10 / 20
+    others = [cell(1, "tessera", 300, turn="o bf16"), cell(4, "tessera", 300), cell(1, "vllm", 999, batch=8)]
+    assert ratio([*cells, *others], *both) == 10 / 20
 
 
-def test_without_a_common_round_there_is_no_ratio():
-    cells = [cell(1, "tessera", 10), cell(2, "vllm", 20), cell(1, "vllm", 20, batch=8)]
+def test_without_a_common_turn_there_is_no_ratio():
+    cells = [cell(1, "tessera", 10), cell(2, "vllm", 20), cell(1, "vllm", 20, batch=8), cell(1, "vllm", 9, turn="o")]
     assert ratio(cells, "tessera bf16", "vllm bf16", 1, "decode") is None
 
 
@@ -79,6 +82,15 @@ def test_ours_is_set_against_the_best_rival_of_its_precision_and_the_limit():
     begin = ", of the best in its precision and of the limit: "
     assert f"tessera bf16{begin}batch 1 1.20 of llama.cpp bf16, 0.75 of limit bf16; batch 8 0.50 of vllm bf16" in lines
     assert f"tessera int8{begin}batch 1 1.50 of llama.cpp Q8_0" in lines
+
+
+def test_the_best_rival_is_the_one_that_does_best_beside_ours():
+    """Not the one that ran in the machine's best minute."""
+    good, bad = {"turn": "vllm bf16"}, {"turn": "llama.cpp bf16"}
+    cells = [cell(1, "tessera", 40, **good), cell(1, "vllm", 30, **good), cell(1, "limit", 50, **good)]
+    cells += [cell(1, "tessera", 20, **bad), cell(1, "llama.cpp", 25, **bad), cell(1, "limit", 25, **bad)]
+    begin = "tessera bf16, of the best in its precision and of the limit: "
+    assert f"{begin}batch 1 0.80 of llama.cpp bf16, 0.80 of limit bf16" in table(*cells)
 
 
 def test_the_best_of_a_latency_is_the_least():
@@ -124,24 +136,29 @@ def test_a_busy_machine_is_said(shares: list[float | None], text: str):
 
 
 def test_answers_are_set_beside_the_reference():
-    reference = Reference("transformers 5", [[1, 2, 3]], [[{1: 0.0}, {2: 0.0, 9: 0.05}, {3: 0.0}]])
+    def beside(*found: float | None) -> Agreement:
+        return Agreement(found[0], found[1], found[2], "transformers 5")
+
     cells = [
-        cell(1, "tessera", 10, answers=[[1, 2, 3]]),
-        cell(1, "vllm", 10, answers=[[1, 9, 4]]),
-        cell(1, "llama.cpp", 10, answers=[[1, 8, 3]]),
+        cell(1, "tessera", 10, agreement=beside(3, 3, 0.0)),
+        cell(1, "vllm", 10, agreement=beside(1, 2, 0.05)),
+        cell(2, "vllm", 10, agreement=beside(3, 3, 0.0)),
+        cell(1, "llama.cpp", 10, agreement=beside(1, 2, None)),
+        cell(1, "limit", 10),
     ]
-    lines = table(*cells, references={"64": reference})
+    lines = table(*cells)
+    assert any(line.endswith("beside transformers 5:") for line in lines)
     assert "  tessera bf16: 3 of 3, 0.000" in lines
-    assert "  vllm bf16: 1 of 2, 0.050" in lines
-    assert "  llama.cpp bf16: 1 of 2, inf  WRONG" in lines
-    assert any(line.startswith("The answers were not compared") for line in table(*cells))
+    assert "  vllm bf16: 4 of 5, 0.050" in lines
+    assert "  llama.cpp bf16: 1 of 2, more than 1.5  WRONG" in lines
+    assert any(line.startswith("The answers were not compared") for line in table(cell(1, "vllm", 10)))
 
 
 def test_missing_tuning_and_measured_limits_are_said():
     lines = table(
         cell(1, "vllm", 20, missing=("tcmalloc",), machine={"read GB/s": 40.0}),
         cell(2, "vllm W8A8", 20, missing=("tcmalloc",)),
-        cell(2, "limit", 40, limits={"read GB/s": 50.0}),
+        cell(2, "limit", 40, machine={"read GB/s": 50.0}),
     )
     assert lines.count("Not tuned as its documentation says: vllm: tcmalloc") == 1
     assert "  read GB/s: 45.0 (40.0-50.0)" in lines

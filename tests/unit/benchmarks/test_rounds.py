@@ -1,53 +1,83 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.record import Record, Setup, Shape
-from benchmarks.rounds import Outcome, Surroundings, run_rounds
+from benchmarks.agreement import Agreement
+from benchmarks.record import Cell, Record, Setup, Shape
+from benchmarks.rounds import Around, Outcome, Surroundings, run_rounds
 from benchmarks.running import EngineError
 from benchmarks.task import Task
 from benchmarks.tuning import Tuning
 
 SETUP = Setup("small", "bfloat16", "two cores")
-SHAPES = {"decode": Shape(4, 8), "prefill": Shape(4, 1)}
+SHAPES = {"decode": Shape(4, 8)}
 TASK = Task("decode", "small", "small", "bfloat16", 4, 8, [1, 8], 100, 2, 0)
 
-Ran = list[tuple[str, int, int]]
+Log = list[tuple[str, Any]]
 
 
 class Stub:
-    """An engine that answers at once; log: every (row, round, batch) that ran. stops_before: batch size before which
-    it ends with an error."""
+    """An engine that answers at once. log: (row, what it did), a batch size for a measurement. fails_at: a batch size,
+    or "load". ends_at: batch size from which on it says nothing."""
 
-    def __init__(self, name: str, log: Ran, stops_before: int | None = None, variant: str = "bf16") -> None:
-        self.name, self.variant, self.row = name, variant, f"{name} {variant}"
-        self.precision = "plain" if variant == "bf16" else "int8"
+    def __init__(
+        self, row: str, log: Log, fails_at: int | str | None = None, ends_at: int | None = None, decode: float = 2.0
+    ) -> None:
+        self.row = row
+        self.name, self.variant = row.split()
+        self.precision = "plain" if self.variant == "bf16" else "int8"
         self.tuning = Tuning(missing=["a library"])
         self._log = log
-        self._stops_before = stops_before
+        self._fails_at = fails_at
+        self._ends_at = ends_at
+        self._decode = decode
 
-    def run(self, task: Task) -> Iterator[dict[str, Any]]:
-        for batch in task.batches:
-            if batch == self._stops_before:
-                raise EngineError(f"{self.name} ended with 1: out of memory")
-            self._log.append((self.row, task.seed, batch))
-            values = {"prefill": 1.0, "decode": 2.0}
-            yield {"batch": batch, "values": values, "load_s": 3.0, "version": "4", "bits": 16.0}
+    def loaded(self, task: Task) -> Generator[dict[str, Any]]:
+        self._log.append((self.row, f"load for round {task.seed}"))
+        if self._fails_at == "load":
+            raise EngineError(f"{self.row} ended with 1: no such kernel")
+        measured = self._measured(task)
+        next(measured)
+        return measured
+
+    def _measured(self, task: Task) -> Generator[dict[str, Any]]:
+        try:
+            yield {}
+            for batch in task.batches:
+                if batch == self._fails_at:
+                    raise EngineError(f"{self.row} ended with 1: out of memory")
+                if batch == self._ends_at:
+                    return
+                self._log.append((self.row, batch))
+                about = {"load_s": 3.0, "version": "4", "bits": 16.0, "answers": [[1], [2]]}
+                yield {"batch": batch, "values": {"decode": self._decode}, **about}
+        finally:
+            self._log.append((self.row, "end"))
 
 
-def run(engines: list[Stub], record: Record, rounds: int = 2, is_over: Callable[[], bool] = lambda: False) -> Outcome:
-    return run_rounds(
-        engines,
-        TASK,
-        record,
-        rounds,
+def run(
+    turns: list[tuple[Stub, ...]], record: Record, rounds: int = 1, is_over: Callable[[], bool] = lambda: False
+) -> Outcome:
+    around = Around(
         say=lambda line: None,
         look=lambda: Surroundings(0.25, {"read GB/s": 40.0}),
+        judge=lambda answers: Agreement(len(answers), 2, 0.5, "reference"),
+        bound=lambda task, batch, found: {"decode": batch * found["read GB/s"], "prefill": 1.0},
         is_over=is_over,
     )
+    return run_rounds(turns, TASK, record, rounds, around)
+
+
+def measured(log: Log) -> Log:
+    return [(row, what) for row, what in log if isinstance(what, int)]
+
+
+def kept(record: Record, number: int = 1) -> list[tuple[str, str, int]]:
+    cells = Record.open(record.path, SETUP, SHAPES).cells
+    return [(cell.turn, cell.row, cell.batch) for cell in cells if cell.round == number]
 
 
 @pytest.fixture
@@ -55,50 +85,115 @@ def record(tmp_path: Path) -> Record:
     return Record(tmp_path / "rounds.json", SETUP, SHAPES)
 
 
-def test_rows_take_turns_and_each_round_is_kept(record: Record):
-    log: Ran = []
-    assert run([Stub("tessera", log), Stub("vllm", log), Stub("vllm", log, variant="W8A8")], record).failed == []
-    rows = ("tessera bf16", "vllm bf16", "vllm W8A8")
-    assert log == [(row, number, batch) for number in (1, 2) for row in rows for batch in (1, 8)]
-    kept = [cell for cell in Record.open(record.path, SETUP, SHAPES).cells if cell.part == "decode"]
-    assert [(cell.row, cell.round, cell.batch) for cell in kept] == log
-    assert {(cell.busy, cell.missing, cell.bits) for cell in kept} == {(0.25, ("a library",), 16.0)}
-    assert all(cell.machine == {"read GB/s": 40.0} for cell in kept)
-    assert [cell.precision for cell in kept[4:6]] == ["int8", "int8"]
+def test_both_of_a_turn_are_loaded_and_each_batch_size_is_measured_with_one_and_then_the_other(record: Record):
+    log: Log = []
+    assert run([(Stub("tessera bf16", log), Stub("vllm bf16", log))], record).failed == []
+    assert log[:2] == [("tessera bf16", "load for round 1"), ("vllm bf16", "load for round 1")]
+    assert log[2:6] == [(row, batch) for batch in (1, 8) for row in ("tessera bf16", "vllm bf16")]
+    assert sorted(log[6:]) == [("tessera bf16", "end"), ("vllm bf16", "end")]
 
 
-def test_a_run_for_decode_stands_under_prefill_too(record: Record):
-    run([Stub("tessera", [])], record, rounds=1)
-    assert [(cell.part, cell.batch) for cell in record.cells] == [
-        ("decode", 1),
-        ("prefill", 1),
-        ("decode", 8),
-        ("prefill", 8),
+def test_who_is_first_takes_turns(record: Record):
+    log: Log = []
+    run([(Stub("tessera bf16", log), Stub("vllm bf16", log))], record, rounds=2)
+    ours, theirs = "tessera bf16", "vllm bf16"
+    assert [row for row, _ in measured(log)] == [*(ours, theirs, ours, theirs), *(theirs, ours, theirs, ours)]
+
+
+def test_each_turn_is_kept_with_what_the_machine_allowed(record: Record):
+    ours = Stub("tessera int8", [])
+    run([(ours, Stub("vllm W8A8", [])), (ours, Stub("llama.cpp Q8_0", []))], record)
+    rivals = ("vllm W8A8", "llama.cpp Q8_0")
+    assert kept(record) == [
+        (rival, row, batch) for rival in rivals for batch in (1, 8) for row in ("tessera int8", rival, "limit int8")
     ]
-    assert record.lacks("prefill", 1, "tessera bf16", [1, 8]) == []
+    cells = record.cells
+    assert {cell.precision for cell in cells} == {"int8"}
+    engines = [cell for cell in cells if cell.engine != "limit"]
+    assert {(cell.busy, cell.missing, cell.bits) for cell in engines} == {(0.25, ("a library",), 16.0)}
+    assert {cell.agreement for cell in engines} == {Agreement(2, 2, 0.5, "reference")}
+    assert all(cell.machine == {"read GB/s": 40.0} for cell in cells)
+    assert [cell.values for cell in cells if cell.engine == "limit"][:2] == [{"decode": 40.0}, {"decode": 320.0}]
 
 
 def test_an_interrupted_comparison_runs_only_what_is_missing(record: Record):
-    before: Ran = []
-    run([Stub("tessera", before, stops_before=8), Stub("vllm", before)], record, rounds=1)
-    after: Ran = []
-    run([Stub("tessera", after), Stub("vllm", after)], Record.open(record.path, SETUP, SHAPES))
-    rows = ("tessera bf16", "vllm bf16")
-    assert after == [("tessera bf16", 1, 8), *[(row, 2, batch) for row in rows for batch in (1, 8)]]
+    run([(Stub("tessera bf16", []), Stub("vllm bf16", [], fails_at=8))], record)
+    log: Log = []
+    turns = [(Stub("tessera bf16", log), Stub("vllm bf16", log)), (Stub("tessera bf16", log), Stub("o bf16", log))]
+    run(turns, Record.open(record.path, SETUP, SHAPES))
+    assert measured(log) == [
+        *(("tessera bf16", 8), ("vllm bf16", 8)),
+        *(("tessera bf16", 1), ("o bf16", 1), ("tessera bf16", 8), ("o bf16", 8)),
+    ]
+    log.clear()
+    run(turns, Record.open(record.path, SETUP, SHAPES))
+    assert log == []
 
 
-def test_one_that_fails_is_left_out_and_the_others_go_on(record: Record):
-    log: Ran = []
-    outcome = run([Stub("tessera", log), Stub("vllm", log, stops_before=1), Stub("vllm", log, variant="W8A8")], record)
-    assert outcome == Outcome(["vllm ended with 1: out of memory"], unfinished=False)
-    assert {row for row, _, _ in log} == {"tessera bf16", "vllm W8A8"}
-    assert len(log) == 8
+def test_a_rival_that_was_measured_alone_is_measured_again_beside_ours(record: Record):
+    run([(Stub("vllm bf16", [], decode=1.0),)], record)
+    run([(Stub("tessera bf16", []), Stub("vllm bf16", [], decode=3.0))], Record.open(record.path, SETUP, SHAPES))
+    found = Record.open(record.path, SETUP, SHAPES).cells
+    assert sorted((cell.row, cell.batch) for cell in found if cell.engine != "limit") == [
+        (row, batch) for row in ("tessera bf16", "vllm bf16") for batch in (1, 8)
+    ]
+    assert [cell.values["decode"] for cell in found if cell.row == "vllm bf16"] == [3.0, 3.0]
 
 
-def test_none_is_begun_when_the_time_is_over(record: Record):
-    log: Ran = []
-    outcome = run([Stub("tessera", log), Stub("vllm", log)], record, is_over=lambda: len(log) >= 4)
+@pytest.mark.parametrize("fails_at", ["load", 1])
+def test_a_rival_that_fails_is_left_out_and_the_others_go_on(fails_at: int | str, record: Record):
+    log: Log = []
+    ours = Stub("tessera bf16", log)
+    turns = [(ours, Stub("vllm bf16", log, fails_at=fails_at)), (ours, Stub("llama.cpp bf16", log))]
+    outcome = run(turns, record, rounds=2)
+    assert not outcome.unfinished
+    assert len(outcome.failed) == 1
+    assert outcome.failed[0].startswith("vllm bf16 ended with 1: ")
+    assert [row for row, what in log if "load" in str(what)].count("vllm bf16") == 1
+    assert {turn for turn, _, _ in kept(record, 1) + kept(record, 2)} == {"llama.cpp bf16"}
+    assert log.count((ours.row, "end")) == 3  # what waited for it is ended too
+
+
+def test_without_ours_the_rivals_are_measured_still(record: Record):
+    ours = Stub("tessera bf16", [], fails_at="load")
+    outcome = run([(ours, Stub("vllm bf16", [])), (ours, Stub("llama.cpp bf16", []))], record)
+    assert outcome.failed == ["tessera bf16 ended with 1: no such kernel"]
+    assert {row for _, row, _ in kept(record)} == {"vllm bf16", "llama.cpp bf16", "limit bf16"}
+
+
+def test_one_that_ends_before_it_has_measured_all_failed(record: Record):
+    outcome = run([(Stub("vllm bf16", [], ends_at=8),)], record)
+    assert outcome.failed == ["vllm bf16 ended before it had measured all"]
+    assert [batch for _, row, batch in kept(record) if row == "vllm bf16"] == [1]
+
+
+def test_no_turn_is_begun_when_the_time_is_over(record: Record):
+    log: Log = []
+    turns = [(Stub("tessera bf16", log), Stub(f"{name} bf16", log)) for name in ("vllm", "o")]
+    outcome = run(turns, record, rounds=2, is_over=lambda: len(measured(log)) >= 8)
     assert outcome.unfinished
-    assert [(row, number) for row, number, _ in log[::2]] == [("tessera bf16", 1), ("vllm bf16", 1)]
-    run([Stub("tessera", log), Stub("vllm", log)], record)
-    assert [(row, number) for row, number, _ in log[4::2]] == [("tessera bf16", 2), ("vllm bf16", 2)]
+    assert kept(record, 2) == []
+    run(turns, record, rounds=2)
+    assert len(measured(log)) == 16
+    assert {cell.round for cell in record.cells} == {1, 2}
+
+
+def test_a_limit_stands_only_in_a_part_with_its_figures(tmp_path: Path):
+    record = Record(tmp_path / "start.json", SETUP, {"start": Shape(32, 1)})
+    around = Around(
+        say=lambda line: None,
+        look=lambda: Surroundings(None, {}),
+        judge=lambda answers: None,
+        bound=lambda task, batch, found: {"decode": 1.0},
+        is_over=lambda: False,
+    )
+
+    class Ready(Stub):
+        def _measured(self, task: Task) -> Generator[dict[str, Any]]:
+            yield {}
+            yield {"batch": 1, "values": {"ready_s": 1.0}, "load_s": 1.0, "version": "4", "answers": []}
+
+    task = Task("start", "small", "small", "bfloat16", 32, 1, [1], 100, 2, 0)
+    run_rounds([(Ready("vllm bf16", []),)], task, record, 1, around)
+    assert [cell.row for cell in record.cells] == ["vllm bf16"]
+    assert isinstance(record.cells[0], Cell)
