@@ -17,6 +17,7 @@ else:
 
 T = TypeVar("T")
 _DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "uint64", "float32")}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # numpy makes up a dtype's name at each use
 
 
 def int32(values: Any = ()) -> Array:
@@ -26,9 +27,10 @@ def int32(values: Any = ()) -> Array:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype.name not in _DTYPES:
+        name = _NAMES.get(value.dtype)
+        if name is None:
             raise TypeError(f"arrays of {value.dtype} do not cross a process")
-        return (value.dtype.name, value.shape, np.ascontiguousarray(value).data)
+        return (name, value.shape, np.ascontiguousarray(value).data)
     raise TypeError(f"{type(value).__name__} does not cross a process")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from math import lcm
 
 import numpy as np
@@ -13,7 +13,7 @@ from tessera.arrays import Array, int32
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
 from tessera.kvcache.sharing import SharedWrite, Sharing
-from tessera.kvcache.tables import BlockTables, each_of
+from tessera.kvcache.tables import BlockTables
 from tessera.kvcache.windows import Windows
 from tessera.platform.runner import CachePlan
 from tessera.step import BlockCopy, BlockDelta
@@ -59,9 +59,9 @@ class KVCacheManager:
         self.windows = Windows(plan.groups, self.tables, self.pools)
         self.covered = np.zeros(plan.num_rows, dtype=np.int32)
         sizes = [(group, plan.groups[group].block_size) for group in self._growing]
-        self._sharing = Sharing(plan.num_rows, self.pools, self.tables, sizes)
+        self._sharing = Sharing(self.pools, self.tables, sizes)
 
-    def _forgetter(self, group: int) -> Callable[[int], None] | None:
+    def _forgetter(self, group: int) -> Callable[[list[int]], None] | None:
         return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
 
     # ---- how much there is -------------------------------------------------------------------------------------------
@@ -69,8 +69,8 @@ class KVCacheManager:
     def has(self, blocks: Array, beside: Array | int = 0) -> bool:
         """Whether so many blocks of each group are free beside some others. Who needs none of a group does not mind
         that it is full."""
-        free = np.array([pool.num_free for pool in self.pools])
-        return bool(((blocks == 0) | (blocks + beside <= free)).all())
+        asked = zip(self.pools, blocks.tolist(), (blocks + beside).tolist(), strict=True)
+        return all(not own or whole <= pool.num_free for pool, own, whole in asked)
 
     def share_of_blocks(self, share: float) -> Array:
         """[groups] int64: so much of the blocks of each growing group."""
@@ -152,7 +152,7 @@ class KVCacheManager:
             shared[: spec.first_seen(num_tokens)] = 0
             self._begin(group, row, shared)
         self._open(row)
-        self._sharing.forked[[source, row]] = True
+        self._sharing.forked |= {source, row}
         self.covered[[source, row]] = 0
 
     def _begin(self, group: int, row: int, blocks: Array) -> None:
@@ -166,10 +166,8 @@ class KVCacheManager:
         self._cover(int32([row]))
 
     def _cover(self, rows: Array) -> None:
-        covered: Array = np.full(len(rows), NO_LIMIT, dtype=np.int32)
-        for group in self._growing:
-            np.minimum(covered, self.tables.counts[group][rows] * self._groups[group].block_size, out=covered)
-        self.covered[rows] = covered
+        tokens = [self.tables.counts[group][rows] * self._groups[group].block_size for group in self._growing]
+        self.covered[rows] = reduce(np.minimum, tokens) if tokens else NO_LIMIT
 
     # ---- a row grows -------------------------------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ class KVCacheManager:
 
     def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
         """What rows need so that they can write tokens starts[i] to ends[i]; None where they have it all."""
-        needy = np.flatnonzero(self.wanting(rows, ends))
+        needy = self.wanting(rows, ends).nonzero()[0]
         if not len(needy):
             return None
         rows, starts, ends = rows[needy], starts[needy], ends[needy]
@@ -191,8 +189,9 @@ class KVCacheManager:
             size = self._groups[group].block_size
             more = (ends + (size - 1)) // size - self.tables.counts[group][rows]
             grows = more > 0
-            growth.append((rows[grows], more[grows]))
-            blocks[group] = more[grows].sum()
+            counts = more[grows]
+            growth.append((rows[grows], counts))
+            blocks[group] = counts.sum()
         for copy in copies:
             blocks[copy.group] += 1
         return Demand(blocks, rows, starts, tuple(growth), copies)
@@ -201,8 +200,7 @@ class KVCacheManager:
         """Gives the blocks; there must be as many free."""
         for write in demand.copies:
             self._sharing.copy(write)
-        forked = np.flatnonzero(self._sharing.forked[demand.rows])
-        for row, start in zip(demand.rows[forked].tolist(), demand.starts[forked].tolist(), strict=True):
+        for row, start in self._sharing.forked_among(demand.rows, demand.starts):
             self._settle(row, start)
         for group, (rows, counts) in zip(self._growing, demand.growth, strict=True):
             if len(rows):
@@ -212,12 +210,12 @@ class KVCacheManager:
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was
         known for."""
-        self._sharing.forked[row] = False
+        self._sharing.forked.remove(row)
         for group in self._growing:
             index = start // self._groups[group].block_size
             blocks = self.tables.of(group, row)
             if self.prefix_cache is not None and index < len(blocks):
-                self.prefix_cache.forget(group, int(blocks[index]))
+                self.prefix_cache.forget(group, (int(blocks[index]),))
 
     def take_changes(self) -> tuple[list[BlockDelta], list[BlockCopy]]:
         """What changed in the tables since the last call, and copies to make before anything is written. free_copied()
@@ -241,26 +239,18 @@ class KVCacheManager:
             pool.free(self.tables.held(group, row)[::-1].copy())
         self.tables.clear(row)
         self.covered[row] = 0
-        self._sharing.forked[row] = False
+        self._sharing.forked.discard(row)
 
     # ---- what blocks are known for -----------------------------------------------------------------------------------
 
-    def cache_blocks(
-        self, rows: Array, chains: Sequence[HashChain], tokens: Sequence[Array], firsts: Array, lasts: Array
-    ) -> None:
-        """Of rows[i], whose tokens are tokens[i] and whose chain is chains[i], units firsts[i] to lasts[i] (exclusive)
-        have been computed and will not be written again."""
+    def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
+        """Units first to last (exclusive) of a row's tokens have been computed and will not be written again."""
         assert self.prefix_cache is not None
-        links: list[bytes] = []
-        for chain, of_row, first, last in zip(chains, tokens, firsts.tolist(), lasts.tolist(), strict=True):
-            links += chain.links(first, last, of_row)
-        of, units = each_of(rows, firsts, lasts)
         held = []
         for group in self._growing:
-            per_unit = self.prefix_cache.unit // self._groups[group].block_size
-            places = units[:, None] * per_unit + np.arange(per_unit)
-            held.append(self.tables.blocks[group][of[:, None], places].ravel().tolist())
-        self.prefix_cache.register(links, held)
+            per_unit = chain.unit // self._groups[group].block_size
+            held.append(self.tables.of(group, row)[first * per_unit : last * per_unit].tolist())
+        self.prefix_cache.register(chain.links(first, last, tokens), held)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -270,7 +260,7 @@ class KVCacheManager:
         unused = np.ones(len(self.covered), dtype=bool)
         unused[list(rows)] = False
         assert not self.covered[unused].any(), "a row that is not in use has room"
-        assert not self._sharing.forked[unused].any(), "a row that is not in use shares blocks"
+        assert self._sharing.forked <= set(rows), "a row that is not in use shares blocks"
         for group, pool in enumerate(self.pools):
             blocks, starts, counts = self.tables.blocks[group], self.tables.starts[group], self.tables.counts[group]
             assert not starts[unused].any(), "a row that is not in use has a window"

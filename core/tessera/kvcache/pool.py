@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.kvcache.free_queue import FreeQueue
 
 
 class BlockPool:
@@ -15,16 +15,16 @@ class BlockPool:
 
     All [num_blocks] int32: ref_count, holders of each block; leaving, those of them that go when a step in flight has
     retired; copying, steps in flight that copy from it. Free blocks are reused the longest free first, and keep their
-    contents until then; reused(block) is called when they lose it.
+    contents until then; reused(blocks) is called when they lose them.
     """
 
-    def __init__(self, num_blocks: int, reused: Callable[[int], None] | None = None) -> None:
+    def __init__(self, num_blocks: int, reused: Callable[[list[int]], None] | None = None) -> None:
         self.num_blocks = num_blocks
         self.ref_count = np.zeros(num_blocks, dtype=np.int32)
         self.leaving = np.zeros(num_blocks, dtype=np.int32)
         self.copying = np.zeros(num_blocks, dtype=np.int32)
         self.num_freed = 0
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._free = FreeQueue(num_blocks)
         self._reused = reused
 
     @property
@@ -38,14 +38,11 @@ class BlockPool:
 
     def allocate(self, count: int) -> Array:
         """[count] int32 blocks with one holder each; there must be as many free."""
-        take = self._free.popitem
-        blocks = [take(last=False)[0] for _ in range(count)]
+        blocks = self._free.take(count)
         if self._reused is not None:
-            for block in blocks:
-                self._reused(block)
-        taken = np.array(blocks, dtype=np.int32)
-        self.ref_count[taken] = 1
-        return taken
+            self._reused(blocks.tolist())
+        self.ref_count[blocks] = 1
+        return blocks
 
     def count_free(self, blocks: Array) -> int:
         """How many of these are free, so that holding them takes from the free ones."""
@@ -57,8 +54,7 @@ class BlockPool:
 
     def touch(self, blocks: Array) -> None:
         """One more holder of each of these distinct blocks, which may be free ones."""
-        for block in blocks[self._unused(blocks)].tolist():
-            del self._free[block]
+        self._free.remove(blocks[self._unused(blocks)])
         self.ref_count[blocks] += 1
 
     def leave(self, blocks: Array) -> None:
@@ -91,8 +87,8 @@ class BlockPool:
         self._free_unused(np.array([block]))
 
     def _free_unused(self, blocks: Array) -> None:
-        unused = blocks[self._unused(blocks)].tolist()
-        self._free.update(dict.fromkeys(unused))
+        unused = blocks[self._unused(blocks)]
+        self._free.add(unused)
         self.num_freed += len(unused)
 
     def check(self, holders: Array, leavers: Array, copies: Array) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -134,18 +134,17 @@ class PrefixCache:
                     if block and block not in known and block_of.setdefault(link, block) == block:
                         known[block] = (link, place)
 
-    def forget(self, group: int, block: int) -> None:
-        """The block's contents go; nothing where they were not known."""
-        entry = self._known[group].pop(block, None)
-        if entry is not None:
-            link, place = entry
+    def forget(self, group: int, blocks: Iterable[int]) -> None:
+        """The contents of these blocks go, where they were known."""
+        known = self._known[group]
+        for block in known.keys() & blocks:
+            link, place = known.pop(block)
             del self._blocks[group][place][link]
 
     def clear(self) -> None:
         """Forgets everything, as after a change of weights."""
         for group, known in enumerate(self._known):
-            for block in list(known):
-                self.forget(group, block)
+            self.forget(group, list(known))
 
     def check(self) -> None:
         """Asserts that links and blocks name each other."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tessera.arrays import Array, int32
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.tables import BlockTables
@@ -23,30 +21,32 @@ class SharedWrite:
 
 
 class Sharing:
-    """forked [num_rows] bool: rows that may hold blocks with others. sizes: the groups that grow, with the tokens of a
-    block."""
+    """forked: rows that may hold blocks with others. sizes: the groups that grow, with the tokens of a block."""
 
-    def __init__(
-        self, num_rows: int, pools: Sequence[BlockPool], tables: BlockTables, sizes: Sequence[tuple[int, int]]
-    ) -> None:
-        self.forked: Array = np.zeros(num_rows, dtype=bool)
+    def __init__(self, pools: Sequence[BlockPool], tables: BlockTables, sizes: Sequence[tuple[int, int]]) -> None:
+        self.forked: set[int] = set()
         self._pools = pools
         self._tables = tables
         self._sizes = sizes
         self._copies: list[list[tuple[int, int]]] = [[] for _ in pools]
+
+    def forked_among(self, rows: Array, starts: Array) -> list[tuple[int, int]]:
+        """Those of rows that may hold blocks with others, each with its start."""
+        if not self.forked:
+            return []
+        each = zip(rows.tolist(), starts.tolist(), strict=True)
+        return [(row, start) for row, start in each if row in self.forked]
 
     def writes(self, rows: Array, starts: Array) -> tuple[SharedWrite, ...]:
         """Those of the rows' next tokens, at starts, that need a copy first. Who is leaving still holds its blocks:
         what it wrote may become known when its last step retires. All that sharers have in common ends before what
         each of them writes next, so only the block of the next token can be shared. The last of its holders to write
         into it may keep it."""
-        forked = self.forked[rows]
-        if not forked.any():
-            return ()
+        forked = self.forked_among(rows, starts)
         copies = []
         for group, size in self._sizes:
             holders: dict[int, int] = {}
-            for row, start in zip(rows[forked].tolist(), starts[forked].tolist(), strict=True):
+            for row, start in forked:
                 blocks, index = self._tables.of(group, row), start // size
                 if index < len(blocks):
                     block = int(blocks[index])

@@ -84,13 +84,6 @@ class BlockTables:
             entries[:] = [kept for entry in entries if (kept := _without(entry, row)) is not None]
 
 
-def each_of(rows: Array, firsts: Array, lasts: Array) -> tuple[Array, Array]:
-    """Row by row its number and firsts[i] to lasts[i] (exclusive), one after the other."""
-    counts = lasts - firsts
-    offsets = np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    return np.repeat(rows, counts), np.arange(len(offsets)) + offsets
-
-
 def _without(entry: Entry, row: int) -> Entry | None:
     rows, starts, counts, blocks = entry
     keep = rows != row

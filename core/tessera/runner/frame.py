@@ -58,6 +58,8 @@ class Frame:
 
     def positions(self, starts: Array) -> Array:
         """[T] int32, where rows go on at starts [num_rows]; 0 for the padding."""
+        if self.num_tokens == self.num_rows and self.at is None:
+            return starts
         positions: Array = starts.take(self.row_of)
         positions += self.within
         if self.at is None:

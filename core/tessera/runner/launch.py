@@ -22,22 +22,27 @@ from tessera.step import SchedulerOutput
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch and what the host knows of it: its requests' rows, the position after each row's last token, and which
-    of them draw a token. starts: the position of each row's first token, first: its place in the launch. scored: rows
-    that want the hidden state of each of their tokens; where there is one, the launch gives them out."""
+    """A launch and what the host knows of it: its requests' rows and the position after each row's last token.
+
+    drawing: places of the rows that draw a token. starts: the position of each row's first token, first: its place in
+    the launch. scored: places of the rows that want the hidden state of each of their tokens; where there is one, the
+    launch gives them out. begins [R]: where each row, padding too, begins among the tokens of all rows.
+    """
 
     launch: Launch
     rows: Array
     next_position: Array
-    samples: Array
+    drawing: Array | slice
     starts: Array
     first: Array
     scored: Array
+    begins: Array
 
 
 @dataclass(frozen=True)
 class _Standing:
-    """A frame on the device, until a launch with another takes the buffers."""
+    """A frame on the device, until a launch with another takes the buffers. begins [R], token_begins [T]: where each
+    row, and the row of each token, begins among the tokens of all rows."""
 
     outline: tuple[Any, ...]
     frame: Frame
@@ -45,6 +50,8 @@ class _Standing:
     q_start: Tensor
     q_len: Tensor
     sample_at: Tensor
+    begins: Array
+    token_begins: Array
     tables: dict[int, Tensor] = field(default_factory=dict)
     """By group, as long as no table changes."""
 
@@ -71,21 +78,22 @@ class LaunchBuilder:
         """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
         the next is made."""
         kv_len = step.starts + step.num_tokens
-        samples = _among(step.rows, step.samples)
-        scored = self.batch.sampling.scores(step.rows, step.starts)
         for fitting in self.shapes.launches(self._shape(step, kv_len)):
             part = slice(fitting.first, fitting.last)
-            cut = _giving_out_all(fitting) if scored[part].any() else fitting
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_tokens[part]
+            scored = self.batch.sampling.scored_among(rows, starts)
+            cut = _giving_out_all(fitting) if len(scored) else fitting
             standing = self._stand(cut, rows, lengths)
-            launch = self._launch(cut.key, standing, starts, lengths)
+            launch = self._launch(cut.key, standing, starts, kv_len[part])
             first = standing.frame.q_start[: len(rows)]
-            yield Prepared(launch, rows, kv_len[part], samples[part], starts, first, scored[part])
+            drawing = slice(None) if len(step.samples) == len(step.rows) else np.isin(rows, step.samples).nonzero()[0]
+            yield Prepared(launch, rows, kv_len[part], drawing, starts, first, scored, standing.begins)
 
     def _shape(self, step: SchedulerOutput, kv_len: Array) -> StepShape:
         """Rows that decode come first."""
         others = step.num_tokens != 1
-        decode = int(others.argmax()) if others.any() else len(step.rows)
+        first = int(others.argmax())
+        decode = first if others[first] else len(step.rows)
         blocks = (kv_len + (self.smallest_block - 1)) // self.smallest_block
         return StepShape(decode, 0, step.num_tokens, kv_len, blocks, self.bits)
 
@@ -102,15 +110,15 @@ class LaunchBuilder:
         none = np.zeros(0, np.int32)
         return self._launch(key, self._stand(LaunchShape(key, 0, 0), none, none), none, none)
 
-    def _launch(self, key: LaunchKey, standing: _Standing, starts: Array, lengths: Array) -> Launch:
+    def _launch(self, key: LaunchKey, standing: _Standing, starts: Array, ends: Array) -> Launch:
         put, frame = self.buffers.put, standing.frame
-        kv_len, positions = frame.by_row(starts + lengths), frame.positions(starts)
+        kv_len, positions = frame.by_row(ends), frame.positions(starts)
         launch = self._in_buffers = Launch(
             key=key,
             num_rows=frame.num_rows,
             num_tokens=frame.num_tokens,
             rows=standing.rows,
-            tokens=self._tokens(frame, positions),
+            tokens=self._tokens(standing, positions),
             positions=put("positions", positions, "int32"),
             q_start=standing.q_start,
             q_len=standing.q_len,
@@ -135,6 +143,7 @@ class LaunchBuilder:
         asked = outline(cut, rows, lengths)
         if self._standing is None or self._standing.outline != asked:
             put, frame = self.buffers.put, Frame.of(cut, rows, lengths, self.batch.null_row)
+            width = self.batch.tokens.shape[1]
             self._standing = _Standing(
                 asked,
                 frame,
@@ -142,25 +151,26 @@ class LaunchBuilder:
                 q_start=put("q_start", frame.q_start, "int32"),
                 q_len=put("q_len", frame.q_len, "int32"),
                 sample_at=put("sample_at", frame.given_out, "int32"),
+                begins=frame.rows.astype(np.int64) * width,
+                token_begins=frame.token_rows * width,
             )
         if self._tables_changed != self.batch.tables_changed:
             self._standing.tables.clear()
             self._tables_changed = self.batch.tables_changed
         return self._standing
 
-    def _tokens(self, frame: Frame, positions: Array) -> Tensor:
+    def _tokens(self, standing: _Standing, positions: Array) -> Tensor:
         """Out of the device's rows, where drawn tokens are."""
-        at = self.buffers.put("token_at", frame.token_rows * self.batch.tokens.shape[1] + positions, "int64")
+        at = self.buffers.put("token_at", standing.token_begins + positions, "int64")
         tokens: Tensor = self.buffers.get("tokens", positions.shape, "int32")
         return torch.index_select(self.device_tokens, 0, at, out=tokens)
 
     def feed(self, prepared: Prepared, launch: Launch, tokens: Tensor) -> None:
         """Drawn tokens into the device's rows, where the next step reads them; rows that draw nothing write into the
         last column, which is nobody's."""
-        spare, width = self.batch.spare, self.batch.tokens.shape[1]
-        at = np.full(launch.key.rows, self.batch.null_row * width + spare)
-        drawn = np.where(prepared.samples, prepared.next_position, spare)
-        at[: len(prepared.rows)] = prepared.rows.astype(np.int64) * width + drawn
+        begins, own = prepared.begins, prepared.begins[: len(prepared.rows)]
+        at = begins + self.batch.spare
+        at[: len(own)][prepared.drawing] = (own + prepared.next_position)[prepared.drawing]
         self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
 
     def _columns(self, rows: Array) -> dict[str, Tensor]:
@@ -195,11 +205,6 @@ class LaunchBuilder:
 
 def _giving_out_all(cut: LaunchShape) -> LaunchShape:
     return replace(cut, key=replace(cut.key, bits=cut.key.bits | {ALL_POSITIONS}))
-
-
-def _among(rows: Array, chosen: Array) -> Array:
-    """Which of rows are chosen, as a mask; chosen are some of rows, in their order."""
-    return np.ones(len(rows), bool) if len(chosen) == len(rows) else np.isin(rows, chosen)
 
 
 def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:

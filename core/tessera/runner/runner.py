@@ -195,15 +195,15 @@ class CoreRunner(ModelRunner):
         scored: list[Scoring] = []
         for prepared, hidden in pending.results:
             rows = prepared.launch.key.rows
-            if prepared.scored.any():
+            if len(prepared.scored):
                 scored += self.scorer(hidden[rows:], prepared)
-            if not prepared.samples.any():
+            if not len(prepared.rows[prepared.drawing]):
                 continue
             launch = self.builder.rows_again(prepared)
             sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position)
             self.builder.feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
-            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.samples, asked, sampled))
+            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.drawing, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
         return PendingStep(pending.step.step, pending.step.epoch, drawn, scored, stats)
 

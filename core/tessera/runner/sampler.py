@@ -59,18 +59,17 @@ class Sampler:
     def __call__(self, hidden: Tensor, launch: Launch, rows: Array, positions: Array) -> Sampled:
         """hidden [R, n] of the launch's rows; rows: of its requests; positions: of the tokens to draw."""
         asked = self._asked_by(rows, launch.key.rows)
-        position = self._put("position", positions.astype(np.int64), launch.key.rows)
-        spec, asks, sampling = asked.spec, asked.asks, asked.at(position)
-        if not self.features and not asks:
-            sampled: Sampled = self._call(spec, "logits_sample")(hidden, self.model.head.weight, sampling)
+        sampling = asked.at(self._put("position", positions, launch.key.rows, "int64"))
+        if not self.features and not asked.asks:
+            sampled: Sampled = asked.draw(hidden, self.model.head.weight, sampling)
             return sampled
         logits = self.model.logits(hidden)
         for feature in self.features:
             logits = feature.logits(launch, logits)
-        if asks:
-            sampled = self._draw_edited(asks, spec, logits, launch, rows, positions, sampling)
+        if asked.asks:
+            sampled = self._draw_edited(asked, logits, launch, rows, positions, sampling)
         else:
-            sampled = self._call(spec, "sample")(logits, sampling)
+            sampled = asked.draw(logits, sampling)
         for feature in self.features:
             feature.after(launch, sampled.tokens)
         return sampled
@@ -80,12 +79,11 @@ class Sampler:
         return self._call(replace(spec, logprobs=_size(spec.logprobs, spec.vocab)), "logprobs")
 
     def _draw_edited(
-        self, asks: Asks, spec: SampleSpec, logits: Tensor, launch: Launch, rows: Array, positions: Array,
-        sampling: SamplingRows,
-    ) -> Sampled:  # fmt: skip
+        self, asked: _Asked, logits: Tensor, launch: Launch, rows: Array, positions: Array, sampling: SamplingRows
+    ) -> Sampled:
         """Drawn from what is asked for; log probabilities are of the logits as they came."""
-        edited = self.editor(asks, logits, rows, launch.rows, positions)
-        sampled: Sampled = self._call(replace(spec, logprobs=-1), "sample")(edited, sampling)
+        spec, edited = asked.spec, self.editor(asked.asks, logits, rows, launch.rows, positions)
+        sampled: Sampled = asked.draw(edited, sampling)
         if spec.logprobs < 0:
             return sampled
         return Sampled(
@@ -114,34 +112,42 @@ class Sampler:
         """The same as before where the same rows are drawn for and none was opened since."""
         whose = (self.columns.opened, size, rows.tobytes())
         if self._asked is None or self._asked.whose != whose:
-            columns = self.columns
+            columns, spec, asks = self.columns, self._spec(rows), self.editor.asks(rows)
             self._asked = _Asked(
                 whose,
-                self._spec(rows),
-                self.editor.asks(rows),
-                temperature=self._put("temperature", columns.temperature[rows], size),
-                top_k=self._put("top_k", columns.top_k[rows], size),
-                top_p=self._put("top_p", columns.top_p[rows], size),
-                min_p=self._put("min_p", columns.min_p[rows], size),
-                seed=self._put("seed", columns.seed[rows], size),
+                spec,
+                asks,
+                self._draw(spec, asks),
+                temperature=self._put("temperature", columns.temperature[rows], size, "float32"),
+                top_k=self._put("top_k", columns.top_k[rows], size, "int32"),
+                top_p=self._put("top_p", columns.top_p[rows], size, "float32"),
+                min_p=self._put("min_p", columns.min_p[rows], size, "float32"),
+                seed=self._put("seed", columns.seed[rows], size, "int64"),
             )
         return self._asked
 
-    def _put(self, name: str, values: Array, size: int) -> Tensor:
+    def _draw(self, spec: SampleSpec, asks: Asks) -> HotCall:
+        """From hidden states where nobody touches the logits, else from those."""
+        if asks:
+            return self._call(replace(spec, logprobs=-1), "sample")
+        return self._call(spec, "sample" if self.features else "logits_sample")
+
+    def _put(self, name: str, values: Array, size: int, dtype: str) -> Tensor:
         """Of SamplingRows, 0 for the padding."""
-        padded = np.zeros(size, values.dtype)
-        padded[: len(values)] = values
-        return self.buffers.put(f"sampling_{name}", padded, values.dtype.name)
+        if len(values) < size:
+            values = np.concatenate((values, np.zeros(size - len(values), values.dtype)))
+        return self.buffers.put(f"sampling_{name}", values, dtype)
 
 
 @dataclass(frozen=True)
 class _Asked:
     """What a choice of rows asks for, on the host and on the device. whose: equal for the same rows with the same
-    requests."""
+    requests. draw: the op that draws for them."""
 
     whose: tuple[int, int, bytes]
     spec: SampleSpec
     asks: Asks
+    draw: HotCall
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor

@@ -88,12 +88,11 @@ class SamplingColumns:
         self.repetition[row] = params.repetition_penalty
         self._ask(opened)
 
-    def scores(self, rows: Array, starts: Array) -> Array:
-        """Which of rows that go on at starts compute tokens of a prompt that are asked for, as a mask."""
+    def scored_among(self, rows: Array, starts: Array) -> Array:
+        """The places of those of rows, which go on at starts, that compute tokens of a prompt that are asked for."""
         if not self.scoring:
-            return np.zeros(len(rows), bool)
-        wanted: Array = (self.scored[rows] >= 0) & (starts < self.num_prompt[rows] - 1)
-        return wanted
+            return np.zeros(0, np.intp)
+        return np.flatnonzero((self.scored[rows] >= 0) & (starts < self.num_prompt[rows] - 1))
 
     def _ask(self, opened: RowOpened) -> None:
         row, params = opened.row, opened.params

@@ -52,7 +52,7 @@ class Scorer:
 
     def __call__(self, hidden: Tensor, prepared: Prepared) -> Iterator[Scoring]:
         """hidden [T, n]: of every token of the launch, normed."""
-        for place in np.flatnonzero(prepared.scored).tolist():
+        for place in prepared.scored.tolist():
             row, start = int(prepared.rows[place]), int(prepared.starts[place])
             known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt[row]) - 1)
             for first in range(start, known, TOKENS_AT_ONCE):

@@ -18,30 +18,33 @@ from tessera.step import RowLogprobs, StepOutput, StepStats
 
 @dataclass(frozen=True)
 class SampledRows:
-    """What one launch drew, its copies to the host under way. logprobs: alternatives each row asked for, -1 none."""
+    """What one launch drew, its copies to the host under way. drawing: places of the rows that draw; asked:
+    alternatives each row asked for, -1 none."""
 
     rows: Array
-    samples: Array
+    drawing: Array | slice
     asked: Array
     parts: tuple[Future[Any] | None, ...]
 
     @classmethod
-    def copying(cls, device: Device, rows: Array, samples: Array, asked: Array, sampled: Sampled) -> SampledRows:
-        return cls(rows, samples, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
+    def copying(
+        cls, device: Device, rows: Array, drawing: Array | slice, asked: Array, sampled: Sampled
+    ) -> SampledRows:
+        return cls(rows, drawing, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
 
     def drawn(self) -> tuple[Array, Array]:
         """Rows that sample, and the token of each; waits for its copy."""
         copy = self.parts[0]
         assert copy is not None
-        tokens = copy.result()[: len(self.rows)]
-        return (self.rows, tokens) if self.samples.all() else (self.rows[self.samples], tokens[self.samples])
+        return self.rows[self.drawing], copy.result()[: len(self.rows)][self.drawing]
 
     def logprobs(self) -> list[RowLogprobs]:
         copies = [part.result() for part in self.parts[1:] if part is not None]
         if not copies:
             return []
         ids, values, ranks = copies
-        wanted = [(i, int(k)) for i, k in enumerate(self.asked) if self.samples[i] and k >= 0]
+        drawing = np.arange(len(self.rows))[self.drawing].tolist()
+        wanted = [(i, int(self.asked[i])) for i in drawing if self.asked[i] >= 0]
         return [
             RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])
             for i, k in wanted
@@ -63,12 +66,12 @@ class PendingStep:
     def result(self) -> StepOutput:
         began = perf_counter()
         drawn = [part.drawn() for part in self.parts]
-        rows = np.concatenate([int32(), *(rows for rows, _ in drawn)])
+        rows, tokens = (np.concatenate(parts) for parts in zip(*drawn, strict=True)) if drawn else (int32(), int32())
         return StepOutput(
             step=self.step,
             rows=rows,
             counts=np.ones(len(rows), np.int32),
-            tokens=np.concatenate([int32(), *(tokens for _, tokens in drawn)]),
+            tokens=tokens,
             logprobs=[row for part in self.parts for row in part.logprobs()],
             stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
             epoch=self.epoch,

@@ -45,8 +45,12 @@ class StepDraft:
 
     def grant(self, work: Work, tokens: Array) -> None:
         """tokens[i] of what is left to compute for each of work's rows, which may be none."""
-        if len(tokens):
-            self._granted.append((work, tokens))
+        if not len(tokens):
+            return
+        self._granted.append((work, tokens))
+        if work.decodes:
+            self.room -= len(tokens)
+        else:
             self.room -= int(tokens.sum())
             self.num_prefills += int(np.count_nonzero(work.left > 1))
 

@@ -20,13 +20,11 @@ class KnownPrefixes:
         if self._cache.prefix_cache is None or not len(rows):
             return
         state, unit = self._rows, self._cache.prefix_cache.unit
-        told, ends = state.num_cached[rows], state.num_retired[rows]
-        full = ends - told >= unit
-        if full.any():
-            rows, first, last = rows[full], told[full] // unit, ends[full] // unit
-            state.num_cached[rows] = last * unit
-            chains, tokens = zip(*((state.chain(row), state.tokens[row]) for row in rows.tolist()), strict=True)
-            self._cache.cache_blocks(rows, chains, tokens, first, last)
+        for row in rows.tolist():
+            first, last = int(state.num_cached[row]) // unit, int(state.num_retired[row]) // unit
+            if first < last:
+                state.num_cached[row] = last * unit
+                self._cache.cache_blocks(row, state.chain(row), state.tokens[row], first, last)
 
     def free_behind(self) -> None:
         """Blocks behind their windows go, when it was told what they hold."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -34,6 +35,11 @@ class Work:
     rows: Array
     starts: Array
     left: Array
+
+    @cached_property
+    def decodes(self) -> bool:
+        """Whether each row has one token left."""
+        return bool(self.left.max(initial=0) <= 1)
 
     def where(self, mask: Array) -> Work:
         return self if mask.all() else Work(self.rows[mask], self.starts[mask], self.left[mask])
@@ -151,12 +157,13 @@ class Rows:
         return self._running
 
     def work(self) -> Work:
-        """Of running rows, a token in flight included. A row whose steps in flight draw its last token has none."""
+        """Of running rows, a token in flight included. A row's last token is never computed, so that one whose steps
+        in flight draw it has none left."""
         rows = self.running
         num_tokens, pending, starts, max_total = self._left.take(rows, axis=1)
-        known = num_tokens + pending
-        left = known - starts
-        return Work(rows, starts, left).where((left > 0) & (known < max_total))
+        left = np.minimum(num_tokens + pending, max_total - 1) - starts
+        work = Work(rows, starts, left)
+        return work if left.min(initial=1) > 0 else work.where(left > 0)
 
     def advance(self, rows: Array, ends: Array, sampling: Array, step: int) -> None:
         """Rows take part in a step that computes their tokens up to ends; those that sample draw one more."""

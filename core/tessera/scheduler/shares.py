@@ -49,9 +49,9 @@ class TokenShares:
         prompts. The first prompt always gets a chunk, so that it goes on however many rows decode. num_prefills: rows
         with more than one token that the step holds already."""
         left = work.left
-        decodes = left == 1
-        if decodes.all() and len(left) <= room:
+        if work.decodes and len(left) <= room:
             return left
+        decodes = left == 1
         prefills = np.flatnonzero(~decodes)[: self.max_prefill_rows - num_prefills].tolist()
         reserved = 0
         if prefills:

@@ -26,11 +26,6 @@ def manager(*groups, caching=True, **options):
     return KVCacheManager(CachePlan(groups or (PAGED,), ROWS, MAX_LEN), prefix_caching=caching, **options)
 
 
-def remember(cache, row, chain, tokens, first, last):
-    """Units of one row."""
-    cache.cache_blocks(int32([row]), [chain], [tokens], int32([first]), int32([last]))
-
-
 class ManagerMachine(RuleBasedStateMachine):
     """Every step retires at once or lags one behind. contents[group][block]: the token of each of its slots."""
 
@@ -137,7 +132,7 @@ class ManagerMachine(RuleBasedStateMachine):
         chain = self.chains[row]
         if chain is not None:
             first, last = self.cached[row] // chain.unit, self.written[row] // chain.unit
-            remember(self.cache, row, chain, self.tokens[row], first, last)
+            self.cache.cache_blocks(row, chain, self.tokens[row], first, last)
             self.cached[row] = last * chain.unit
 
     @precondition(lambda self: self.tokens)
@@ -213,7 +208,7 @@ def start(cache, row, tokens, end=None):
     if demand is not None:
         cache.allocate_slots(demand)
     if chain is not None:
-        remember(cache, row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
+        cache.cache_blocks(row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
     return hit
 
 
@@ -315,7 +310,7 @@ def test_a_long_request_with_a_window_holds_few_blocks():
         demand = cache.demand(row, int32([start]), int32([end]))
         cache.allocate_slots(demand)
         most = max(most, len(cache.tables.held(0, 0)))
-        remember(cache, 0, chain, tokens, start // 16, end // 16)
+        cache.cache_blocks(0, chain, tokens, start // 16, end // 16)
         cache.windows.free_behind(row, int32([end]))
         cache.check([0], [], [])
     assert most == (512 + 128) // 16, "the window and what is being computed; in all it would be 625"

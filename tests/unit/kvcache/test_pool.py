@@ -22,7 +22,7 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.reused: list[int] = []
-        self.pool = BlockPool(BLOCKS, self.reused.append)
+        self.pool = BlockPool(BLOCKS, self.reused.extend)
         self.holders: list[np.ndarray] = []
         self.leaving: list[np.ndarray] = []
         self.copying: list[int] = []
@@ -116,7 +116,7 @@ def test_the_check_sees_what_is_wrong(broken):
         pool.ref_count[held] = 0
         counts = nothing
     elif broken == "held and free":
-        pool._free[int(held[0])] = None
+        pool._free.add(held)
     elif broken == "null held":
         pool.ref_count[0] = 1
         counts = pool.ref_count.copy()

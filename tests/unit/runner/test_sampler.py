@@ -1,0 +1,105 @@
+"""A row is drawn for as its own request asks, whoever had it before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tessera.arrays import int32
+from tessera.platform.ops import Sampled, SampleSpec
+from tessera.request import SamplingParams
+from tessera.runner.buffers import DeviceBuffers
+from tessera.runner.logits import LogitsEditor
+from tessera.runner.sampler import Sampler
+from tessera.runner.sampling_columns import SamplingColumns
+from tessera.step import RowOpened
+from tessera.testing.reference import host_device
+
+VOCAB = 10
+ROWS = int32([1, 0])
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Drawing:
+    """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows."""
+
+    def __init__(self):
+        self.columns = SamplingColumns.of(4, eos=(), vocab=VOCAB)
+        self.asked = []
+        head = SimpleNamespace(weight=None, sampling_spec=lambda spec: spec)
+        model = SimpleNamespace(
+            head=head, facts=SimpleNamespace(vocab_size=VOCAB), logits=lambda hidden: torch.zeros(len(hidden), VOCAB)
+        )
+        tokens, buffers = torch.zeros(4, 8, dtype=torch.int32), DeviceBuffers(host_device())
+        editor = LogitsEditor(self.columns, tokens, self.bind)
+        self.sampler = Sampler(model, SimpleNamespace(bind=self.bind), self.columns, buffers, (), editor)
+
+    def bind(self, name, spec):
+        def call(*args):
+            if name in ("logits_sample", "sample"):
+                self.asked.append((name, spec, {key: of.tolist() for key, of in args[-1]._asdict().items()}))
+            drawn = torch.zeros(3, dtype=torch.int32)
+            return (drawn, drawn, drawn) if name == "logprobs" else Sampled(drawn)
+
+        return call
+
+    def open(self, row, params, seed=0):
+        self.columns.open(RowOpened(row, str(seed), int32([5]), 1, 0, params, seed))
+
+    def draw(self):
+        """Of rows 1 and 0 and a place of padding, after one token each."""
+        launch = SimpleNamespace(key=SimpleNamespace(rows=3), rows=torch.tensor([1, 0, 3], dtype=torch.int32))
+        self.sampler(torch.zeros(3, 1), launch, ROWS, int32([1, 1]))
+        return self.asked.pop()
+
+
+@pytest.mark.parametrize(
+    ("params", "column", "value"),
+    [
+        (SamplingParams(temperature=0.5), "temperature", 0.5),
+        (SamplingParams(top_k=3), "top_k", 3),
+        (SamplingParams(top_p=0.25), "top_p", 0.25),
+        (SamplingParams(min_p=0.125), "min_p", 0.125),
+        (SamplingParams(), "seed", 77),
+    ],
+)
+def test_a_row_opened_again_is_drawn_for_with_its_new_values(params, column, value):
+    drawing = Drawing()
+    drawing.open(0, GREEDY, seed=1)
+    drawing.open(1, GREEDY, seed=2)
+    assert drawing.draw()[1].greedy
+    drawing.open(1, params, seed=77)
+    _, spec, rows = drawing.draw()
+    assert not spec.greedy
+    assert spec.filters == (column in ("top_k", "top_p", "min_p"))
+    assert rows[column][0] == value, "it has the request's before it"
+    assert rows["temperature"][1:] == [0.0, 0.0], "the other row, and padding, are as they were"
+    assert rows["seed"] == [77, 1, 0]
+    assert rows["position"] == [1, 1, 0]
+
+
+def test_a_row_opened_again_is_drawn_for_by_the_op_that_its_request_needs():
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, GREEDY)
+    assert drawing.draw()[0] == "logits_sample"
+    drawing.open(1, SamplingParams(temperature=0.0, presence_penalty=0.5, logprobs=1))
+    name, spec, _ = drawing.draw()
+    assert name == "sample", "logits are penalised before"
+    assert spec.logprobs == -1, "they are of the logits as they came"
+    drawing.open(1, SamplingParams(temperature=0.0, logprobs=1))
+    name, spec, _ = drawing.draw()
+    assert (name, spec.logprobs) == ("logits_sample", 1)
+    drawing.open(1, GREEDY)
+    assert drawing.draw()[:2] == ("logits_sample", SampleSpec(VOCAB, True, False, -1))
+
+
+def test_the_same_rows_are_asked_once():
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, SamplingParams(seed=3))
+    first, kept = drawing.draw(), drawing.sampler._asked
+    assert drawing.draw() == first
+    assert drawing.sampler._asked is kept
