@@ -25,7 +25,7 @@ STREAM = {**CHAT, "stream": True}
 ENDLESS = Script(pieces=["x"] * 400, delay=0.01)
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=20.0):
     """Waits for what must come soon; the seconds it took."""
     began = time.monotonic()
     while not condition():
