@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tessera.demo import folder
+from tests.platforms.cpu_kernels import available
 from tools.quantization_loss.__main__ import HEAD, WAYS, answered, main, table
 from tools.quantization_loss.scores import Scores, loss
 from tools.quantization_loss.texts import Text
@@ -20,9 +21,10 @@ def test_the_table_of_the_demo() -> None:
     assert [row[:2] for row in rows] == [(name or "none", kept) for name, kept in WAYS]
     bits, perplexity, divergence = ([float(row[column]) for row in rows] for column in (2, 3, 4))
     agreement = [float(row[5].rstrip("%")) for row in rows]
-    assert bits[0] == bits[3] > 16
-    assert 8 < bits[1] == bits[4] < 10
-    assert 4.5 < bits[2] < 6
+    beside = 0 if available() else 1.25  # a table, where oneDNN packs the head
+    assert 16 <= bits[0] == bits[3] <= 16 + beside
+    assert 8 < bits[1] == bits[4] < 8.5
+    assert 4 < bits[2] < 4.5
     assert perplexity[0] < 1.05
     assert max(perplexity) < 1.02 * perplexity[0]
     assert divergence[0] == 0 < divergence[1] < divergence[2] < 0.01

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tessera_cpu import native
 
 
@@ -29,3 +31,6 @@ def available() -> list[str]:
     """Instruction sets of this processor, the best first."""
     library = native.library()
     return [] if library is None else native.variants(library)[::-1]
+
+
+needs_kernels = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")

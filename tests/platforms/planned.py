@@ -10,7 +10,6 @@ import torch
 from tessera.platform import Device, HostDevice, Kernel, LinearSpec, MemoryFigures, OpSet, Packed
 from tessera_cpu.ops import Linear
 from tessera_cpu.platform import CpuPlatform
-from tessera_cpu.quantized import Activations
 
 TOTAL = 600 << 20
 
@@ -63,5 +62,5 @@ class Packing(HostMemory):
 
     def ops(self, reference: OpSet) -> OpSet:
         ops = super().ops(reference)
-        kernel: Kernel[LinearSpec] = Rounded(Activations())
+        kernel: Kernel[LinearSpec] = Rounded()
         return replace(ops, linear=replace(ops.linear, kernel=kernel))

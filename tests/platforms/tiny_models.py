@@ -48,10 +48,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def save_family(family: str, folder: Path) -> Path:
-    """A model of a family in a new folder of this name; the same weights every time."""
+def save_family(family: str, folder: Path, **differs: Any) -> Path:
+    """A model of a family in a new folder of this name; the same weights every time. differs: fields of its
+    configuration."""
     target = folder / family
-    sizes = {name: value for name, value in {**_SIZES, **FAMILIES[family]}.items() if value != LEFT_OUT}
+    sizes = {name: value for name, value in {**_SIZES, **FAMILIES[family], **differs}.items() if value != LEFT_OUT}
     config = transformers.AutoConfig.for_model(family, **sizes)
     torch.manual_seed(20)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

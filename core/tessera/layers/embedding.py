@@ -7,7 +7,15 @@ from torch import Tensor
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.layers.product import product_slot
 from tessera.layers.weights import Part, Slot
-from tessera.platform.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, Packed, SampleSpec
+from tessera.platform.ops import (
+    BoundOps,
+    EmbeddingSpec,
+    LinearSpec,
+    LogitsSampleSpec,
+    Packed,
+    PackedEmbeddingSpec,
+    SampleSpec,
+)
 from tessera.reference.sampling import bind_finish
 
 
@@ -22,8 +30,8 @@ def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, 
 
 
 class Embedding:
-    """[T] -> [T, n], times scale; with several ranks a partial sum, which the first norm completes, unless it is to be
-    whole."""
+    """[T] -> [T, n], times scale, from a table of its own; with several ranks a partial sum, which the first norm
+    completes, unless it is to be whole."""
 
     def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
@@ -39,6 +47,28 @@ class Embedding:
         return self.complete(self.call(tokens, self.slot.tensor))
 
 
+class PackedEmbedding:
+    """The same from the weight of the head, which is all that is kept of both. Made where may_look_up()."""
+
+    def __init__(self, build: Build, head: Head, *, scale: float = 1.0, whole: bool = False) -> None:
+        self.complete, self.head = build.group.all_reduce if whole else _as_it_is, head
+        self.call = build.ops.bind("packed_embedding", head.rows_spec(scale))
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return self.complete(self.call(tokens, self.head.weight))
+
+
+def may_look_up(ops: BoundOps, spec: PackedEmbeddingSpec) -> bool:
+    """Whether rows are looked up in a head's weight: by a kernel of the platform's, or by the reference in the parts of
+    a scheme where it multiplies with them too. A plain weight that no kernel reads stays a table, which is the head's
+    too where nobody packs it. A feature that wraps looking up in a table gets one."""
+    if "embedding" in ops.wrappers:
+        return False
+    return ops.native("packed_embedding", spec) or (
+        spec.linear.scheme is not None and not ops.native("linear", spec.linear)
+    )
+
+
 def _as_it_is(x: Tensor) -> Tensor:
     return x
 
@@ -48,7 +78,7 @@ class Head:
 
     def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
         self.build, self.cap, self.scale = build, cap, scale
-        part, _ = vocabulary_part(build, name, vocab, k)
+        part, self.start = vocabulary_part(build, name, vocab, k)
         self.spec, self.slot = product_slot(build, LinearSpec(part.shape[0], k, build.dtype), {"weight": [part]})
         self.linear = build.ops.bind("linear", self.spec)
         self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
@@ -57,6 +87,10 @@ class Head:
     def weight(self) -> Packed:
         return self.slot.packed
 
+    def rows_spec(self, scale: float) -> PackedEmbeddingSpec:
+        """Of its weight as an embedding."""
+        return PackedEmbeddingSpec(self.spec, self.start, self.build.group.size > 1, scale)
+
     def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
         gather = TENSOR_GROUP if self.build.group.size > 1 else None
         return LogitsSampleSpec(self.spec, sample, gather, self.cap, self.scale)
@@ -64,3 +98,23 @@ class Head:
     def __call__(self, rows: Tensor) -> Tensor:
         result: Tensor = self.finish(self.build.group.all_gather(self.linear(rows, self.weight), -1))
         return result
+
+
+def vocabulary_ends(
+    build: Build,
+    name: str,
+    vocab: int,
+    n: int,
+    *,
+    tied: bool,
+    embedding_scale: float = 1.0,
+    whole: bool = False,
+    logits_cap: float = 0.0,
+    logits_scale: float = 1.0,
+) -> tuple[Embedding | PackedEmbedding, Head]:
+    """name: of the embedding's weight. tied: it is the head's too. whole: what is looked up is complete on every
+    rank."""
+    head = Head(build, name if tied else "lm_head", vocab, n, cap=logits_cap, scale=logits_scale)
+    if tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
+        return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head
+    return Embedding(build, name, vocab, n, scale=embedding_scale, whole=whole), head

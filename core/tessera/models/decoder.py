@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.embedding import Embedding, Head
+from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
 from tessera.layers.mlp import ExpertNames, GatedMLP, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.qkv import APART, Layout
@@ -79,7 +79,7 @@ class Decoder:
         build: Build,
         config: DecoderConfig,
         *,
-        embedding: Embedding,
+        embedding: Embedding | PackedEmbedding,
         blocks: Sequence[Block],
         norm: FinalNorm,
         head: Head,
@@ -145,8 +145,16 @@ def build_decoder(
 ) -> Decoder:
     """A decoder whose tensors are named as Llama's. whole: what goes from block to block is complete on every rank, as
     it must be where a block does not begin with a norm or ends with one."""
-    embedding = Embedding(
-        build, "model.embed_tokens", config.vocab, config.hidden, scale=config.embedding_scale, whole=whole
+    embedding, head = vocabulary_ends(
+        build,
+        "model.embed_tokens",
+        config.vocab,
+        config.hidden,
+        tied=config.tied,
+        embedding_scale=config.embedding_scale,
+        whole=whole,
+        logits_cap=config.logits_cap,
+        logits_scale=config.logits_scale,
     )
     tables = RotaryTable(build)
     blocks = [block(build, config, number, tables) for number in range(len(config.layers))]
@@ -157,14 +165,7 @@ def build_decoder(
         embedding=embedding,
         blocks=blocks,
         norm=AddNorm(build, "model.norm", config.hidden, norm),
-        head=Head(
-            build,
-            "model.embed_tokens" if config.tied else "lm_head",
-            config.vocab,
-            config.hidden,
-            cap=config.logits_cap,
-            scale=config.logits_scale,
-        ),
+        head=head,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tessera.errors import ModelError
 from tessera.layers.attention import Attention, RotaryTable
 from tessera.layers.build import Build
-from tessera.layers.embedding import Embedding, Head
+from tessera.layers.embedding import vocabulary_ends
 from tessera.layers.layer_norm import AddLayerNorm, LayerNorm
 from tessera.layers.mlp import MLP
 from tessera.layers.qkv import Grouped
@@ -78,7 +78,9 @@ def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     if fields.flag("alibi"):
         raise ModelError("Falcon with alibi is not served; Falcon with rotary embedding (alibi: false) is.")
     config = _config(fields, max_model_len)
-    embedding = Embedding(build, "transformer.word_embeddings", config.vocab, config.hidden)
+    embedding, head = vocabulary_ends(
+        build, "transformer.word_embeddings", config.vocab, config.hidden, tied=config.tied
+    )
     tables = RotaryTable(build)
     make = _block(fields)
     blocks = [make(build, config, number, tables) for number in range(len(config.layers))]
@@ -88,7 +90,7 @@ def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
         embedding=embedding,
         blocks=blocks,
         norm=AddLayerNorm(build, "transformer.ln_f", config.hidden, config.eps),
-        head=Head(build, "transformer.word_embeddings" if config.tied else "lm_head", config.vocab, config.hidden),
+        head=head,
     )
 
 

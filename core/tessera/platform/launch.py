@@ -146,7 +146,8 @@ class ExactShapes(ShapePolicy):
         kind: Kind = (
             "decode" if rows == step.num_decode else "prefill" if step.num_decode + step.num_verify == 0 else "mixed"
         )
-        key = LaunchKey(kind, rows, int(step.q_len.max()), int(step.blocks.max()), int(step.q_len.sum()), step.bits)
+        width, tokens = (1, rows) if kind == "decode" else (int(step.q_len.max()), int(step.q_len.sum()))
+        key = LaunchKey(kind, rows, width, int(step.blocks.max()), tokens, step.bits)
         return [LaunchShape(key, 0, rows)]
 
     def keys(self) -> Sequence[LaunchKey]:

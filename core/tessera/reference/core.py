@@ -29,12 +29,14 @@ from tessera.platform.ops import (
     NormLinearSpec,
     NormSpec,
     Packed,
+    PackedEmbeddingSpec,
     QKNormSpec,
     QuantizeSpec,
     RotarySpec,
     SoftCapSpec,
 )
-from tessera.reference.quantized import Activation, plain, product, quantize
+from tessera.reference.dtypes import torch_dtype
+from tessera.reference.quantized import Activation, meaning, part_rows, plain, product, quantize
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -51,12 +53,29 @@ def into(result: Tensor, out: Tensor | None) -> Tensor:
 def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     """tokens [T], weight [rows, n] -> [T, n]."""
     if spec.sharded:
-        here = tokens - spec.start
-        inside = (here >= 0) & (here < spec.rows)
-        rows = torch.where(inside[:, None], F.embedding(torch.where(inside, here, 0), weight), 0)
+        here, inside = _on_this_rank(tokens, spec.start, spec.rows)
+        rows = torch.where(inside[:, None], F.embedding(here, weight), 0)
     else:
         rows = F.embedding(tokens, weight)
     return into(rows if spec.scale == 1.0 else rows * spec.scale, out)
+
+
+def packed_embedding(spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    """tokens [T], weight as linear has it, [n, k] -> [T, k]."""
+    scheme, inside, here = spec.linear.scheme, None, tokens
+    if spec.sharded:
+        here, inside = _on_this_rank(tokens, spec.start, spec.linear.n)
+    rows = weight["weight"][here].float() if scheme is None else meaning(part_rows(weight, scheme, here), scheme)
+    if inside is not None:
+        rows = torch.where(inside[:, None], rows, 0)
+    return into((rows * spec.scale).to(torch_dtype(spec.linear.dtype)), out)
+
+
+def _on_this_rank(tokens: Tensor, start: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Rows of this rank, 0 for tokens of others; and which are its own."""
+    here = tokens - start
+    inside = (here >= 0) & (here < rows)
+    return torch.where(inside, here, 0), inside
 
 
 def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:

@@ -26,6 +26,7 @@ from tessera.platform.ops import (
     NormSpec,
     Op,
     OpSet,
+    PackedEmbeddingSpec,
     PenaliseSpec,
     QKNormSpec,
     QuantizeSpec,
@@ -34,7 +35,7 @@ from tessera.platform.ops import (
     SampleSpec,
     SoftCapSpec,
 )
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 from tessera.reference import core, logits, moe, quantized, sampling
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -48,6 +49,25 @@ def _embeddings() -> Iterator[EmbeddingSpec]:
         yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
         yield EmbeddingSpec(33, 40, dtype, start=33, sharded=True, scale=6.3125)
         yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
+
+
+def _packed_embeddings() -> Iterator[PackedEmbeddingSpec]:
+    int8 = Scheme(
+        QuantSpec("int8", "channel"),
+        _INT8,
+        parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))},
+    )
+    int4 = Scheme(
+        QuantSpec("int4", "group", 8, scale_dtype="bfloat16"),
+        _INT8,
+        parts={"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, 8))},
+    )
+    for dtype in _DTYPES:
+        for scheme in (None, int8, int4):
+            yield PackedEmbeddingSpec(LinearSpec(97, 40, dtype, scheme))
+            yield PackedEmbeddingSpec(LinearSpec(33, 56, dtype, scheme), start=33, sharded=True)
+            yield PackedEmbeddingSpec(LinearSpec(33, 40, dtype, scheme), start=33, sharded=True, scale=6.3125)
+            yield PackedEmbeddingSpec(LinearSpec(97, 520, dtype, scheme), scale=6.3125)
 
 
 def _linears() -> Iterator[LinearSpec]:
@@ -180,6 +200,7 @@ REFERENCE = OpSet(
     qk_norm=Op("qk_norm", "core", compose=core.qk_norm, mutates=("x",), sample_specs=_qk_norms),
     mlp=Op("mlp", "core", compose=core.mlp, parts=("linear", "activation"), sample_specs=_mlps),
     soft_cap=Op("soft_cap", "core", core.soft_cap, sample_specs=_soft_caps),
+    packed_embedding=Op("packed_embedding", "core", core.packed_embedding, sample_specs=_packed_embeddings),
     quantize=Op(
         "quantize",
         "quant",

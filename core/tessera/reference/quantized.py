@@ -63,7 +63,7 @@ def product(spec: LinearSpec, x: Activation, weight: Packed) -> Tensor:
     step = max(_STRETCH // spec.k, 1)
     for start in range(0, spec.n, step):
         some = slice(start, start + step)
-        sums = wide @ meaning(_rows(weight, scheme, some), scheme).T
+        sums = wide @ meaning(part_rows(weight, scheme, some), scheme).T
         result[:, some] = sums + weight["bias"][some].float() if spec.bias else sums
     return result
 
@@ -76,5 +76,6 @@ def _rounded(x: Activation, activation: ActSpec | None, spec: LinearSpec) -> Ten
     return plain(quantize(QuantizeSpec(spec.k, spec.dtype, activation), wide), torch.float32)
 
 
-def _rows(weight: Packed, scheme: Scheme, some: slice) -> Mapping[str, Tensor]:
+def part_rows(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Mapping[str, Tensor]:
+    """The parts of some of a weight's rows."""
     return {part: weight[part][some] for part in scheme.parts}

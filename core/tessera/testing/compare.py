@@ -13,7 +13,9 @@ from torch import Tensor
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
 """By dtype, relative and absolute, for elements of about 1."""
 
-_ROUNDED_ONCE = frozenset({"embedding", "rms_norm", "layer_norm", "gate", "activation", "add", "soft_cap", "qk_norm"})
+_ROUNDED_ONCE = frozenset({
+    "embedding", "packed_embedding", "rms_norm", "layer_norm", "gate", "activation", "add", "soft_cap", "qk_norm",
+})  # fmt: skip
 _TIGHTER: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})  # two units in the last place
 _WIDE = 512  # elements over which rounding evens out
 

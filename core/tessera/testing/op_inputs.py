@@ -33,6 +33,7 @@ from tessera.platform.ops import (
     NormLinearSpec,
     NormSpec,
     Packed,
+    PackedEmbeddingSpec,
     PenaliseSpec,
     Penalties,
     QKNormSpec,
@@ -43,6 +44,7 @@ from tessera.platform.ops import (
     SamplingRows,
     SoftCapSpec,
 )
+from tessera.quantization import quantised
 from tessera.reference.dtypes import torch_dtype
 
 IN_THE_MODELS_DTYPE = frozenset({"rotary"})
@@ -73,11 +75,17 @@ class OpInputs:
     def _uniform(self, low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(self.tokens, generator=self.random)
 
+    def _tokens_of(self, rows: int, sharded: bool) -> Tensor:
+        """sharded: of which two thirds are other ranks'."""
+        return self._integers(0, 3 * rows if sharded else rows, self.tokens)
+
     def _weight(self, spec: LinearSpec) -> Packed:
         shape = (spec.experts, spec.n, spec.k) if spec.experts else (spec.n, spec.k)
         packed = {"weight": self._normal(*shape, dtype=spec.dtype, scale=1 / math.sqrt(spec.k))}
         if spec.bias:
             packed["bias"] = self._normal(spec.n, dtype=spec.dtype)
+        if spec.scheme is not None:
+            packed.update(quantised(packed.pop("weight"), spec.scheme))
         if self.ops is None:
             return packed
         target = self.ops.device.target
@@ -122,8 +130,10 @@ class OpInputs:
     # ---- ops ---------------------------------------------------------------------------------------------------------
 
     def _embedding(self, spec: EmbeddingSpec) -> tuple[Any, ...]:
-        vocabulary = 3 * spec.rows if spec.sharded else spec.rows
-        return self._integers(0, vocabulary, self.tokens), self._normal(spec.rows, spec.n, dtype=spec.dtype)
+        return self._tokens_of(spec.rows, spec.sharded), self._normal(spec.rows, spec.n, dtype=spec.dtype)
+
+    def _packed_embedding(self, spec: PackedEmbeddingSpec) -> tuple[Any, ...]:
+        return self._tokens_of(spec.linear.n, spec.sharded), self._weight(spec.linear)
 
     def _linear(self, spec: LinearSpec) -> tuple[Any, ...]:
         return self._normal(self.tokens, spec.k, dtype=spec.dtype), self._weight(spec)

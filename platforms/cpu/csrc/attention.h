@@ -17,7 +17,6 @@ template <template <int> class Kept, int M> struct Tile {
   const Cache &cache;
   Head head;
   int64_t group;                 // heads of queries to a head of keys
-  bool fetches;                  // no other tile has brought these keys and values near
   Kept<M> kept;
   alignas(64) float scores[M][STRETCH];
   alignas(64) float mixed[M][WIDEST];
@@ -27,7 +26,7 @@ template <template <int> class Kept, int M> struct Tile {
   Tile(const Attention &task, const Share &share)
       : task(task), share(share), layer(*task.layer), cache(layer.cache),
         head{cache, task.launch->tables + share.row * task.launch->table_stride, share.kv_head},
-        group(layer.heads / cache.kv_heads), fetches(task.launch->length[share.row] * group == share.count) {
+        group(layer.heads / cache.kv_heads) {
     int64_t before = task.launch->kv_len[share.row] - task.launch->length[share.row];
     for (int m = 0; m < M; m++) {
       int64_t token = (share.first + m) / group;
@@ -49,10 +48,6 @@ template <template <int> class Kept, int M> struct Tile {
   void score(int64_t count) {
     for (int64_t at = 0; at < count; at += WIDE) {
       int64_t near = at / TOKENS, far = at + TOKENS < count ? near + 1 : near;
-      if (fetches) {
-        kept.fetch_values(head, near);
-        if (far != near) kept.fetch_values(head, far);
-      }
       for (int left = 0; left < TOKENS; left += W) {
         Float sum[M][2];
         kept.products(head, near, far, left, sum);
@@ -104,10 +99,8 @@ template <template <int> class Kept, int M> struct Tile {
   }
   Float mixed_at(int m, int64_t i) const { return load(mixed[m] + i); }
 
-  void mix(int64_t from, int64_t count) {
+  void mix(int64_t count, const Coming &coming) {
     int64_t dim = cache.dim;
-    for (int64_t next = from + STRETCH; fetches && next < share.to && next < from + 2 * STRETCH; next += TOKENS)
-      kept.fetch_keys(head, next);
     for (int64_t at = 0; at < dim; at += WIDE) {
       int64_t far = at + TOKENS < dim ? TOKENS : 0;  // the last 16 elements alone: once more, and not kept
       for (int left = 0; left < TOKENS; left += W) {
@@ -116,7 +109,7 @@ template <template <int> class Kept, int M> struct Tile {
           sum[m][0] = load(mixed[m] + at + left);
           sum[m][1] = load(mixed[m] + at + far + left);
         }
-        kept.mix(head, count, at + left, far, sum);
+        kept.mix(head, count, at + left, far, coming, sum);
         for (int m = 0; m < M; m++) {
           if (far) store(mixed[m] + at + far + left, sum[m][1]);
           store(mixed[m] + at + left, sum[m][0]);
@@ -141,10 +134,30 @@ template <template <int> class Kept, int M> struct Tile {
   }
 };
 
-template <template <int> class Kept, int M> void of_share(const Attention &task, const Share &share) {
+// Keys of one stretch: as many stretches as must be, all about as long.
+inline int64_t stretch_of(const Share &share) {
+  int64_t sixteens = (share.to - share.from + TOKENS - 1) / TOKENS, most = STRETCH / TOKENS;
+  int64_t stretches = (sixteens + most - 1) / most;
+  return (sixteens + stretches - 1) / stretches * TOKENS;
+}
+
+// The keys of a share from `from` on.
+template <class Number> Coming coming_of(const Attention &task, const Share &share, int64_t from) {
+  Head head{task.layer->cache, task.launch->tables + share.row * task.launch->table_stride, share.kv_head};
+  Coming coming;
+  coming.parts = (task.layer->cache.dim + WIDE - 1) / WIDE;
+  for (auto &keys : coming.keys) {
+    keys = head.keys_from<Number>(from);
+    if (from + TOKENS < share.to) from += TOKENS;
+  }
+  return coming;
+}
+
+template <template <int> class Kept, int M> void of_share(const Attention &task, const Share &share, const Share &next) {
   Tile<Kept, M> tile(task, share);
-  for (int64_t from = share.from; from < share.to; from += STRETCH) {
-    int64_t count = share.to - from < STRETCH ? share.to - from : STRETCH;
+  int64_t stretch = stretch_of(share);
+  for (int64_t from = share.from; from < share.to; from += stretch) {
+    int64_t count = share.to - from < stretch ? share.to - from : stretch;
     int64_t padded = (count + TOKENS - 1) / TOKENS * TOKENS;
     tile.head.find(from, count);
     tile.kept.begin(tile.head, count);
@@ -153,12 +166,14 @@ template <template <int> class Kept, int M> void of_share(const Attention &task,
       if (tile.begin[m] > from || tile.end[m] < from + padded) tile.hide(m, from, count, padded);
       tile.soften(m, padded);
     }
-    tile.mix(from, count);
+    using Number = typename Kept<M>::Number;
+    bool last = from + count == share.to;
+    tile.mix(count, coming_of<Number>(task, last ? next : share, last ? next.from : from + count));
   }
   tile.finish();
 }
 
-using OfShare = void (*)(const Attention &, const Share &);
+using OfShare = void (*)(const Attention &, const Share &, const Share &next);
 template <template <int> class Kept> struct Shares {
   OfShare at[ROWS + 1] = {};
   template <int M> constexpr void fill() {
@@ -171,7 +186,8 @@ template <template <int> class Kept> constexpr Shares<Kept> SHARES;
 
 inline void attention(const Attention &task, int64_t first, int64_t last) {
   const auto &of = task.layer->cache.key_scales ? SHARES<Int8Kept>.at : SHARES<Bf16Kept>.at;
-  for (int64_t i = first; i < last; i++) of[task.shares[i].count](task, task.shares[i]);
+  for (int64_t i = first; i < last; i++)
+    of[task.shares[i].count](task, task.shares[i], task.shares[i + 1 < last ? i + 1 : i]);
 }
 
 }  // namespace VARIANT::attention

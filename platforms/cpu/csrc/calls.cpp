@@ -30,6 +30,10 @@ void NormRows::run() const { threads::run(used->add_norm, task, task.rows, grain
 
 void LookUp::run() const { threads::run(used->look_up, task, m, grain_of(m, task.n)); }
 
+void LookUpPacked::run() const {
+  threads::run(used->look_up_packed[kind], task, task.m, grain_of(task.m, task.k));
+}
+
 void TakeHeads::run() const {
   HeadsInput here = task;
   here.layer = &layer;

@@ -46,6 +46,14 @@ struct LookUp {
   void run() const;
 };
 
+struct LookUpPacked {
+  Kind kind;
+  PackedLookup task;
+  int64_t rows() const { return task.m; }
+  void take(int64_t rows) { task.m = rows; }
+  void run() const;
+};
+
 // Both have a copy of the layer, and look at the launch when they run.
 struct TakeHeads {
   Layer layer;

@@ -10,7 +10,8 @@ using namespace simd;
 
 constexpr int HALF = PANEL / 2;
 constexpr int64_t STRETCH = 384;  // rows of x that stay in a cache while the panels go by
-constexpr int AHEAD = 24;         // vectors of a panel that are fetched ahead
+constexpr int AHEAD = 24;         // steps of a product that a tile alone fetches ahead
+constexpr int64_t LINE = 64;      // bytes that come from memory at once
 
 inline uint32_t four_bytes(const void *x) {
   uint32_t bits;
@@ -21,14 +22,11 @@ inline uint32_t four_bytes(const void *x) {
 inline int64_t groups_of(int64_t k, int64_t size) { return (k + size - 1) / size; }
 
 // Adds to the sums of M rows the products of k of their elements with two vectors of packed pairs; `step` elements lead
-// from one pair of k to the next. FETCH: pairs ahead that are fetched from memory.
-template <int M, int FETCH = 0> inline void accumulate(const bf16 *x, int64_t stride, const bf16 *left, const bf16 *right,
-                                                       int64_t step, int64_t k, Float (&sum)[M][2]) {
+// from one pair of k to the next. fetch: called with the number of each pair, to bring near what comes later.
+template <int M, class Fetcher> inline void accumulate(const bf16 *x, int64_t stride, const bf16 *left, const bf16 *right,
+                                                     int64_t step, int64_t k, Float (&sum)[M][2], Fetcher fetch) {
   for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
-    if constexpr (FETCH > 0) {
-      prefetch(left + FETCH * step);
-      prefetch(right + FETCH * step);
-    }
+    fetch(p);
     Pairs first = load_pairs(left), second = load_pairs(right);
     for (int m = 0; m < M; m++) {
       Pairs of_row = set_pair(four_bytes(x + m * stride + 2 * p));
@@ -50,26 +48,51 @@ template <int M> inline void clear(Float (&sum)[M][2]) {
   for (auto &row : sum) row[0] = row[1] = zero();
 }
 
-// The sums of M rows from `row` on with the outputs at `left` and HALF + left of a panel, for each kind of weight.
+// Where a tile is: its first row, its panel, and which it is of the tiles that take the panel one after the other.
+struct At {
+  int64_t row, panel, tile, tiles;
+};
+
+// Brings weights near, step by step. One tile alone fetches what it takes itself a little later. Of several only the first
+// would wait for memory, so each fetches a part of the next panel.
+struct Fetch {
+  static constexpr int64_t OF_STEP = 4 * PANEL;  // bytes
+  const char *from;
+  int64_t lines;  // that a tile of several fetches, one a step
+  Fetch(const void *weights, int64_t steps, const At &at) : lines(at.tiles == 1 ? 0 : steps * OF_STEP / LINE / at.tiles) {
+    from = (const char *)weights + (lines ? steps * OF_STEP + at.tile * lines * LINE : AHEAD * OF_STEP);
+  }
+  void operator()(int64_t step) const {
+    if (!lines) {
+      prefetch(from + step * OF_STEP);
+      prefetch(from + step * OF_STEP + LINE);
+    } else if (step < lines) {
+      prefetch_ahead(from + step * LINE);
+    }
+  }
+};
+
+// The sums of M rows with the outputs at `left` and HALF + left of a panel, for each kind of weight.
 struct Bf16 {
-  template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
+  template <int M> static void sums(const Product &task, const At &at, int left, Float (&sum)[M][2]) {
     clear(sum);
-    const bf16 *weights = (const bf16 *)task.packed + panel * groups_of(task.k, 2) * 2 * PANEL + 2 * left;
-    accumulate<M, AHEAD>((const bf16 *)task.x + row * task.x_stride, task.x_stride, weights, weights + PANEL, 2 * PANEL,
-                         task.k, sum);
+    int64_t pairs = groups_of(task.k, 2);
+    const bf16 *weights = (const bf16 *)task.packed + at.panel * pairs * 2 * PANEL + 2 * left;
+    accumulate((const bf16 *)task.x + at.row * task.x_stride, task.x_stride, weights, weights + PANEL, 2 * PANEL, task.k,
+               sum, Fetch(weights, pairs, at));
   }
 };
 
 struct Int8 {
-  template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
-    const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
+  template <int M> static void sums(const Product &task, const At &at, int left, Float (&sum)[M][2]) {
+    const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride;
     int64_t quads = groups_of(task.k, 4);
-    const uint8_t *weights = (const uint8_t *)task.packed + panel * quads * 4 * PANEL + 4 * left;
+    const uint8_t *weights = (const uint8_t *)task.packed + at.panel * quads * 4 * PANEL + 4 * left;
+    Fetch fetch(weights, quads, at);
     Whole whole[M][2];
-    for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-128 * task.x_sum[row + m]);
+    for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-128 * task.x_sum[at.row + m]);
     for (int64_t q = 0; q < quads; q++, weights += 4 * PANEL) {
-      prefetch(weights + AHEAD * 4 * PANEL);
-      prefetch(weights + AHEAD * 4 * PANEL + 2 * PANEL);
+      fetch(q);
       Quads first = load_quads(weights), second = load_quads(weights + 4 * HALF);
       for (int m = 0; m < M; m++) {
         Quads of_row = set_quad(four_bytes(x + m * task.x_stride + 4 * q));
@@ -77,10 +100,10 @@ struct Int8 {
         whole[m][1] = dot(whole[m][1], second, of_row);
       }
     }
-    const float *scale = (const float *)task.scale + panel * PANEL + left;
+    const float *scale = (const float *)task.scale + at.panel * PANEL + left;
     Float first = load(scale), second = load(scale + HALF);
     for (int m = 0; m < M; m++) {
-      Float of_row = set(task.x_scale[row + m]);
+      Float of_row = set(task.x_scale[at.row + m]);
       sum[m][0] = mul(to_float(whole[m][0]), mul(first, of_row));
       sum[m][1] = mul(to_float(whole[m][1]), mul(second, of_row));
     }
@@ -88,18 +111,18 @@ struct Int8 {
 };
 
 struct Int4 {
-  template <int M> static void sums(const Product &task, int64_t row, int64_t panel, int left, Float (&sum)[M][2]) {
-    const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
-    int64_t groups = task.k / task.group;
-    const uint8_t *weights = (const uint8_t *)task.packed + panel * (task.k / 8) * 4 * PANEL + 4 * left;
-    const bf16 *scale = (const bf16 *)task.scale + panel * groups * PANEL + left;
+  template <int M> static void sums(const Product &task, const At &at, int left, Float (&sum)[M][2]) {
+    const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride;
+    int64_t groups = task.k / task.group, step = 0;
+    const uint8_t *weights = (const uint8_t *)task.packed + at.panel * (task.k / 8) * 4 * PANEL + 4 * left;
+    const bf16 *scale = (const bf16 *)task.scale + at.panel * groups * PANEL + left;
+    Fetch fetch(weights, task.k / 8, at);
     clear(sum);
     for (int64_t g = 0; g < groups; g++, scale += PANEL) {
       Whole whole[M][2];
-      for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-8 * task.x_sum[(row + m) * groups + g]);
+      for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-8 * task.x_sum[(at.row + m) * groups + g]);
       for (int64_t i = 0; i < task.group; i += 8, weights += 4 * PANEL) {
-        prefetch(weights + AHEAD * 4 * PANEL);
-        prefetch(weights + AHEAD * 4 * PANEL + 2 * PANEL);
+        fetch(step++);
         Quads first = load_quads(weights), second = load_quads(weights + 4 * HALF);
         Quads first_low = low_halves(first), second_low = low_halves(second);
         first = high_halves(first), second = high_halves(second);
@@ -117,7 +140,7 @@ struct Int4 {
       }
     }
     for (int m = 0; m < M; m++) {
-      Float of_row = set(task.x_scale[row + m]);
+      Float of_row = set(task.x_scale[at.row + m]);
       sum[m][0] = mul(sum[m][0], of_row);
       sum[m][1] = mul(sum[m][1], of_row);
     }
@@ -146,33 +169,34 @@ inline Float activated(Float x, Activation activation) {
   return div(x, add(set(1.0f), exp(sub(zero(), inner))));
 }
 
-template <class Kind, int M> void of_linear(const Product &task, int64_t row, int64_t panel) {
+template <class Kind, int M> void of_linear(const Product &task, const At &at) {
   for (int left = 0; left < HALF; left += W) {
     Float sum[M][2];
-    Kind::template sums<M>(task, row, panel, left, sum);
+    Kind::template sums<M>(task, at, left, sum);
     for (int side = 0; side < 2; side++) {
-      int64_t column = panel * PANEL + side * HALF + left, room = task.n - column;
+      int64_t column = at.panel * PANEL + side * HALF + left, room = task.n - column;
       Float bias = task.bias ? bias_at(task.bias + column, room) : zero();
-      for (int m = 0; m < M; m++) put(task.out + (row + m) * task.out_stride + column, add(sum[m][side], bias), room);
+      for (int m = 0; m < M; m++) put(task.out + (at.row + m) * task.out_stride + column, add(sum[m][side], bias), room);
     }
   }
 }
 
-template <class Kind, int M> void of_gate_up(const Product &task, int64_t row, int64_t panel) {
+template <class Kind, int M> void of_gate_up(const Product &task, const At &at) {
+  At other{at.row, task.n / PANEL + at.panel, at.tile, at.tiles};
   for (int left = 0; left < HALF; left += W) {
     Float sum[M][2];
     float gate[M][2][W];
-    Kind::template sums<M>(task, row, panel, left, sum);
+    Kind::template sums<M>(task, at, left, sum);
     for (int m = 0; m < M; m++)
       for (int side = 0; side < 2; side++) store(gate[m][side], activated(sum[m][side], task.activation));
-    Kind::template sums<M>(task, row, task.n / PANEL + panel, left, sum);
-    bf16 *out = task.out + row * task.out_stride + panel * PANEL + left;
+    Kind::template sums<M>(task, other, left, sum);
+    bf16 *out = task.out + at.row * task.out_stride + at.panel * PANEL + left;
     for (int m = 0; m < M; m++, out += task.out_stride)
       for (int side = 0; side < 2; side++) store_bf16(out + side * HALF, mul(load(gate[m][side]), sum[m][side]));
   }
 }
 
-using Tile = void (*)(const Product &task, int64_t row, int64_t panel);
+using Tile = void (*)(const Product &task, const At &at);
 struct Tiles {
   Tile at[ROWS + 1] = {};
 };
@@ -186,7 +210,7 @@ inline void walk(const Product &task, int64_t first, int64_t last, const Tiles &
     for (int64_t panel = first; panel < last; panel++)
       for (int64_t tile = 0, row = start; tile < count; tile++) {
         int height = (int)((rows * (tile + 1)) / count - (rows * tile) / count);
-        tiles.at[height](task, row, panel);
+        tiles.at[height](task, {row, panel, tile, count});
         row += height;
       }
   }

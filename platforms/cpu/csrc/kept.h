@@ -10,6 +10,21 @@ using namespace simd;
 constexpr int64_t STRETCH = 128;  // keys
 constexpr int64_t WIDE = 2 * TOKENS;
 
+// Brings near, in the order of memory, what comes next: as many elements with each step of a product as it multiplies. What
+// is near already costs little; memory is read while cores multiply. first, second: the halves, which may lie apart.
+template <class Number> struct Fetch {
+  static constexpr int64_t OF_STEP = WIDE * 2 * sizeof(Number);  // bytes
+  const char *first, *second;
+  int64_t half;  // bytes of one
+  Fetch(const Number *first, const Number *second, int64_t elements)
+      : first((const char *)first), second((const char *)second), half(elements * sizeof(Number)) {}
+  void operator()(int64_t step) const {
+    int64_t at = step * OF_STEP;
+    const char *from = at < half ? first + at : second + at - half;
+    for (int64_t i = 0; i < OF_STEP; i += gemm::LINE) prefetch_ahead(from + i);
+  }
+};
+
 // One head of a row's keys and values, in stretches, by sixteens of tokens.
 struct Head {
   const Cache &cache;
@@ -38,10 +53,6 @@ struct Head {
     int64_t block = from / cache.block_size, before = number * cache.block_size + from - block * cache.block_size;
     return (const Number *)cache.keys + table[block] * cache.key_stride + before * cache.dim;
   }
-  // Brings near what 16 tokens have.
-  template <class Number> void fetch(const Number *first) const {
-    for (int64_t i = 0; i < TOKENS * cache.dim; i += 64 / (int64_t)sizeof(Number)) prefetch(first + i);
-  }
   const float *key_scales(int64_t i) const {
     return cache.key_scales + tokens[i].block * cache.key_scale_stride + tokens[i].before;
   }
@@ -50,21 +61,34 @@ struct Head {
   }
 };
 
+// The keys of the stretch that comes next, of this head or another, by sixteens of tokens.
+struct Coming {
+  const void *keys[STRETCH / TOKENS];
+  int64_t parts;  // of sixteen keys
+
+  // What is fetched while 16 values, or WIDE elements of each, are multiplied for the number-th time.
+  template <class Number> Fetch<Number> part(int64_t number) const {
+    constexpr int64_t ELEMENTS = TOKENS * WIDE;
+    const Number *first = (const Number *)keys[number / parts] + number % parts * ELEMENTS;
+    return {first, first + ELEMENTS / 2, ELEMENTS / 2};
+  }
+};
+
 // In bf16, as queries and weights are then too.
 template <int M> struct Bf16Kept {
   alignas(64) bf16 q[M][WIDEST];
   alignas(64) bf16 weights[M][STRETCH];
 
-  void fetch_keys(const Head &head, int64_t from) const { head.fetch(head.keys_from<bf16>(from)); }
-  void fetch_values(const Head &head, int64_t i) const { head.fetch(head.values<bf16>(i)); }
+  using Number = bf16;
 
   void ask(int m, const bf16 *query, int64_t dim) { std::memcpy(q[m], query, dim * sizeof(bf16)); }
 
-  // Products of the queries with W keys from the left-th on, of the near sixteen and of the far.
+  // Products of the queries with W keys from the left-th on, of the near sixteen and of the far. Meanwhile the values of
+  // both are fetched.
   void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
     gemm::clear(sum);
     gemm::accumulate(q[0], WIDEST, head.keys<bf16>(near) + 2 * left, head.keys<bf16>(far) + 2 * left, WIDE,
-                     head.cache.dim, sum);
+                     head.cache.dim, sum, Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
   }
 
   void begin(const Head &, int64_t) {}
@@ -72,12 +96,14 @@ template <int M> struct Bf16Kept {
   void weigh(int m, int64_t i, Float weight, float *) { store_bf16(weights[m] + i, weight); }
   void weighed(int, int64_t, float *) {}
 
-  // Adds the weighed values' W elements from the left-th on, and those `apart` further.
-  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, Float (&sum)[M][2]) const {
+  // Adds the weighed values' W elements from the left-th on, and those `apart` further. Meanwhile a part of the keys that
+  // come next is fetched.
+  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, const Coming &coming, Float (&sum)[M][2]) const {
     for (int64_t t = 0; t < count; t += TOKENS) {
       const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
       int64_t tokens = count - t < TOKENS ? count - t : TOKENS;
-      gemm::accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum);
+      gemm::accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum,
+                       coming.part<bf16>((left / WIDE * count + t) / TOKENS));
     }
   }
 };
@@ -90,8 +116,7 @@ template <int M> struct Int8Kept {
   alignas(64) float scales[STRETCH];  // of the stretch's values
   float q_scale[M], weight_scale[M];
 
-  void fetch_keys(const Head &head, int64_t from) const { head.fetch(head.keys_from<int8_t>(from)); }
-  void fetch_values(const Head &head, int64_t i) const { head.fetch(head.values<int8_t>(i)); }
+  using Number = int8_t;
 
   // Whole numbers of 16 bits that times the scale, which is returned, are about x; it is none where one of them is none or
   // infinite.
@@ -119,8 +144,9 @@ template <int M> struct Int8Kept {
 
   // `step` elements lead from one pair to the next.
   static void accumulate(const int16_t *x, int64_t stride, const int8_t *left, const int8_t *right, int64_t step, int64_t k,
-                         Whole (&sum)[M][2]) {
+                         Whole (&sum)[M][2], const Fetch<int8_t> &fetch) {
     for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
+      fetch(p);
       Pairs first = widen_pairs(left), second = widen_pairs(right);
       for (int m = 0; m < M; m++) {
         Pairs of_row = set_pair(gemm::four_bytes(x + m * stride + 2 * p));
@@ -137,7 +163,7 @@ template <int M> struct Int8Kept {
     Whole whole[M][2];
     clear(whole);
     accumulate(q[0], WIDEST, head.keys<int8_t>(near) + 2 * left, head.keys<int8_t>(far) + 2 * left, WIDE, head.cache.dim,
-               whole);
+               whole, {head.values<int8_t>(near), head.values<int8_t>(far), TOKENS * head.cache.dim});
     Float first = load(head.key_scales(near) + left), second = load(head.key_scales(far) + left);
     for (int m = 0; m < M; m++) {
       sum[m][0] = mul(to_float(whole[m][0]), mul(first, set(q_scale[m])));
@@ -155,13 +181,14 @@ template <int M> struct Int8Kept {
   }
   void weighed(int m, int64_t padded, float *wide) { weight_scale[m] = narrow(wide, padded, weights[m]); }
 
-  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, Float (&sum)[M][2]) const {
+  void mix(const Head &head, int64_t count, int64_t left, int64_t apart, const Coming &coming, Float (&sum)[M][2]) const {
     Whole whole[M][2];
     clear(whole);
     for (int64_t t = 0; t < count; t += TOKENS) {
       const int8_t *near = head.values<int8_t>(t / TOKENS) + 2 * left;
       int64_t tokens = count - t < TOKENS ? count - t + 1 : TOKENS;  // a key beyond the last has no weight
-      accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, whole);
+      accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, whole,
+                 coming.part<int8_t>((left / WIDE * count + t) / TOKENS));
     }
     for (int m = 0; m < M; m++)
       for (int side = 0; side < 2; side++)

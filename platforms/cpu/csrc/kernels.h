@@ -77,6 +77,20 @@ struct Lookup {
   float scale;
 };
 
+// Rows of a packed weight [n, k] as Product has it, times `factor`: row id - start, or zeros where there is none. Item: a
+// row.
+struct PackedLookup {
+  const int32_t *ids;
+  const void *packed;
+  const void *scale;  // as Product's
+  bf16 *out;
+  int64_t out_stride;
+  int64_t m, n, k;
+  int64_t group;      // of int4
+  int64_t start;
+  float factor;
+};
+
 // Where one layer's keys and values are. Keys of a block: [kv_heads][block_size / 16][dim / 2][16][2], values:
 // [kv_heads][block_size / 2][dim][2], so that a dot of pairs takes 16 tokens, or two tokens of 16 elements, at once.
 // Where there are scales, [kv_heads][block_size] of a block, the numbers are int8, and a token's head is about its scale times
@@ -151,6 +165,7 @@ struct Kernels {
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<Lookup> look_up;
+  Part<PackedLookup> look_up_packed[3];  // by Kind
   Part<HeadsInput> heads_input;
   Part<Attention> attention;
   Part<Logits> survey[2];  // by Entry, as those after it

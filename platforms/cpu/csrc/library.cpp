@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "calls.h"
+#include "exported.h"
 #include "packing.h"
 #include "sampling.h"
 #include "tape.h"
@@ -33,8 +34,6 @@ const Known KNOWN[] = {
 };
 
 }  // namespace
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 // The name of the number-th instruction set that this processor has, from the least to the best; null after the last.
 EXPORTED const char *tessera_cpu_variant(int32_t number) {
@@ -77,6 +76,10 @@ EXPORTED void tessera_cpu_add_norm(const AddNorm *task) { tape::now_or_later(cal
 EXPORTED void tessera_cpu_look_up(const int32_t *ids, const bf16 *table, int64_t stride, bf16 *out, int64_t rows,
                                   int64_t n, float scale) {
   tape::now_or_later(calls::LookUp{{ids, table, stride, out, n, scale}, rows});
+}
+
+EXPORTED void tessera_cpu_look_up_packed(int32_t kind, const PackedLookup *task) {
+  tape::now_or_later(calls::LookUpPacked{(Kind)kind, *task});
 }
 
 // x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.

@@ -1,6 +1,6 @@
 #include "tape.h"
 
-#define EXPORTED extern "C" __attribute__((visibility("default")))
+#include "exported.h"
 
 using tape::Tape;
 

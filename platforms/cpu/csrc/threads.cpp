@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "exported.h"
+
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -157,6 +159,6 @@ void share(void (*part)(const void *, int64_t, int64_t), const void *task, int64
 
 }  // namespace threads
 
-extern "C" __attribute__((visibility("default"))) void tessera_cpu_use_threads(int32_t number) {
+EXPORTED void tessera_cpu_use_threads(int32_t number) {
   pool.wanted = number < 1 ? 1 : number < MOST ? number : MOST;
 }

@@ -36,6 +36,7 @@ extern const Kernels TABLE(VARIANT) = {
     quantise::quantise,
     norm::add_norm,
     lookup::rows,
+    {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Int8>, lookup::packed_rows<lookup::Int4>},
     heads::heads_input,
     attention::attention,
     {logits::survey<bf16>, logits::survey<float>},

@@ -41,26 +41,25 @@ class Emitted:
         return Quantized(data, scale, sums)
 
 
-class Activations:
-    """Room for the quantised input of the product that runs: all products of an engine run in turn."""
+def give(library: Any, x: Tensor | Quantized, task: native.Product) -> Tensor | None:
+    """x [m, k], rows of any stride, or quantised as the product wants it, to a task whose k and group are set. What
+    is returned must outlive the task's call."""
+    if not isinstance(x, Quantized):
+        return _quantise(library, x, task)
+    assert x.sums is not None
+    task.x, task.x_stride = x.data.data_ptr(), x.data.stride(0)
+    task.x_scale, task.x_sum = x.scale.data_ptr(), x.sums.data_ptr()
+    return None
 
-    room: torch.Tensor
 
-    def take(self, library: Any, x: Tensor | Quantized, task: native.Product) -> None:
-        """x [m, k], rows of any stride, or quantised as the product wants it, for a task whose k and group are set."""
-        if isinstance(x, Quantized):
-            assert x.sums is not None
-            task.x, task.x_stride = x.data.data_ptr(), x.data.stride(0)
-            task.x_scale, task.x_sum = x.scale.data_ptr(), x.sums.data_ptr()
-        else:
-            self._quantise(library, x, task)
-
-    def _quantise(self, library: Any, x: Tensor, task: native.Product) -> None:
-        m, k, group = len(x), task.k, task.group
-        stride, groups = -(-k // WHOLE) * WHOLE, k // group
-        self.room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)
-        scale = self.room.data_ptr()
-        sums = scale + 4 * m
-        elements = sums + 4 * m * groups
-        library.tessera_cpu_quantise(x.data_ptr(), x.stride(0), elements, stride, scale, sums, m, k, group)
-        task.x, task.x_stride, task.x_scale, task.x_sum = elements, stride, scale, sums
+def _quantise(library: Any, x: Tensor, task: native.Product) -> Tensor:
+    """The room that the rows, their scales and sums are in."""
+    m, k, group = len(x), task.k, task.group
+    stride, groups = -(-k // WHOLE) * WHOLE, k // group
+    room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)
+    scale = room.data_ptr()
+    sums = scale + 4 * m
+    elements = sums + 4 * m * groups
+    library.tessera_cpu_quantise(x.data_ptr(), x.stride(0), elements, stride, scale, sums, m, k, group)
+    task.x, task.x_stride, task.x_scale, task.x_sum = elements, stride, scale, sums
+    return room

@@ -1,4 +1,5 @@
-"""Rows of a table by their numbers: native in bfloat16, on torch's kernels otherwise."""
+"""Rows of a table by their numbers: native in bfloat16, on torch's kernels otherwise; and of a packed weight, where the
+native kernels multiply with it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.platform import BoundOps, Device, EmbeddingSpec, Kernel
+from tessera.platform import BoundOps, Device, EmbeddingSpec, Kernel, Packed, PackedEmbeddingSpec, Reason
+from tessera_cpu.linear import products_of, taken
 from tessera_cpu.native import library
 from tessera_cpu.output import into
 
@@ -44,3 +46,22 @@ def _native_embedding(native: Any, spec: EmbeddingSpec) -> Any:
         return rows if out is None or out is rows else out.copy_(rows)
 
     return embedding
+
+
+class PackedEmbedding(Kernel[PackedEmbeddingSpec]):
+    def supports(self, spec: PackedEmbeddingSpec) -> Reason | None:
+        if spec.linear.experts:
+            return "experts are packed one by one"
+        found = products_of(spec.linear)
+        if isinstance(found, str):
+            return found
+        return "only products can read what oneDNN packed" if found.bind_look_up(spec) is None else None
+
+    def bind(self, spec: PackedEmbeddingSpec, ops: BoundOps, device: Device) -> Any:
+        look_up = taken(spec.linear).bind_look_up(spec)
+        assert look_up is not None
+
+        def packed_embedding(tokens: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            return look_up(tokens, weight["weight"], out=out)
+
+        return packed_embedding

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Reason
-from tessera_cpu.activations import Activations
 from tessera_cpu.native import library
 from tessera_cpu.products import Product, Products, products
 from tessera_cpu.quantized import QuantizedProducts, served
 
 
-def products_of(spec: LinearSpec, activations: Activations) -> Products | Reason:
+def products_of(spec: LinearSpec) -> Products | Reason:
     """Who multiplies the weight of a place, or why nobody does."""
     if spec.scheme is None:
         return products(spec.dtype)
@@ -28,37 +27,34 @@ def products_of(spec: LinearSpec, activations: Activations) -> Products | Reason
         return scheme
     if scheme != spec.scheme:
         return "quantized weights take activations of int8"
-    return QuantizedProducts(native, scheme, activations)
+    return QuantizedProducts(native, scheme)
 
 
-def taken(spec: LinearSpec, activations: Activations) -> Products:
+def taken(spec: LinearSpec) -> Products:
     """products_of() a place that Linear supports."""
-    found = products_of(spec, activations)
+    found = products_of(spec)
     assert not isinstance(found, str), found
     return found
 
 
-def product_of(spec: LinearSpec, activations: Activations) -> Product:
+def product_of(spec: LinearSpec) -> Product:
     """With one weight that Linear packed; of experts, with one of them."""
-    return taken(spec, activations).bind(spec.n, spec.k)
+    return taken(spec).bind(spec.n, spec.k)
 
 
 class Linear(Kernel[LinearSpec]):
     """x W^T + b. A weight of experts is packed one by one, by the name of its number."""
 
-    def __init__(self, activations: Activations) -> None:
-        self.activations = activations
-
     def supports(self, spec: LinearSpec) -> Reason | None:
-        found = products_of(spec, self.activations)
+        found = products_of(spec)
         return found if isinstance(found, str) else None
 
     def wants(self, spec: LinearSpec) -> ActSpec | None:
         """Where it is no linear of experts, whose rows are picked from those of all."""
-        return None if spec.experts else taken(spec, self.activations).wants(spec.k)
+        return None if spec.experts else taken(spec).wants(spec.k)
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
-        pack = taken(spec, self.activations).pack
+        pack = taken(spec).pack
         parts = {name: tensor for name, tensor in raw.items() if name != "bias"}
         if spec.experts:
             packed = {
@@ -72,14 +68,14 @@ class Linear(Kernel[LinearSpec]):
         return super().prepare(spec, packed, into)
 
     def packed_bytes(self, spec: LinearSpec) -> int | None:
-        one = taken(spec, self.activations).packed_bytes(spec.n, spec.k)
+        one = taken(spec).packed_bytes(spec.n, spec.k)
         if one is None:
             return None
         dtype: torch.dtype = getattr(torch, spec.dtype)
         return max(spec.experts, 1) * one + (spec.n * dtype.itemsize if spec.bias else 0)
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
-        product = product_of(spec, self.activations)
+        product = product_of(spec)
 
         def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             return product(x, weight["weight"], weight.get("bias"), out=out)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tessera.platform import ActSpec, BoundOps, Device, GatedMLPSpec, Kernel, Packed, Quantized, Reason
-from tessera_cpu.activations import Activations
 from tessera_cpu.linear import products_of
 from tessera_cpu.products import PANEL, Product
 
@@ -19,14 +18,11 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}  # enum Activation of csrc/kernels.h
 
 
 class GatedMLP(Kernel[GatedMLPSpec]):
-    def __init__(self, activations: Activations) -> None:
-        self.activations = activations
-
     def supports(self, spec: GatedMLPSpec) -> Reason | None:
         return None
 
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
-        found = products_of(spec.gate_up, self.activations)
+        found = products_of(spec.gate_up)
         return None if isinstance(found, str) else found.wants(spec.gate_up.k)
 
     def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> Any:
@@ -56,7 +52,7 @@ class GatedMLP(Kernel[GatedMLPSpec]):
     def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None) -> Product | None:
         """The gate inside the first product. emit: how the second one wants its input quantised."""
         wide, inner, activation = spec.gate_up, spec.gate.n, ACTIVATIONS.get(spec.gate.activation)
-        found = products_of(wide, self.activations)
+        found = products_of(wide)
         if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
             return None
         return found.bind_gated(inner, wide.k, activation, emit)

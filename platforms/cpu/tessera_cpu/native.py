@@ -78,6 +78,24 @@ class AddNorm(ctypes.Structure):
     ]
 
 
+class PackedLookup(ctypes.Structure):
+    """struct PackedLookup of csrc/kernels.h."""
+
+    _fields_ = [
+        ("ids", c_void_p),
+        ("packed", c_void_p),
+        ("scale", c_void_p),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("group", c_int64),
+        ("start", c_int64),
+        ("factor", c_float),
+    ]
+
+
 class CacheBytes(ctypes.Structure):
     """struct Cache of csrc/kernels.h."""
 
@@ -176,6 +194,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
     "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),
+    "tessera_cpu_look_up_packed": (c_int32, POINTER(PackedLookup)),
     "tessera_cpu_record": (c_int64,),
     "tessera_cpu_recorded": (c_void_p,),
     "tessera_cpu_replay": (c_void_p, c_int64),

@@ -25,8 +25,7 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
-from tessera_cpu.activations import Activations
-from tessera_cpu.embedding import Embedding
+from tessera_cpu.embedding import Embedding, PackedEmbedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
@@ -91,16 +90,13 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
 class Experts(Kernel[ExpertsSpec]):
     """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
 
-    def __init__(self, activations: Activations) -> None:
-        self.activations = activations
-
     def supports(self, spec: ExpertsSpec) -> Reason | None:
-        found = (products_of(one, self.activations) for one in (spec.gate_up, spec.down))
+        found = (products_of(one) for one in (spec.gate_up, spec.down))
         return next((reason for reason in found if isinstance(reason, str)), None)
 
     def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
         activation = _ACTIVATIONS[spec.gate.activation]
-        wide, back = (product_of(one, self.activations) for one in (spec.gate_up, spec.down))
+        wide, back = (product_of(one) for one in (spec.gate_up, spec.down))
 
         def experts(
             x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
@@ -121,24 +117,24 @@ class Experts(Kernel[ExpertsSpec]):
 
 def kernels(reference: OpSet) -> OpSet:
     """The reference with the native kernels and torch's in it."""
-    activations = Activations()
     return replace(
         reference,
         embedding=Embedding(),
-        linear=Linear(activations),
+        linear=Linear(),
         rms_norm=RmsNorm(),
         add_norm=AddNorm(),
         norm_add=NormAdd(),
         rotary=rotary,
         gate=Gate(),
-        gated_mlp=GatedMLP(activations),
+        gated_mlp=GatedMLP(),
         layer_norm=layer_norm,
         activation=activation,
         add=Add(),
         soft_cap=soft_cap,
+        packed_embedding=PackedEmbedding(),
         qk_norm=QKNorm(),
         route=route,
-        experts=Experts(activations),
+        experts=Experts(),
         logprobs=TokenLogprobs(),
         sample=Sample(),
     )

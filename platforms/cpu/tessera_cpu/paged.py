@@ -32,6 +32,7 @@ from tessera_cpu import native
 from tessera_cpu.products import rows_apart
 
 TOKENS = 16  # by which keys are packed
+BLOCK = 32  # tokens: a head's keys fill a page of memory, and processors read ahead within one
 WIDEST = 256  # elements of a head
 
 
@@ -64,7 +65,7 @@ class PagedAttention(AttentionBackend):
         return "norms of queries and keys that differ" if len(norms) > 1 else None
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(TOKENS,), host_lengths="exact", align_bytes=4)
+        return CacheConstraints(block_sizes=(BLOCK, TOKENS), host_lengths="exact", align_bytes=4)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, Paged)

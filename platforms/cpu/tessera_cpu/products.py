@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import ActSpec, Packed, Quantized
+from tessera.platform import ActSpec, Packed, PackedEmbeddingSpec, Quantized
 from tessera_cpu.activations import Emitted
+from tessera_cpu.lookup import LookUp, bind_look_up
 from tessera_cpu.native import BF16, library
 from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
@@ -42,6 +43,10 @@ class Products(ABC):
         """(x, packed [2n, k]) -> activation(the first n outputs) * the others, n a multiple of PANEL. activation: enum
         Activation of csrc/kernels.h. emit: the result quantised so, where why_plain() has nothing against it. None: not
         in one."""
+        return None
+
+    def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp | None:
+        """Rows of the packed weight. None: only products can read it."""
         return None
 
 
@@ -75,6 +80,9 @@ class NativeProducts(Products):
 
     def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product:
         return self._bound(self.native.tessera_cpu_gate_up, NativeTask(n=n, k=k, activation=activation), emit)
+
+    def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp:
+        return bind_look_up(self.native, BF16, spec)
 
     def _bound(self, call: Any, task: NativeTask, emit: ActSpec | None = None) -> Product:
         emitted = None if emit is None else Emitted(emit, task.n, task.rounded)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import ActSpec, Packed, Quantized, QuantSpec, Reason, Scheme, TensorSpec
-from tessera_cpu.activations import WHOLE, Activations, Emitted
+from tessera.platform import ActSpec, Packed, PackedEmbeddingSpec, Quantized, QuantSpec, Reason, Scheme, TensorSpec
+from tessera_cpu.activations import WHOLE, Emitted, give
+from tessera_cpu.lookup import LookUp, bind_look_up
 from tessera_cpu.native import INT4, INT8
 from tessera_cpu.products import PANEL, NativeTask, Product, Products, result_of, rows_apart
 
@@ -37,9 +38,8 @@ def served(scheme: Scheme) -> Scheme | Reason:
 class QuantizedProducts(Products):
     """scheme: that served() gives."""
 
-    def __init__(self, native: Any, scheme: Scheme, activations: Activations) -> None:
-        self.native, self.activations = native, activations
-        self.group = scheme.weight.group
+    def __init__(self, native: Any, scheme: Scheme) -> None:
+        self.native, self.group = native, scheme.weight.group
         self.kind = INT4 if self.group else INT8
 
     def wants(self, k: int) -> ActSpec | None:
@@ -88,11 +88,15 @@ class QuantizedProducts(Products):
         task.activation = activation
         return self._bound(self.native.tessera_cpu_gate_up, task, self._bytes_of_elements(2 * n, k), emit)
 
+    def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp:
+        scales_at = self._bytes_of_elements(spec.linear.n, spec.linear.k)
+        return bind_look_up(self.native, self.kind, spec, group=self.group, scales_at=scales_at)
+
     def _task(self, n: int, k: int) -> NativeTask:
         return NativeTask(n=n, k=k, group=self.group or k)
 
     def _bound(self, call: Any, task: NativeTask, scales_at: int, emit: ActSpec | None = None) -> Product:
-        native, kind, activations = self.native, self.kind, self.activations
+        native, kind = self.native, self.kind
         emitted = None if emit is None else Emitted(emit, task.n, task.rounded)
 
         def product(
@@ -104,9 +108,10 @@ class QuantizedProducts(Products):
             task.bias = None if bias is None else bias.data_ptr()
             task.scale = packed.data_ptr() + scales_at
             task.of(rows, packed, result)
-            activations.take(native, x, task)
+            given = give(native, x, task)
             rounded = None if emitted is None else emitted.rows(len(rows))
             call(kind, task)
+            del given
             if rounded is not None:
                 return rounded
             return result if out is None or out is result else out.copy_(result)

@@ -19,6 +19,7 @@ NATIVE = (
     "op/norm_add",
     "op/add",
     "op/embedding",
+    "op/packed_embedding",
     "op/gated_mlp",
     "op/experts",
     "op/sample",

@@ -16,10 +16,9 @@ from tessera_cpu import native
 from tessera_cpu.paged import PagedAttention
 from tessera_cpu.probe import probe
 from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts, products
-from tests.platforms.cpu_kernels import available, kernels
+from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
 BUILD = Path(__file__).parents[1] / "csrc/build.py"
-needs_kernels = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
 every_set = pytest.mark.parametrize("name", available())
 
 

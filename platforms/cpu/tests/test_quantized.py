@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tessera.platform import (
     ActSpec,
@@ -22,11 +23,11 @@ from tessera.platform import (
     Scheme,
 )
 from tessera.testing import REFERENCE, assert_same, candidates, quantised
-from tessera_cpu import mlp, quantized
+from tessera_cpu import activations, mlp, quantized
 from tessera_cpu.platform import CpuPlatform
-from tests.platforms.cpu_kernels import available, kernels
+from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
-pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+pytestmark = needs_kernels
 SCHEMES = ("int8", "int4")
 NEAR = 3e-2  # of a bfloat16 result of about 1, where an activation may be rounded either way
 
@@ -141,9 +142,13 @@ def test_no_input_is_quantised_apart_from_what_makes_it(
 ) -> None:
     """The norm does it for the product, or the MLP, that follows; the gate for the second product of the MLP."""
     own, reference = both()
-    room, apart = own.ops.linear.kernel.activations, list[int]()
-    plainly = room._quantise
-    monkeypatch.setattr(room, "_quantise", lambda library, x, task: (apart.append(len(x)), plainly(library, x, task)))
+    apart, plainly = list[int](), activations._quantise
+
+    def counted(library: Any, x: Tensor, task: Any) -> Tensor:
+        apart.append(len(x))
+        return plainly(library, x, task)
+
+    monkeypatch.setattr(activations, "_quantise", counted)
     norm = AddNormSpec(NormSpec(72, "bfloat16", 1e-6))
     qkv, wide = (LinearSpec(n, 72, "bfloat16", scheme(name, 72), bias=n == 40) for n in (40, 128))
     back = LinearSpec(72, 64, "bfloat16", scheme(name, 64))

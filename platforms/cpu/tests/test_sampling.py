@@ -15,7 +15,7 @@ from tessera.platform import BoundOps, LogprobsSpec, Sampled, SampleSpec, Sampli
 from tessera.testing import REFERENCE
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
-from tests.platforms.cpu_kernels import available, kernels
+from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
 PLATFORM = CpuPlatform()
 REFERENCE_OPS = BoundOps(REFERENCE, PLATFORM.open(0))
@@ -23,7 +23,7 @@ GOLDEN = 0x9E3779B9
 VOCABS = (1, 7, 33, 64, 1000, 8193, 151_936)
 NONE, INFINITE = float("nan"), float("inf")
 
-pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+pytestmark = needs_kernels
 every_set = pytest.mark.parametrize("name", available())
 both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import tessera_cpu.native as native
 native.FILE = Path(sys.argv[1])
-kinds = "products or gates or quantised or int8 or none or long_rows or sampling"
+kinds = "products or gates or quantised or int8 or none or looked_up or long_rows or sampling"
 chosen = f"{kinds} or (native and bfloat16 and not model)"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.argv[2:]]))
 """
@@ -57,7 +57,7 @@ def test_no_kernel_reads_or_writes_what_is_not_its_own(tmp_path: Path) -> None:
     caught = subprocess.run(overrun, env=environment, capture_output=True, text=True, check=False)
     assert caught.returncode != 0
     assert "heap-buffer-overflow" in caught.stderr
-    names = ("test_native.py", "test_quantized.py", "test_conformance.py", "test_sampling.py")
+    names = ("test_native.py", "test_quantized.py", "test_embedding.py", "test_conformance.py", "test_sampling.py")
     tests = [str(TESTS / name) for name in names]
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(library), *tests], env=environment, capture_output=True, text=True, check=False

@@ -12,9 +12,9 @@ from torch import Tensor
 from tessera_cpu import native
 from tessera_cpu.products import NativeProducts
 from tessera_cpu.tape import Memory, NotNativeError, Tape
-from tests.platforms.cpu_kernels import available
+from tests.platforms.cpu_kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+pytestmark = needs_kernels
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 from tessera import LLM
 from tessera.engine.plan import plan_here
 from tessera.errors import ConfigError, PlatformError
-from tests.engine.platforms.test_quantization import apart, needs_kernels, scored
+from tests.engine.platforms.test_quantization import apart, scored
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.tiny_models import save_family
 
@@ -51,13 +52,9 @@ def test_native_kernels_are_as_near_as_the_definition(narrow: Path) -> None:
         assert "attention" not in run.engine.info.fallback_ops
 
 
-@pytest.mark.parametrize("platform", ["reference", "cpu"])
+@pytest.mark.parametrize("platform", ["reference", pytest.param("cpu", marks=needs_kernels)])
 def test_answers_outlive_copies_hits_and_preemption(narrow: Path, platform: str) -> None:
     """Scales go wherever the numbers go: into a copied block, with a prefix that is found, into another block."""
-    if platform == "cpu":
-        needs = needs_kernels.args[0]
-        if needs:
-            pytest.skip(needs_kernels.kwargs["reason"])
     flags = {"load_format": "dummy", "dtype": "bfloat16", **INT8}
     shared = prompts(1, longest=40, seed=3)[0] * 2
     questions = [shared + rest for rest in prompts(5, longest=20, seed=4)]
@@ -71,11 +68,9 @@ def test_answers_outlive_copies_hits_and_preemption(narrow: Path, platform: str)
     assert same > 0.9 * 30 * len(questions)  # batches round in other orders
 
 
-@pytest.mark.parametrize("platform", ["reference", "cpu"])
+@pytest.mark.parametrize("platform", ["reference", pytest.param("cpu", marks=needs_kernels)])
 def test_a_plan_counts_the_true_bytes(narrow: Path, platform: str) -> None:
     dtype = "float32" if platform == "reference" else "bfloat16"
-    if platform == "cpu" and needs_kernels.args[0]:
-        pytest.skip(needs_kernels.kwargs["reason"])
     with EngineRun(narrow, platform, load_format="dummy", dtype=dtype, **INT8) as run:
         planned = plan_here(run.engine.config)
         plain_run = EngineRun(narrow, platform, load_format="dummy", dtype=dtype)

@@ -17,14 +17,13 @@ from tessera.engine.plan import plan_here
 from tessera.errors import ConfigError, ModelError, PlatformError
 from tessera.platform import Explained
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
-from tests.platforms.cpu_kernels import available
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.tiny_models import VOCAB, save_family
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = prompts(5, longest=40, seed=11)
 SCHEMES = ("int8", "int4")
-needs_kernels = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
 
 
 @pytest.fixture(autouse=True)

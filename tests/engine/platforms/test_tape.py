@@ -14,9 +14,9 @@ import tessera
 from tessera.testing.conformance.tiny import save_checkpoint
 from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.tape import MOST, Recorded
-from tests.platforms.cpu_kernels import available
+from tests.platforms.cpu_kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(not available(), reason="the native kernels were not built: no C++ compiler")
+pytestmark = needs_kernels
 
 SETTINGS: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

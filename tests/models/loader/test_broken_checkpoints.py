@@ -113,7 +113,7 @@ def test_an_index_that_is_none(two_files, load, content):
 
 def test_an_index_with_nothing_in_it(two_files, load):
     (two_files / INDEX).write_text('{"weight_map": {}}')
-    assert load(two_files).startswith("the weights lack 'model.embed_tokens.weight'")
+    assert load(two_files).startswith("the weights lack 'lm_head.weight'")
 
 
 def test_an_index_that_is_wrong_about_a_file(two_files, load):

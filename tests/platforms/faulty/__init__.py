@@ -88,6 +88,7 @@ FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(("AnotherEachTime", "OneWorkspace"), Fault("activation")),
     **dict.fromkeys(("BiasTwice", "LastTileUnmasked"), Fault("layer_norm")),
     "OthersRows": Fault("embedding"),
+    "RowsOfOnePanel": Fault("packed_embedding"),
     "ValuesNormedToo": Fault("qk_norm"),
     "NotRenormalised": Fault("route"),
     "CapBeforeScale": Fault("soft_cap"),

@@ -22,6 +22,7 @@ from tessera.platform import (
     LinearSpec,
     NormSpec,
     Packed,
+    PackedEmbeddingSpec,
     QKNormSpec,
     RotarySpec,
     RouteSpec,
@@ -90,6 +91,13 @@ def others_rows(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Ten
     return core.into(F.embedding(here, weight) * spec.scale, out)
 
 
+def rows_of_one_panel(
+    spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, *, out: Tensor | None = None
+) -> Tensor:
+    """A row's place in its panel is taken for its place in the weight."""
+    return core.packed_embedding(spec, spec.start + (tokens - spec.start) % 32, weight, out=out)
+
+
 def values_normed_too(spec: QKNormSpec, x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
     for part, weight in zip(x.split((spec.q, spec.k, spec.k), -1), (q_weight, k_weight, k_weight), strict=True):
         part.copy_(F.rms_norm(part.float(), weight.shape, weight.float(), spec.eps))
@@ -134,6 +142,7 @@ InputChanged = with_ops(gate=input_changed)
 AnotherEachTime = with_ops(activation=another_each_time())
 BiasTwice = with_ops(layer_norm=bias_twice)
 OthersRows = with_ops(embedding=others_rows)
+RowsOfOnePanel = with_ops(packed_embedding=rows_of_one_panel)
 ValuesNormedToo = with_ops(qk_norm=values_normed_too)
 NotRenormalised = with_ops(route=not_renormalised)
 GateAndUpSwapped = with_ops(gated_mlp=UpForGate())

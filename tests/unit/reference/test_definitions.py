@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tessera.platform import (
     AddNormSpec,
@@ -20,6 +22,7 @@ from tessera.platform import (
     LinearSpec,
     MemoryFigures,
     NormSpec,
+    PackedEmbeddingSpec,
     QKNormSpec,
     RotarySpec,
     RouteSpec,
@@ -36,6 +39,8 @@ from tessera.testing import (
     OpInputs,
     assert_same,
     attention_cases,
+    candidates,
+    quantised,
 )
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
@@ -146,6 +151,31 @@ def test_shards_of_an_embedding_add_up() -> None:
     assert_same(sum(parts), weight[tokens.long()], 0)
 
 
+@pytest.mark.parametrize("name", [None, "int8", "int4"])
+def test_a_packed_embedding_has_the_rows_that_a_product_multiplies_with(name: str | None) -> None:
+    """A row of the unit matrix picks one input of each output."""
+    linear = LinearSpec(90, 16, "float32", candidates(name, 16)[0] if name else None)
+    weight = torch.randn(90, 16)
+    parts = {"weight": weight} if linear.scheme is None else quantised(weight, linear.scheme)
+    tokens = torch.arange(90, dtype=torch.int32).flip(0)
+    found = reference("packed_embedding", PackedEmbeddingSpec(linear, scale=2.0), tokens, parts)
+    assert_same(found, 2.0 * reference("linear", linear, torch.eye(16), parts).T.flip(0), 1e-6)
+
+
+@pytest.mark.parametrize("name", [None, "int8", "int4"])
+def test_shards_of_a_packed_embedding_add_up(name: str | None) -> None:
+    scheme = candidates(name, 16)[0] if name else None
+    weight, tokens = torch.randn(90, 16), torch.arange(90, dtype=torch.int32).flip(0)
+
+    def of(rows: Tensor, **shard: Any) -> Tensor:
+        parts = {"weight": rows} if scheme is None else quantised(rows, scheme)
+        spec = PackedEmbeddingSpec(LinearSpec(len(rows), 16, "float32", scheme), scale=0.5, **shard)
+        return reference("packed_embedding", spec, tokens, parts)
+
+    parts = [of(weight[start : start + 30], start=start, sharded=True) for start in (0, 30, 60)]
+    assert_same(sum(parts), of(weight), 0)
+
+
 def test_a_layer_norm_has_mean_0_and_variance_1() -> None:
     x, weight, bias = OpInputs(5).of("layer_norm", LayerNormSpec(40, "float32", 0.0))
     found = reference("layer_norm", LayerNormSpec(40, "float32", 0.5), x, weight, bias)
@@ -201,7 +231,7 @@ class Summing(Alone):
 
 OUT = [
     "embedding", "linear", "rms_norm", "gate", "experts", "gated_mlp", "moe",
-    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap",
+    "layer_norm", "activation", "add", "norm_add", "mlp", "soft_cap", "packed_embedding",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tessera.platform.ops.binding import BoundOps, Choice, Emission
 from tessera.platform.ops.elementwise import ActivationSpec, AddSpec, GateSpec, SoftCapSpec
 from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed, TunedKernel
-from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec
+from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec, PackedEmbeddingSpec
 from tessera.platform.ops.logits import EditLogitsSpec, Edits, History, MaskLogitsSpec, PenaliseSpec, Penalties
 from tessera.platform.ops.mlp import GatedMLPSpec, MLPSpec
 from tessera.platform.ops.moe import ExpertsSpec, MoESpec, RouteSpec
@@ -64,6 +64,7 @@ __all__ = [
     "Op",
     "OpSet",
     "Packed",
+    "PackedEmbeddingSpec",
     "PenaliseSpec",
     "Penalties",
     "QKNormSpec",

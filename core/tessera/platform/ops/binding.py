@@ -105,6 +105,11 @@ class BoundOps:
             return op.kernel.wants(spec)
         return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
+    def native(self, name: str, spec: Any) -> bool:
+        """Whether a kernel of the platform's takes an op at a place."""
+        kernel = self.ops[name].kernel
+        return kernel is not None and kernel.supports(spec) is None
+
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
         """The weight as whoever is bound for this place keeps it."""
         kernel = self.ops[name].kernel

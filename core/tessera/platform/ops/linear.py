@@ -30,3 +30,15 @@ class LinearSpec:
     scheme: Scheme | None = None
     bias: bool = False
     experts: int = 0
+
+
+@dataclass(frozen=True)
+class PackedEmbeddingSpec:
+    """Rows of a linear's weight, as numbers of its dtype, times scale: the embedding where the head has the same
+    weight. A kernel takes a linear whose weight it can read as the platform's own linear packs it. start and sharded:
+    as of an EmbeddingSpec."""
+
+    linear: LinearSpec
+    start: int = 0
+    sharded: bool = False
+    scale: float = 1.0

@@ -11,7 +11,7 @@ from typing import Any
 from tessera.errors import PlatformError
 from tessera.platform.ops.elementwise import ActivationSpec, AddSpec, GateSpec, SoftCapSpec
 from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel
-from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec
+from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec, PackedEmbeddingSpec
 from tessera.platform.ops.logits import EditLogitsSpec, MaskLogitsSpec, PenaliseSpec
 from tessera.platform.ops.mlp import GatedMLPSpec, MLPSpec
 from tessera.platform.ops.moe import ExpertsSpec, MoESpec, RouteSpec
@@ -56,6 +56,7 @@ class OpSet:
     qk_norm: Op[QKNormSpec]
     mlp: Op[MLPSpec]
     soft_cap: Op[SoftCapSpec]
+    packed_embedding: Op[PackedEmbeddingSpec]
     # quant
     quantize: Op[QuantizeSpec]
     # moe

@@ -27,6 +27,7 @@ from tessera.platform.ops import (
     NormLinearSpec,
     NormSpec,
     Op,
+    PackedEmbeddingSpec,
     PenaliseSpec,
     QKNormSpec,
     QuantizeSpec,
@@ -77,6 +78,7 @@ _SIZES: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         "mlp": lambda dtype: MLPSpec(
             LinearSpec(_WIDE, _HIDDEN, dtype), ActivationSpec(_WIDE, dtype, "gelu"), LinearSpec(_HIDDEN, _WIDE, dtype)
         ),
+        "packed_embedding": lambda dtype: PackedEmbeddingSpec(LinearSpec(_VOCAB, _HIDDEN, dtype)),
         "soft_cap": lambda dtype: SoftCapSpec(_VOCAB, dtype, cap=30.0),
         "quantize": lambda dtype: QuantizeSpec(_HIDDEN, dtype, ActSpec("int8", granularity="token")),
         "route": lambda _: RouteSpec(_EXPERTS, 2),

@@ -104,5 +104,6 @@ inline void store_int8(int8_t *p, Float x) {
 }
 inline Float magnitude(Float x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the first cache
 
 }  // namespace VARIANT::simd

@@ -117,5 +117,6 @@ inline Float only_where(Float by, Float x) {
 inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
 inline Float magnitude(Float x) { return _mm512_abs_ps(x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the first cache
 
 }  // namespace VARIANT::simd

@@ -138,5 +138,6 @@ inline void store_int8(int8_t *p, Float x) {
 }
 inline Float magnitude(Float x) { return each<Float>([&](int i) { return std::fabs(x.at[i]); }); }
 inline void prefetch(const void *) {}
+inline void prefetch_ahead(const void *) {}
 
 }  // namespace VARIANT::simd

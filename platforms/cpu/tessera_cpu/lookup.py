@@ -1,0 +1,30 @@
+"""Rows of a weight that was packed for products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import PackedEmbeddingSpec
+from tessera_cpu.native import PackedLookup
+
+LookUp = Callable[..., Tensor]
+"""(tokens [T] int32, packed, out=None) -> [T, k]."""
+
+
+def bind_look_up(native: Any, kind: int, spec: PackedEmbeddingSpec, *, group: int = 0, scales_at: int = 0) -> LookUp:
+    """kind: of the weight. scales_at: bytes from its beginning to its scales."""
+    n, k = spec.linear.n, spec.linear.k
+    task = PackedLookup(n=n, k=k, group=group, start=spec.start, factor=spec.scale)
+
+    def look_up(tokens: Tensor, packed: Tensor, *, out: Tensor | None = None) -> Tensor:
+        rows = torch.empty(len(tokens), k, dtype=torch.bfloat16) if out is None or out.stride(-1) != 1 else out
+        task.ids, task.packed, task.scale = tokens.data_ptr(), packed.data_ptr(), packed.data_ptr() + scales_at
+        task.out, task.out_stride, task.m = rows.data_ptr(), rows.stride(0), len(tokens)
+        native.tessera_cpu_look_up_packed(kind, task)
+        return rows if out is None or out is rows else out.copy_(rows)
+
+    return look_up
