@@ -8,7 +8,7 @@ from torch import Tensor
 from tessera.platform.quantization import Scheme
 from tessera.reference.dtypes import torch_dtype
 
-_STRETCH = 1 << 20  # elements that are float32 at a time
+_STRETCH = 1 << 18  # elements that are float32 at a time: what a processor's own cache holds
 
 
 def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
@@ -21,7 +21,7 @@ def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
     step = max(_STRETCH // k, 1)
     for start in range(0, 0 if rows.is_meta else len(rows), step):
         some = slice(start, start + step)
-        wide = rows[some].float().reshape(-1, groups, k // groups)
+        wide = rows[some].to(torch.float32, copy=True).reshape(-1, groups, k // groups)
         scale = _scale(wide, scheme).to(scales.dtype)
         scales[some] = scale[..., 0]
         stored[some] = _elements(wide, scale.float(), scheme).flatten(1)
@@ -40,13 +40,13 @@ def _scale(wide: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _elements(wide: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
-    """As they are stored, by the scale as it is stored."""
-    scaled = wide / torch.where(scale == 0, 1.0, scale)
+    """As they are stored, by the scale as it is stored. wide is written over."""
+    scaled = wide.div_(torch.where(scale == 0, 1.0, scale))
     if scheme.weight.dtype == "int4":
-        return _in_pairs(scaled.round().clamp(-8, 7).add(8).to(torch.uint8))
+        return _in_pairs(scaled.round_().clamp_(-8, 7).add_(8).to(torch.uint8))
     dtype = _dtype(scheme, "weight")
     limit = _limit(dtype)
-    return (scaled if dtype.is_floating_point else scaled.round()).clamp(-limit, limit).to(dtype)
+    return (scaled if dtype.is_floating_point else scaled.round_()).clamp_(-limit, limit).to(dtype)
 
 
 def _in_pairs(elements: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
   return -1;
 }
 
-// The weight of a kind, as Product says. weight: bf16 [n, k], or int8 [n, k] of whole numbers; stride: of its rows.
+// The weight of a kind, as Product says. weight [n, k]: as packing::Weight says; stride: of its rows, in bytes.
 EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
   packing::Weight task{weight, stride, packed, n, k};
   threads::run(packing::BY_KIND[kind], task, (n + PANEL - 1) / PANEL);

@@ -1,50 +1,67 @@
 // Weights in the order that their products read them, as kernels.h says for each kind. Item: a panel.
+//
+// Every kind of panel is words of four bytes, word i of its 32 rows side by side: to pack is to move words, and what a kind
+// says is how many a row has and what becomes of one.
 #pragma once
+#include <cstring>
+
 #include "kernels.h"
 
 namespace packing {
 
-// elements: bf16 [n, k], or int8 [n, k] of whole numbers; stride: of its rows.
+// A row's elements as they are stored: bf16, int8, or int4 in pairs, the first of a pair in the low half, 8 added.
 struct Weight {
   const void *elements;
-  int64_t stride;
+  int64_t stride;  // of rows, in bytes
   void *packed;
   int64_t n, k;
 };
 
-// `each` puts element i of a row into the panel at the row's place; every element is visited once, zeros beyond n and k.
-template <class Number, class Each> void pack(const Weight &task, int64_t first, int64_t last, int64_t k, Each each) {
-  for (int64_t panel = first; panel < last; panel++)
-    for (int64_t j = 0; j < PANEL; j++) {
-      int64_t row = panel * PANEL + j;
-      const Number *from = (const Number *)task.elements + row * task.stride;
-      for (int64_t i = 0; i < k; i++) each(panel, j, i, row < task.n && i < task.k ? from[i] : (Number)0);
-    }
+// NOTHING: a word of zeros, as it would be stored.
+struct Bf16 {
+  static constexpr uint32_t NOTHING = 0;
+  static int64_t bytes(int64_t k) { return 2 * k; }
+  static uint32_t word(uint32_t stored) { return stored; }
+};
+
+struct Int8 {
+  static constexpr uint32_t NOTHING = 0;
+  static int64_t bytes(int64_t k) { return k; }
+  static uint32_t word(uint32_t stored) { return stored ^ 0x80808080; }
+};
+
+struct Int4 {
+  static constexpr uint32_t NOTHING = 0x88888888;
+  static int64_t bytes(int64_t k) { return k / 2; }
+  // Elements 0 to 3 stand in the low halves, 4 to 7 in the high ones: stored, they are the first two bytes and the last.
+  static uint32_t word(uint32_t stored) {
+    uint32_t front = stored & 0xffff, back = stored >> 16;
+    uint32_t even = (front & 0x0f0f) | (back & 0x0f0f) << 4, odd = (front >> 4 & 0x0f0f) | (back & 0xf0f0);
+    return (even & 0xff) | (odd & 0xff) << 8 | (even & 0xff00) << 8 | (odd & 0xff00) << 16;
+  }
+};
+
+// Bytes of a word of each of the panel's rows, `rows` of which there are.
+template <class Kind> void put(const char *from, int64_t stride, int64_t rows, size_t bytes, uint32_t *to) {
+  for (int64_t row = 0; row < rows; row++) {
+    uint32_t stored = Kind::NOTHING;
+    std::memcpy(&stored, from + row * stride, bytes);
+    to[row] = Kind::word(stored);
+  }
+  for (int64_t row = rows; row < PANEL; row++) to[row] = Kind::word(Kind::NOTHING);
 }
 
-inline void pack_bf16(const Weight &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 1) / 2 * 2;
-  pack<bf16>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, bf16 x) {
-    ((bf16 *)task.packed)[panel * k * PANEL + i / 2 * 2 * PANEL + 2 * j + i % 2] = x;
-  });
+template <class Kind> void pack(const Weight &task, int64_t first, int64_t last) {
+  int64_t bytes = Kind::bytes(task.k), whole = bytes / 4, words = (bytes + 3) / 4;
+  for (int64_t panel = first; panel < last; panel++) {
+    uint32_t *to = (uint32_t *)task.packed + panel * words * PANEL;
+    const char *from = (const char *)task.elements + panel * PANEL * task.stride;
+    int64_t left = task.n - panel * PANEL, rows = left < PANEL ? left : PANEL;
+    for (int64_t word = 0; word < whole; word++) put<Kind>(from + 4 * word, task.stride, rows, 4, to + word * PANEL);
+    if (whole < words) put<Kind>(from + 4 * whole, task.stride, rows, bytes % 4, to + whole * PANEL);
+  }
 }
 
-inline void pack_int8(const Weight &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 3) / 4 * 4;
-  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
-    ((uint8_t *)task.packed)[panel * k * PANEL + i / 4 * 4 * PANEL + 4 * j + i % 4] = (uint8_t)(x + 128);
-  });
-}
-
-inline void pack_int4(const Weight &task, int64_t first, int64_t last) {
-  int64_t k = (task.k + 7) / 8 * 8;
-  pack<int8_t>(task, first, last, k, [&](int64_t panel, int64_t j, int64_t i, int8_t x) {
-    uint8_t *byte = (uint8_t *)task.packed + panel * k * PANEL / 2 + i / 8 * 4 * PANEL + 4 * j + i % 4;
-    int half = i / 4 % 2;
-    *byte = (uint8_t)(half ? (*byte | (x + 8) << 4) : (x + 8));
-  });
-}
-
-constexpr Part<Weight> BY_KIND[] = {pack_bf16, pack_int8, pack_int4};
+constexpr Part<Weight> BY_KIND[] = {pack<Bf16>, pack<Int8>, pack<Int4>};
 
 }  // namespace packing

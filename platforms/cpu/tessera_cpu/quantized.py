@@ -15,7 +15,6 @@ from tessera_cpu.lookup import LookUp, bind_look_up
 from tessera_cpu.native import INT4, INT8
 from tessera_cpu.products import PANEL, NativeTask, Product, Products, result_of, rows_apart
 
-STRETCH = 1 << 22  # elements that are unpacked at a time
 _ACTIVATIONS = ActSpec("int8", granularity="token")
 
 
@@ -46,24 +45,15 @@ class QuantizedProducts(Products):
         return None if k % WHOLE else dataclasses.replace(_ACTIVATIONS, sums=self.group or k)
 
     def pack(self, raw: Packed) -> Tensor:
-        stored, scale = raw["weight"], raw["scale"]
+        stored, scale = rows_apart(raw["weight"]), raw["scale"]
         n, k = len(stored), stored.shape[1] * (2 if self.kind == INT4 else 1)
-        packed = torch.zeros(self.packed_bytes(n, k), dtype=torch.uint8)
-        step = max(STRETCH // k // PANEL, 1) * PANEL
-        for start in range(0, n, step):
-            some = self._elements(stored[start : start + step])
-            place = packed.data_ptr() + self._bytes_of_elements(start, k)
-            self.native.tessera_cpu_pack(self.kind, some.data_ptr(), k, place, len(some), k)
+        packed = torch.empty(self.packed_bytes(n, k), dtype=torch.uint8)
+        self.native.tessera_cpu_pack(self.kind, stored.data_ptr(), stored.stride(0), packed.data_ptr(), n, k)
         self._put_scales(packed[self._bytes_of_elements(n, k) :], scale)
         return packed
 
-    def _elements(self, stored: Tensor) -> Tensor:
-        """int8 [n, k]."""
-        if self.kind == INT8:
-            return stored.contiguous()
-        return torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1).to(torch.int8) - 8
-
     def _put_scales(self, room: Tensor, scale: Tensor) -> None:
+        room[-room.numel() // _panels(len(scale)) :] = 0  # of the last panel, which may be short
         if self.kind == INT8:
             room.view(torch.float32)[: len(scale)] = scale
             return

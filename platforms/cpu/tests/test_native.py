@@ -122,9 +122,10 @@ def test_products_of_whole_numbers_are_exact_up_to_their_rounding(
     if kind == native.INT4:
         stored = scale.view(panels, 32, groups).transpose(1, 2).contiguous().bfloat16()
     bias, out = torch.randn(n).bfloat16(), torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
+    elements = weight if kind == native.INT8 else (weight[:, 0::2] + 8) | (weight[:, 1::2] + 8) << 4
     with kernels(name):
         library = native.library()
-        library.tessera_cpu_pack(kind, weight.data_ptr(), k, packed.data_ptr(), n, k)
+        library.tessera_cpu_pack(kind, elements.data_ptr(), elements.stride(0), packed.data_ptr(), n, k)
         task = NativeTask(
             n=n, k=k, group=group, bias=bias.data_ptr(), scale=stored.data_ptr(), x_scale=x_scale.data_ptr(),
             x_sum=sums.data_ptr(),
