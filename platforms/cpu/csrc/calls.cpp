@@ -1,24 +1,47 @@
 // Each call over all threads.
 #include "calls.h"
 
+#include "room.h"
 #include "shares.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t SMALL = 1 << 13;  // elements, for which another thread is not worth while
+constexpr int64_t SMALL = 1 << 13;    // elements, for which another thread is not worth while
+constexpr int64_t WIDENED = 1 << 20;  // bytes of rows that are widened at a time
 
 // Rows to take at once.
 int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
+
+// A product, and before it its rows as the kernel takes them, by as many as stay near while weights go by.
+void multiply(Part<Product> part, Kind kind, const Product &task, int64_t panels) {
+  auto widen = used->widen[kind];
+  if (!widen) return threads::run(part, task, panels);
+  int64_t stride = (task.k + 3) / 4 * 4, bytes = stride * (kind == of_bf16 ? sizeof(float) : sizeof(int16_t));
+  int64_t tile = used->tile, most = WIDENED / bytes / tile * tile;
+  if (most < tile) most = tile;
+  if (most > TOGETHER) most = TOGETHER;
+  if (most > task.m) most = task.m;
+  void *room = room_of(most * bytes);
+  for (int64_t start = 0; start < task.m; start += most) {
+    Product some = task;
+    some.m = task.m - start < most ? task.m - start : most;
+    const char *x = (const char *)task.x + start * task.x_stride * (kind == of_bf16 ? sizeof(bf16) : sizeof(int8_t));
+    threads::run(widen, Widening{x, task.x_stride, room, stride, some.m, task.k}, (some.m + tile - 1) / tile);
+    some.x = room, some.x_stride = stride, some.out += start * task.out_stride;
+    if (kind != of_bf16) some.x_scale += start, some.x_sum += start * (task.k / task.group);
+    threads::run(part, some, panels);
+  }
+}
 
 }  // namespace
 
 namespace calls {
 
-void Multiply::run() const { threads::run(used->linear[kind], task, (task.n + PANEL - 1) / PANEL); }
+void Multiply::run() const { multiply(used->linear[kind], kind, task, (task.n + PANEL - 1) / PANEL); }
 
 void MultiplyGated::run() const {
-  threads::run(used->gate_up[kind], task, task.n / PANEL);
+  multiply(used->gate_up[kind], kind, task, task.n / PANEL);
   if (!task.rounded.elements) return;
   Quantise after{task.out, task.out_stride, task.rounded, task.n};
   threads::run(used->quantise, after, task.m, grain_of(task.m, task.n));

@@ -7,42 +7,13 @@
 namespace VARIANT::gemm {
 
 using namespace simd;
+using terms::four_bytes;
 
 constexpr int HALF = PANEL / 2;
-constexpr int64_t STRETCH = 384;  // rows of x that stay in a cache while the panels go by
 constexpr int AHEAD = 24;         // steps of a product that a tile alone fetches ahead
 constexpr int64_t LINE = 64;      // bytes that come from memory at once
 
-inline uint32_t four_bytes(const void *x) {
-  uint32_t bits;
-  std::memcpy(&bits, x, sizeof bits);
-  return bits;
-}
-
 inline int64_t groups_of(int64_t k, int64_t size) { return (k + size - 1) / size; }
-
-// Adds to the sums of M rows the products of k of their elements with two vectors of packed pairs; `step` elements lead
-// from one pair of k to the next. fetch: called with the number of each pair, to bring near what comes later.
-template <int M, class Fetcher> inline void accumulate(const bf16 *x, int64_t stride, const bf16 *left, const bf16 *right,
-                                                     int64_t step, int64_t k, Float (&sum)[M][2], Fetcher fetch) {
-  for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
-    fetch(p);
-    Pairs first = load_pairs(left), second = load_pairs(right);
-    for (int m = 0; m < M; m++) {
-      Pairs of_row = set_pair(four_bytes(x + m * stride + 2 * p));
-      sum[m][0] = dot(sum[m][0], of_row, first);
-      sum[m][1] = dot(sum[m][1], of_row, second);
-    }
-  }
-  if (k % 2) {
-    Pairs first = only_first(load_pairs(left)), second = only_first(load_pairs(right));
-    for (int m = 0; m < M; m++) {
-      Pairs of_row = set_pair(x[m * stride + k - 1]);
-      sum[m][0] = dot(sum[m][0], of_row, first);
-      sum[m][1] = dot(sum[m][1], of_row, second);
-    }
-  }
-}
 
 template <int M> inline void clear(Float (&sum)[M][2]) {
   for (auto &row : sum) row[0] = row[1] = zero();
@@ -78,14 +49,14 @@ struct Bf16 {
     clear(sum);
     int64_t pairs = groups_of(task.k, 2);
     const bf16 *weights = (const bf16 *)task.packed + at.panel * pairs * 2 * PANEL + 2 * left;
-    accumulate((const bf16 *)task.x + at.row * task.x_stride, task.x_stride, weights, weights + PANEL, 2 * PANEL, task.k,
-               sum, Fetch(weights, pairs, at));
+    Fetch fetch(weights, pairs, at);
+    terms::accumulate(terms::rows_of<M>(task, at.row), weights, weights + PANEL, 2 * PANEL, task.k, sum, fetch);
   }
 };
 
 struct Int8 {
   template <int M> static void sums(const Product &task, const At &at, int left, Float (&sum)[M][2]) {
-    const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride;
+    auto rows = terms::byte_rows_of<M>(task, at.row);
     int64_t quads = groups_of(task.k, 4);
     const uint8_t *weights = (const uint8_t *)task.packed + at.panel * quads * 4 * PANEL + 4 * left;
     Fetch fetch(weights, quads, at);
@@ -93,12 +64,7 @@ struct Int8 {
     for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-128 * task.x_sum[at.row + m]);
     for (int64_t q = 0; q < quads; q++, weights += 4 * PANEL) {
       fetch(q);
-      Quads first = load_quads(weights), second = load_quads(weights + 4 * HALF);
-      for (int m = 0; m < M; m++) {
-        Quads of_row = set_quad(four_bytes(x + m * task.x_stride + 4 * q));
-        whole[m][0] = dot(whole[m][0], first, of_row);
-        whole[m][1] = dot(whole[m][1], second, of_row);
-      }
+      terms::add_products<M>(rows, q, weights, weights + 4 * HALF, whole);
     }
     const float *scale = (const float *)task.scale + at.panel * PANEL + left;
     Float first = load(scale), second = load(scale + HALF);
@@ -111,6 +77,16 @@ struct Int8 {
 };
 
 struct Int4 {
+  // Of four elements of each row.
+  template <int M>
+  static void add_products(const int8_t *x, int64_t stride, Quads first, Quads second, Nibbles (&part)[M][2]) {
+    for (int m = 0; m < M; m++) {
+      Quads of_row = set_quad(four_bytes(x + m * stride));
+      part[m][0] = dot_nibbles(part[m][0], first, of_row);
+      part[m][1] = dot_nibbles(part[m][1], second, of_row);
+    }
+  }
+
   template <int M> static void sums(const Product &task, const At &at, int left, Float (&sum)[M][2]) {
     const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride;
     int64_t groups = task.k / task.group, step = 0;
@@ -118,27 +94,24 @@ struct Int4 {
     const bf16 *scale = (const bf16 *)task.scale + at.panel * groups * PANEL + left;
     Fetch fetch(weights, task.k / 8, at);
     clear(sum);
-    for (int64_t g = 0; g < groups; g++, scale += PANEL) {
-      Whole whole[M][2];
-      for (int m = 0; m < M; m++) whole[m][0] = whole[m][1] = set_whole(-8 * task.x_sum[(at.row + m) * groups + g]);
-      for (int64_t i = 0; i < task.group; i += 8, weights += 4 * PANEL) {
-        fetch(step++);
-        Quads first = load_quads(weights), second = load_quads(weights + 4 * HALF);
-        Quads first_low = low_halves(first), second_low = low_halves(second);
-        first = high_halves(first), second = high_halves(second);
+    for (int64_t g = 0; g < groups; g++, scale += PANEL)
+      for (int64_t i = 0; i < task.group; i += NIBBLES) {
+        auto before = [&](int m) { return i ? 0 : -8 * task.x_sum[(at.row + m) * groups + g]; };
+        int64_t last = task.group < i + NIBBLES ? task.group : i + NIBBLES;
+        Nibbles part[M][2];
+        for (int m = 0; m < M; m++) part[m][0] = part[m][1] = set_nibbles(before(m));
+        for (int64_t j = i; j < last; j += 8, x += 8, weights += 4 * PANEL) {
+          fetch(step++);
+          Quads first = load_quads(weights), second = load_quads(weights + 4 * HALF);
+          add_products(x, task.x_stride, low_halves(first), low_halves(second), part);
+          add_products(x + 4, task.x_stride, high_halves(first), high_halves(second), part);
+        }
+        Float first = load_bf16(scale), second = load_bf16(scale + HALF);
         for (int m = 0; m < M; m++) {
-          const int8_t *at = x + m * task.x_stride + g * task.group + i;
-          Quads low = set_quad(four_bytes(at)), high = set_quad(four_bytes(at + 4));
-          whole[m][0] = dot(dot(whole[m][0], first_low, low), first, high);
-          whole[m][1] = dot(dot(whole[m][1], second_low, low), second, high);
+          sum[m][0] = fma(to_float(total(part[m][0], before(m))), first, sum[m][0]);
+          sum[m][1] = fma(to_float(total(part[m][1], before(m))), second, sum[m][1]);
         }
       }
-      Float first = load_bf16(scale), second = load_bf16(scale + HALF);
-      for (int m = 0; m < M; m++) {
-        sum[m][0] = fma(to_float(whole[m][0]), first, sum[m][0]);
-        sum[m][1] = fma(to_float(whole[m][1]), second, sum[m][1]);
-      }
-    }
     for (int m = 0; m < M; m++) {
       Float of_row = set(task.x_scale[at.row + m]);
       sum[m][0] = mul(sum[m][0], of_row);
@@ -201,17 +174,14 @@ struct Tiles {
   Tile at[ROWS + 1] = {};
 };
 
-// All rows of a task with its panels from first to last. Rows are dealt out to tiles as evenly as can be: a tile of few
-// rows costs nearly as much as a full one.
+// All rows of a task with its panels from first to last.
 inline void walk(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
-  for (int64_t start = 0; start < task.m; start += STRETCH) {
-    int64_t rows = task.m - start < STRETCH ? task.m - start : STRETCH;
-    int64_t count = (rows + ROWS - 1) / ROWS;
+  for (int64_t start = 0; start < task.m; start += TOGETHER) {
+    int64_t rows = task.m - start < TOGETHER ? task.m - start : TOGETHER, count = terms::tiles_of(rows);
     for (int64_t panel = first; panel < last; panel++)
-      for (int64_t tile = 0, row = start; tile < count; tile++) {
-        int height = (int)((rows * (tile + 1)) / count - (rows * tile) / count);
-        tiles.at[height](task, {row, panel, tile, count});
-        row += height;
+      for (int64_t tile = 0; tile < count; tile++) {
+        int64_t row = terms::first_of_tile(rows, tile), height = terms::first_of_tile(rows, tile + 1) - row;
+        tiles.at[height](task, {start + row, panel, tile, count});
       }
   }
 }

@@ -6,6 +6,9 @@
 namespace VARIANT::attention {
 
 using namespace simd;
+using terms::Apart;
+using terms::Term;
+using terms::store_terms;
 
 constexpr int64_t STRETCH = 128;  // keys
 constexpr int64_t WIDE = 2 * TOKENS;
@@ -74,26 +77,28 @@ struct Coming {
   }
 };
 
-// In bf16, as queries and weights are then too.
+// In bf16.
 template <int M> struct Bf16Kept {
-  alignas(64) bf16 q[M][WIDEST];
-  alignas(64) bf16 weights[M][STRETCH];
+  alignas(64) Term q[M][WIDEST];
+  alignas(64) Term weights[M][STRETCH];
 
   using Number = bf16;
 
-  void ask(int m, const bf16 *query, int64_t dim) { std::memcpy(q[m], query, dim * sizeof(bf16)); }
+  void ask(int m, const bf16 *query, int64_t dim) {
+    for (int64_t i = 0; i < dim; i += W) store_terms(q[m] + i, load_bf16(query + i));
+  }
 
   // Products of the queries with W keys from the left-th on, of the near sixteen and of the far. Meanwhile the values of
   // both are fetched.
   void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
     gemm::clear(sum);
-    gemm::accumulate(q[0], WIDEST, head.keys<bf16>(near) + 2 * left, head.keys<bf16>(far) + 2 * left, WIDE,
+    terms::accumulate(Apart<Term>{q[0], WIDEST}, head.keys<bf16>(near) + 2 * left, head.keys<bf16>(far) + 2 * left, WIDE,
                      head.cache.dim, sum, Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
   }
 
   void begin(const Head &, int64_t) {}
   // Of a pair's W keys from the i-th of the stretch on.
-  void weigh(int m, int64_t i, Float weight, float *) { store_bf16(weights[m] + i, weight); }
+  void weigh(int m, int64_t i, Float weight, float *) { store_terms(weights[m] + i, weight); }
   void weighed(int, int64_t, float *) {}
 
   // Adds the weighed values' W elements from the left-th on, and those `apart` further. Meanwhile a part of the keys that
@@ -102,7 +107,7 @@ template <int M> struct Bf16Kept {
     for (int64_t t = 0; t < count; t += TOKENS) {
       const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
       int64_t tokens = count - t < TOKENS ? count - t : TOKENS;
-      gemm::accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum,
+      terms::accumulate(Apart<Term>{weights[0] + t, STRETCH}, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum,
                        coming.part<bf16>((left / WIDE * count + t) / TOKENS));
     }
   }
@@ -149,7 +154,7 @@ template <int M> struct Int8Kept {
       fetch(p);
       Pairs first = widen_pairs(left), second = widen_pairs(right);
       for (int m = 0; m < M; m++) {
-        Pairs of_row = set_pair(gemm::four_bytes(x + m * stride + 2 * p));
+        Pairs of_row = set_pair(terms::four_bytes(x + m * stride + 2 * p));
         sum[m][0] = dot_whole(sum[m][0], of_row, first);
         sum[m][1] = dot_whole(sum[m][1], of_row, second);
       }

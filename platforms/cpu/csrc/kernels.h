@@ -7,7 +7,8 @@
 
 using bf16 = uint16_t;
 
-constexpr int64_t PANEL = 32;  // outputs that are packed together
+constexpr int64_t PANEL = 32;      // outputs that are packed together
+constexpr int64_t TOGETHER = 384;  // rows at most that are dealt out to tiles, and stay in a cache while panels go by
 
 enum class Activation : int32_t { silu, gelu_tanh };
 
@@ -42,6 +43,15 @@ struct Product {
   int64_t group;         // elements of k that share a scale and a sum, a multiple of 8; k is a multiple of it
   Int8Rows rounded;      // of gate_up: where the rows of out go once more, when all are there
   Activation activation;
+};
+
+// Rows as an instruction set multiplies them, where that is not as they are. Item: a tile of at most `tile` rows.
+struct Widening {
+  const void *x;
+  int64_t x_stride;  // elements
+  void *to;
+  int64_t stride;    // elements that a row has there
+  int64_t rows, k;
 };
 
 // Rows of bf16 to int8. Item: a row.
@@ -161,7 +171,8 @@ enum Kind : int32_t { of_bf16, of_int8, of_int4 };
 
 struct Kernels {
   const char *name;
-  Part<Product> linear[3], gate_up[3];  // by Kind
+  Part<Widening> widen[3];              // by Kind, or null: rows of x are multiplied as they are
+  Part<Product> linear[3], gate_up[3];  // by Kind; x: widened, where it is
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<Lookup> look_up;
@@ -173,7 +184,7 @@ struct Kernels {
   Part<Weighing> weigh[2];
   Part<Cutting> cut[2];
   Part<Ranking> rank[2];
-  int64_t tile;  // pairs of a share that suit it best
+  int64_t tile;  // rows of a product, or pairs of a share, whose sums stay in registers
 };
 
 extern const Kernels portable_kernels;

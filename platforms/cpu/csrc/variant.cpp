@@ -11,6 +11,17 @@
 #include "simd/portable.h"
 #endif
 
+#if defined(__AVX512BF16__)
+#include "terms/bf16.h"
+#else
+#include "terms/bf16_widened.h"
+#endif
+#if defined(__AVX512VNNI__)
+#include "terms/int8.h"
+#else
+#include "terms/int8_widened.h"
+#endif
+
 #include "exponent.h"
 #include "gemm.h"
 #include "quantise.h"
@@ -31,6 +42,7 @@ using namespace VARIANT;
 
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
+    {terms::WIDEN, terms::WIDEN_BYTES, nullptr},
     {gemm::linear<gemm::Bf16>, gemm::linear<gemm::Int8>, gemm::linear<gemm::Int4>},
     {gemm::gate_up<gemm::Bf16>, gemm::gate_up<gemm::Int8>, gemm::gate_up<gemm::Int4>},
     quantise::quantise,

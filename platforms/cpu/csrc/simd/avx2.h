@@ -7,7 +7,7 @@
 namespace VARIANT::simd {
 
 constexpr int W = 8;
-constexpr int ROWS = 5;
+constexpr int ROWS = 6;
 using Float = __m256;
 using Pairs = __m256i;
 using Whole = __m256i;
@@ -56,13 +56,8 @@ inline void store_bf16(uint16_t *p, Float x) {
 
 inline Pairs load_pairs(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 inline Pairs set_pair(uint32_t pair) { return _mm256_set1_epi32((int)pair); }
-inline Float dot(Float sum, Pairs a, Pairs b) {
-  const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
-  auto first = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
-  auto second = [&](__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, upper)); };
-  return fma(second(a), second(b), fma(first(a), first(b), sum));
-}
-inline Pairs only_first(Pairs x) { return _mm256_and_si256(x, _mm256_set1_epi32(0xffff)); }
+inline Float first_of(Pairs x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+inline Float second_of(Pairs x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000))); }
 
 inline Whole set_whole(int32_t x) { return _mm256_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm256_cvtepi32_ps(x); }
@@ -85,13 +80,25 @@ inline Quads load_quads(const uint8_t *p) { return _mm256_loadu_si256((const __m
 inline Quads set_quad(uint32_t four) { return _mm256_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
-inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
-  __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(bytes, 8);
-  __m256i their_even = _mm256_srai_epi16(_mm256_slli_epi16(with_sign, 8), 8), their_odd = _mm256_srai_epi16(with_sign, 8);
-  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, their_even), _mm256_madd_epi16(odd, their_odd)));
+inline Pairs even_bytes(Quads x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+inline Pairs odd_bytes(Quads x) { return _mm256_srli_epi16(x, 8); }
+using Nibbles = __m256i;
+constexpr int64_t NIBBLES = 32;
+inline Nibbles set_nibbles(int32_t) { return _mm256_setzero_si256(); }
+inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
+  asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(nibbles, with_sign)));
+  return sum;
+}
+inline Whole total(Nibbles x, int32_t before) {
+  return _mm256_add_epi32(_mm256_madd_epi16(x, _mm256_set1_epi16(1)), _mm256_set1_epi32(before));
 }
 inline Pairs widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
-inline Whole dot_whole(Whole sum, Pairs a, Pairs b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+// Of whole numbers GCC adds products to each other first, and then has more of them than registers; hence the names of
+// instructions.
+inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
+  asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+  return sum;
+}
 inline void store_int16(int16_t *p, Float x) {
   __m256i whole = _mm256_cvtps_epi32(x);
   _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)));

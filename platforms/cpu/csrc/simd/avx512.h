@@ -49,19 +49,15 @@ inline void store_bf16(uint16_t *p, Float x) {
 
 inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
-// sum + a.first * b.first + a.second * b.second, by lane
-inline Float dot(Float sum, Pairs a, Pairs b) {
 #ifdef __AVX512BF16__
-  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-#else
-  const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-  auto first = [](__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); };
-  auto second = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, upper)); };
-  return fma(second(a), second(b), fma(first(a), first(b), sum));
-#endif
-}
+// sum + a.first * b.first + a.second * b.second, by lane
+inline Float dot(Float sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 // The second of each pair becomes 0, whatever it was.
 inline Pairs only_first(Pairs x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
+#else
+inline Float first_of(Pairs x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+inline Float second_of(Pairs x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000))); }
+#endif
 
 inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
@@ -84,18 +80,35 @@ inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
-// Of VNNI's instructions that add to whole numbers GCC 12 makes copies of the sums, in memory too; hence their names.
+// Nibbles: sums of products of fours of 4 bits without sign by int8, those of NIBBLES elements of a row at most. They begin
+// at a whole number, which set_nibbles() or total() takes.
+// Sums of whole numbers GCC copies where they are VNNI's, and adds products to each other first where they are not: either
+// way it has more of them than registers. Hence the names of instructions.
+#ifdef __AVX512VNNI__
 // sum + the products of four bytes without sign by four with a sign, by lane
 inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
-#ifdef __AVX512VNNI__
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
   return sum;
-#else
-  __m512i even = _mm512_and_si512(bytes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(bytes, 8);
-  __m512i their_even = _mm512_srai_epi16(_mm512_slli_epi16(with_sign, 8), 8), their_odd = _mm512_srai_epi16(with_sign, 8);
-  return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(even, their_even), _mm512_madd_epi16(odd, their_odd)));
-#endif
 }
+using Nibbles = Whole;
+constexpr int64_t NIBBLES = 1 << 30;
+inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
+inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) { return dot(sum, nibbles, with_sign); }
+inline Whole total(Nibbles x, int32_t) { return x; }
+#else
+inline Pairs even_bytes(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+inline Pairs odd_bytes(Quads x) { return _mm512_srli_epi16(x, 8); }
+using Nibbles = __m512i;  // pairs of whole numbers of 16 bits
+constexpr int64_t NIBBLES = 32;
+inline Nibbles set_nibbles(int32_t) { return _mm512_setzero_si512(); }
+inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
+  asm("vpaddw %1, %0, %0" : "+v"(sum) : "v"(_mm512_maddubs_epi16(nibbles, with_sign)));
+  return sum;
+}
+inline Whole total(Nibbles x, int32_t before) {
+  return _mm512_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(1)), _mm512_set1_epi32(before));
+}
+#endif
 // From a pair of whole numbers of 8 bits to one of 16, W of them.
 inline Pairs widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
 // sum + a.first * b.first + a.second * b.second, by lane, of whole numbers of 16 bits
@@ -104,7 +117,8 @@ inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
   asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 #else
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+  asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(_mm512_madd_epi16(a, b)));
+  return sum;
 #endif
 }
 // Rounds to whole numbers from -32767 to 32767, which is what x was scaled to.

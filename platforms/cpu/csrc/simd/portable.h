@@ -66,14 +66,8 @@ inline Pairs load_pairs(const uint16_t *p) {
   return pairs;
 }
 inline Pairs set_pair(uint32_t pair) { return each<Pairs>([&](int) { return pair; }); }
-inline Float dot(Float sum, Pairs a, Pairs b) {
-  return each<Float>([&](int i) {
-    float first = widened((uint16_t)a.at[i]) * widened((uint16_t)b.at[i]);
-    float second = widened((uint16_t)(a.at[i] >> 16)) * widened((uint16_t)(b.at[i] >> 16));
-    return sum.at[i] + first + second;
-  });
-}
-inline Pairs only_first(Pairs x) { return each<Pairs>([&](int i) { return x.at[i] & 0xffff; }); }
+inline Float first_of(Pairs x) { return each<Float>([&](int i) { return widened((uint16_t)x.at[i]); }); }
+inline Float second_of(Pairs x) { return each<Float>([&](int i) { return widened((uint16_t)(x.at[i] >> 16)); }); }
 
 inline Whole set_whole(int32_t x) { return each<Whole>([&](int) { return x; }); }
 inline Float to_float(Whole x) { return each<Float>([&](int i) { return (float)x.at[i]; }); }
@@ -112,12 +106,18 @@ inline Quads load_quads(const uint8_t *p) {
 inline Quads set_quad(uint32_t four) { return set_pair(four); }
 inline Quads low_halves(Quads x) { return each<Quads>([&](int i) { return x.at[i] & 0x0f0f0f0f; }); }
 inline Quads high_halves(Quads x) { return each<Quads>([&](int i) { return (x.at[i] >> 4) & 0x0f0f0f0f; }); }
-inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
+inline Pairs even_bytes(Quads x) { return each<Pairs>([&](int i) { return x.at[i] & 0x00ff00ff; }); }
+inline Pairs odd_bytes(Quads x) { return each<Pairs>([&](int i) { return (x.at[i] >> 8) & 0x00ff00ff; }); }
+using Nibbles = Whole;
+constexpr int64_t NIBBLES = 1 << 30;
+inline Nibbles set_nibbles(int32_t x) { return set_whole(x); }
+inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
   for (int byte = 0; byte < 4; byte++)
     for (int i = 0; i < W; i++)
-      sum.at[i] += (int32_t)(uint8_t)(bytes.at[i] >> 8 * byte) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
+      sum.at[i] += (int32_t)(nibbles.at[i] >> 8 * byte & 255) * (int8_t)(uint8_t)(with_sign.at[i] >> 8 * byte);
   return sum;
 }
+inline Whole total(Nibbles x, int32_t) { return x; }
 inline Pairs widen_pairs(const int8_t *p) {
   return each<Pairs>([&](int i) { return (uint32_t)(uint16_t)p[2 * i] | (uint32_t)(uint16_t)p[2 * i + 1] << 16; });
 }

@@ -1,0 +1,28 @@
+// Rows of int8 as they are, where an instruction multiplies fours of them.
+#pragma once
+#include "rows.h"
+
+namespace VARIANT::terms {
+
+using namespace simd;
+
+template <int M> using ByteRows = Apart<int8_t>;
+
+constexpr Part<Widening> WIDEN_BYTES = nullptr;
+
+template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
+  return {(const int8_t *)task.x + row * task.x_stride, task.x_stride};
+}
+
+// Adds to the sums of M rows the products of their q-th four elements with two vectors of packed fours.
+template <int M>
+inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *left, const uint8_t *right, Whole (&sum)[M][2]) {
+  Quads first = load_quads(left), second = load_quads(right);
+  for (int m = 0; m < M; m++) {
+    Quads of_row = set_quad(four_bytes(rows.at(m, 4 * q)));
+    sum[m][0] = dot(sum[m][0], first, of_row);
+    sum[m][1] = dot(sum[m][1], second, of_row);
+  }
+}
+
+}  // namespace VARIANT::terms

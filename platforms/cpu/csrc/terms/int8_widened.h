@@ -1,0 +1,47 @@
+// Rows of int8 widened to 16 bits beforehand, once for all outputs, and those of a tile woven together by pairs: of each
+// four the first and third, then the second and fourth, as the bytes of a weight are told apart by a mask or a shift.
+#pragma once
+#include "rows.h"
+
+namespace VARIANT::terms {
+
+using namespace simd;
+
+struct Pair {
+  int16_t first, second;
+};
+template <int M> using ByteRows = Woven<Pair, M>;
+
+// Item: a tile. Rows have multiples of four elements, as whole numbers do.
+inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
+  for (int64_t tile = first; tile < last; tile++) {
+    int64_t row = first_of_tile(task.rows, tile), rows = first_of_tile(task.rows, tile + 1) - row;
+    const int8_t *x = (const int8_t *)task.x + row * task.x_stride;
+    Pair *to = (Pair *)task.to + row * task.stride / 2;
+    for (int64_t i = 0; i < task.k; i += 4)
+      for (int64_t at = i; at < i + 2; at++)
+        for (int64_t m = 0; m < rows; m++) *to++ = {x[m * task.x_stride + at], x[m * task.x_stride + at + 2]};
+  }
+}
+constexpr Part<Widening> WIDEN_BYTES = widen_bytes;
+
+template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
+  return {(const Pair *)task.x + row * task.x_stride / 2};
+}
+
+template <int M> inline void add_pairs(ByteRows<M> rows, int64_t i, Pairs left, Pairs right, Whole (&sum)[M][2]) {
+  for (int m = 0; m < M; m++) {
+    Pairs of_row = set_pair(four_bytes(rows.at(m, i)));
+    sum[m][0] = dot_whole(sum[m][0], of_row, left);
+    sum[m][1] = dot_whole(sum[m][1], of_row, right);
+  }
+}
+
+// Adds to the sums of M rows the products of their q-th four elements with two vectors of packed fours.
+template <int M>
+inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *left, const uint8_t *right, Whole (&sum)[M][2]) {
+  add_pairs<M>(rows, 2 * q, even_bytes(load_quads(left)), even_bytes(load_quads(right)), sum);
+  add_pairs<M>(rows, 2 * q + 1, odd_bytes(load_quads(left)), odd_bytes(load_quads(right)), sum);
+}
+
+}  // namespace VARIANT::terms

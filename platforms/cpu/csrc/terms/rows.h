@@ -1,0 +1,34 @@
+// Rows that are multiplied with packed weights: where an element of one of them is.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "../kernels.h"
+
+namespace VARIANT::terms {
+
+// One row after the other.
+template <class Number> struct Apart {
+  const Number *x;
+  int64_t stride;
+  const Number *at(int m, int64_t i) const { return x + m * stride + i; }
+};
+
+// M rows side by side, `Number` by `Number`: read in the order of memory, whatever M is.
+template <class Number, int M> struct Woven {
+  const Number *x;
+  const Number *at(int m, int64_t i) const { return x + i * M + m; }
+};
+
+inline uint32_t four_bytes(const void *x) {
+  uint32_t bits;
+  std::memcpy(&bits, x, sizeof bits);
+  return bits;
+}
+
+// Of `rows` rows the first of a tile. They are dealt out to tiles as evenly as can be: a tile of few rows costs nearly as
+// much as a full one.
+inline int64_t tiles_of(int64_t rows) { return (rows + simd::ROWS - 1) / simd::ROWS; }
+inline int64_t first_of_tile(int64_t rows, int64_t tile) { return rows * tile / tiles_of(rows); }
+
+}  // namespace VARIANT::terms
