@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/simd/*)
+MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev serve check test nightly gpu gpu-wheels bench dist docs format clean
 
