@@ -3,14 +3,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__AVX512F__) || defined(__AVXVNNI__)
+#if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
-typedef uint64_t words __attribute__((vector_size(64)));
-typedef float floats __attribute__((vector_size(64)));
+// A vector as wide as a register: of a wider one the compiler keeps the sums in memory.
+#if defined(__AVX512F__)
+#define WIDTH 64
+#elif defined(__AVX__)
+#define WIDTH 32
+#else
+#define WIDTH 16
+#endif
 
-enum { AHEAD = 32, CHAINS = 12 };
+typedef uint64_t words __attribute__((vector_size(64)));
+typedef float floats __attribute__((vector_size(WIDTH)));
+
+enum { AHEAD = 32, CHAINS = 12, LANES = WIDTH / 4 };
 
 // Several streams at once keep more of the memory's channels busy than one does; which number is best is measured.
 static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t count, int streams) {
@@ -39,16 +48,16 @@ uint64_t read_memory(const void *data, size_t count, int streams) {
 double multiply_float32(size_t rounds, float *out) {
     floats sums[CHAINS], factor, term;
     for (int c = 0; c < CHAINS; c++) sums[c] = (floats){(float)c};
-    for (int i = 0; i < 16; i++) factor[i] = out[i], term[i] = out[16 + i];
+    for (int i = 0; i < LANES; i++) factor[i] = out[i], term[i] = out[16 + i];
     for (size_t r = 0; r < rounds; r++) {
         for (int c = 0; c < CHAINS; c++) sums[c] = sums[c] * factor + term;
     }
     for (int c = 1; c < CHAINS; c++) sums[0] += sums[c];
-    for (int i = 0; i < 16; i++) out[i] = sums[0][i];
-    return 2.0 * 16 * CHAINS * rounds;
+    for (int i = 0; i < LANES; i++) out[i] = sums[0][i];
+    return 2.0 * LANES * CHAINS * rounds;
 }
 
-// 0 where the compiler knows no instruction for it on this machine.
+// Where no instruction multiplies bfloat16, it is widened and multiplied as floats are.
 double multiply_bfloat16(size_t rounds, float *out) {
 #if defined(__AVX512BF16__)
     __m512 sums[CHAINS];
@@ -61,11 +70,11 @@ double multiply_bfloat16(size_t rounds, float *out) {
     _mm512_storeu_ps(out, sums[0]);
     return 2.0 * 32 * CHAINS * rounds;
 #else
-    (void)rounds, (void)out;
-    return 0;
+    return multiply_float32(rounds, out);
 #endif
 }
 
+// 0 where the compiler knows no instruction for it on this machine.
 double multiply_int8(size_t rounds, float *out) {
 #if defined(__AVX512VNNI__)
     __m512i sums[CHAINS], factor = _mm512_loadu_si512(out), term = _mm512_loadu_si512(out + 16);
@@ -81,6 +90,21 @@ double multiply_int8(size_t rounds, float *out) {
     for (int c = 0; c < CHAINS; c++) sums[c] = _mm256_set1_epi32(c);
     for (size_t r = 0; r < rounds; r++) {
         for (int c = 0; c < CHAINS; c++) sums[c] = _mm256_dpbusd_avx_epi32(sums[c], factor, term);
+    }
+    for (int c = 1; c < CHAINS; c++) sums[0] = _mm256_add_epi32(sums[0], sums[c]);
+    _mm256_storeu_si256((void *)out, sums[0]);
+    return 2.0 * 32 * CHAINS * rounds;
+#elif defined(__AVX2__)
+    // Sums of two products may not fit 16 bits, so what multiplies all numbers rightly takes longer.
+    __m256i sums[CHAINS], factor = _mm256_loadu_si256((void *)out), term = _mm256_loadu_si256((void *)(out + 16));
+    __m256i ones = _mm256_set1_epi16(1);
+    for (int c = 0; c < CHAINS; c++) sums[c] = _mm256_set1_epi32(c);
+    for (size_t r = 0; r < rounds; r++) {
+        for (int c = 0; c < CHAINS; c++) {
+            __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(factor, term), ones);
+            __asm__("vpaddd %1, %0, %0" : "+x"(sums[c]) : "x"(products));
+            __asm__("" : "+x"(factor));
+        }
     }
     for (int c = 1; c < CHAINS; c++) sums[0] = _mm256_add_epi32(sums[0], sums[c]);
     _mm256_storeu_si256((void *)out, sums[0]);
