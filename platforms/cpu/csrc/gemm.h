@@ -10,8 +10,8 @@ using namespace simd;
 using terms::four_bytes;
 
 constexpr int HALF = PANEL / 2;
-constexpr int AHEAD = 24;         // steps of a product that a tile alone fetches ahead
-constexpr int64_t LINE = 64;      // bytes that come from memory at once
+constexpr int AHEAD = 24;     // steps of a product that a tile alone fetches ahead
+constexpr int64_t LINE = 64;  // bytes that come from memory at once
 
 inline int64_t groups_of(int64_t k, int64_t size) { return (k + size - 1) / size; }
 

@@ -26,8 +26,8 @@ inline uint32_t four_bytes(const void *x) {
   return bits;
 }
 
-// Of `rows` rows the first of a tile. They are dealt out to tiles as evenly as can be: a tile of few rows costs nearly as
-// much as a full one.
+// Rows are dealt out to tiles as evenly as can be: a tile of few rows costs nearly as much as a full one. Whoever weaves
+// rows and whoever multiplies them must deal out the same number.
 inline int64_t tiles_of(int64_t rows) { return (rows + simd::ROWS - 1) / simd::ROWS; }
 inline int64_t first_of_tile(int64_t rows, int64_t tile) { return rows * tile / tiles_of(rows); }
 
