@@ -92,8 +92,9 @@ template <int M> struct Bf16Kept {
   // both are fetched.
   void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
     gemm::clear(sum);
-    terms::accumulate(Apart<Term>{q[0], WIDEST}, head.keys<bf16>(near) + 2 * left, head.keys<bf16>(far) + 2 * left, WIDE,
-                     head.cache.dim, sum, Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
+    const bf16 *keys = head.keys<bf16>(near) + 2 * left;
+    terms::accumulate(Apart<Term>{q[0], WIDEST}, keys, head.keys<bf16>(far) - head.keys<bf16>(near), WIDE, head.cache.dim, sum,
+                      Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
   }
 
   void begin(const Head &, int64_t) {}
@@ -107,7 +108,7 @@ template <int M> struct Bf16Kept {
     for (int64_t t = 0; t < count; t += TOKENS) {
       const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
       int64_t tokens = count - t < TOKENS ? count - t : TOKENS;
-      terms::accumulate(Apart<Term>{weights[0] + t, STRETCH}, near, near + 2 * apart, 2 * head.cache.dim, tokens, sum,
+      terms::accumulate(Apart<Term>{weights[0] + t, STRETCH}, near, 2 * apart, 2 * head.cache.dim, tokens, sum,
                        coming.part<bf16>((left / WIDE * count + t) / TOKENS));
     }
   }

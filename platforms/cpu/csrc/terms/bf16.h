@@ -16,27 +16,25 @@ template <int M> Rows<M> rows_of(const Product &task, int64_t row) {
 }
 inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 
-// Adds to the sums of M rows the products of k of their elements with two vectors of packed pairs; `step` elements lead
-// from one pair of k to the next. fetch: called with the number of each pair, to bring near what comes later.
-template <int M, class Fetcher> inline void accumulate(Apart<Term> rows, const bf16 *left, const bf16 *right, int64_t step,
-                                                       int64_t k, Float (&sum)[M][2], Fetcher fetch) {
-  for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
+// Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
+// other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
+// comes later.
+template <int M, int V, class Fetcher> inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart,
+                                                              int64_t step, int64_t k, Float (&sum)[M][V], Fetcher fetch) {
+  for (int64_t p = 0; p < k / 2; p++, weights += step) {
     fetch(p);
-    Pairs first = load_pairs(left), second = load_pairs(right);
+    Pairs weight[V];
+    for (int v = 0; v < V; v++) weight[v] = load_pairs(weights + v * apart);
     for (int m = 0; m < M; m++) {
       Pairs of_row = set_pair(four_bytes(rows.at(m, 2 * p)));
-      sum[m][0] = dot(sum[m][0], of_row, first);
-      sum[m][1] = dot(sum[m][1], of_row, second);
+      for (int v = 0; v < V; v++) sum[m][v] = dot(sum[m][v], of_row, weight[v]);
     }
   }
-  if (k % 2) {
-    Pairs first = only_first(load_pairs(left)), second = only_first(load_pairs(right));
-    for (int m = 0; m < M; m++) {
-      Pairs of_row = set_pair(*rows.at(m, k - 1));
-      sum[m][0] = dot(sum[m][0], of_row, first);
-      sum[m][1] = dot(sum[m][1], of_row, second);
+  if (k % 2)
+    for (int v = 0; v < V; v++) {
+      Pairs weight = only_first(load_pairs(weights + v * apart));
+      for (int m = 0; m < M; m++) sum[m][v] = dot(sum[m][v], set_pair(*rows.at(m, k - 1)), weight);
     }
-  }
 }
 
 }  // namespace VARIANT::terms

@@ -25,32 +25,39 @@ constexpr Part<Widening> WIDEN = widen;
 template <int M> Rows<M> rows_of(const Product &task, int64_t row) { return {(const Term *)task.x + row * task.x_stride}; }
 inline void store_terms(Term *to, Float x) { store(to, x); }
 
-template <class Rows, int M> void add_products(Rows rows, int64_t i, Float left, Float right, Float (&sum)[M][2]) {
+template <class Rows, int M, int V>
+inline void add_products(Rows rows, int64_t i, const Float (&weight)[V], Float (&sum)[M][V]) {
   for (int m = 0; m < M; m++) {
     Float of_row = set(*rows.at(m, i));
-    sum[m][0] = fma(of_row, left, sum[m][0]);
-    sum[m][1] = fma(of_row, right, sum[m][1]);
+    for (int v = 0; v < V; v++) sum[m][v] = fma(of_row, weight[v], sum[m][v]);
   }
 }
 
-// Adds to the sums of M rows the products of k of their elements with two vectors of packed pairs; `step` elements lead
-// from one pair of k to the next. fetch: called with the number of each pair, to bring near what comes later. What a pair's
-// first elements give is added before the second ones are looked at, so that nearly all registers hold sums.
-template <class Rows, int M, class Fetcher>
-inline void accumulate(Rows rows, const bf16 *left, const bf16 *right, int64_t step, int64_t k, Float (&sum)[M][2],
+// Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
+// other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
+// comes later. What a pair's first elements give is added before the second ones are looked at, so that nearly all registers
+// hold sums.
+template <class Rows, int M, int V, class Fetcher>
+inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
                        Fetcher fetch) {
-  constexpr bool FEW = M < 3;  // sums of their own for second elements, or they would wait for the first
-  Float others[M][2];
-  for (auto &row : others) row[0] = row[1] = zero();
-  for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
+  constexpr bool FEW = M * V < 8;  // sums of their own for second elements, or they would wait for the first
+  Float others[M][V], weight[V];
+  for (auto &row : others)
+    for (auto &vector : row) vector = zero();
+  auto add_first = [&](int64_t i) {
+    for (int v = 0; v < V; v++) weight[v] = first_of(load_pairs(weights + v * apart));
+    add_products(rows, i, weight, sum);
+  };
+  for (int64_t p = 0; p < k / 2; p++, weights += step) {
     fetch(p);
-    add_products(rows, 2 * p, first_of(load_pairs(left)), first_of(load_pairs(right)), sum);
-    add_products(rows, 2 * p + 1, second_of(load_pairs(left)), second_of(load_pairs(right)), FEW ? others : sum);
+    add_first(2 * p);
+    for (int v = 0; v < V; v++) weight[v] = second_of(load_pairs(weights + v * apart));
+    add_products(rows, 2 * p + 1, weight, FEW ? others : sum);
   }
-  if (k % 2) add_products(rows, k - 1, first_of(load_pairs(left)), first_of(load_pairs(right)), sum);
+  if (k % 2) add_first(k - 1);
   if constexpr (FEW)
     for (int m = 0; m < M; m++)
-      for (int side = 0; side < 2; side++) sum[m][side] = add(sum[m][side], others[m][side]);
+      for (int v = 0; v < V; v++) sum[m][v] = add(sum[m][v], others[m][v]);
 }
 
 }  // namespace VARIANT::terms

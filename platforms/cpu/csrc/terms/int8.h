@@ -14,14 +14,14 @@ template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
   return {(const int8_t *)task.x + row * task.x_stride, task.x_stride};
 }
 
-// Adds to the sums of M rows the products of their q-th four elements with two vectors of packed fours.
-template <int M>
-inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *left, const uint8_t *right, Whole (&sum)[M][2]) {
-  Quads first = load_quads(left), second = load_quads(right);
+// Adds to the sums of M rows the products of their q-th four elements with V vectors of packed fours.
+template <int M, int V>
+inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *weights, Whole (&sum)[M][V]) {
+  Quads weight[V];
+  for (int v = 0; v < V; v++) weight[v] = load_quads(weights + 4 * W * v);
   for (int m = 0; m < M; m++) {
     Quads of_row = set_quad(four_bytes(rows.at(m, 4 * q)));
-    sum[m][0] = dot(sum[m][0], first, of_row);
-    sum[m][1] = dot(sum[m][1], second, of_row);
+    for (int v = 0; v < V; v++) sum[m][v] = dot(sum[m][v], weight[v], of_row);
   }
 }
 

@@ -29,19 +29,22 @@ template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
   return {(const Pair *)task.x + row * task.x_stride / 2};
 }
 
-template <int M> inline void add_pairs(ByteRows<M> rows, int64_t i, Pairs left, Pairs right, Whole (&sum)[M][2]) {
+template <int M, int V>
+inline void add_pairs(ByteRows<M> rows, int64_t i, const Pairs (&weight)[V], Whole (&sum)[M][V]) {
   for (int m = 0; m < M; m++) {
     Pairs of_row = set_pair(four_bytes(rows.at(m, i)));
-    sum[m][0] = dot_whole(sum[m][0], of_row, left);
-    sum[m][1] = dot_whole(sum[m][1], of_row, right);
+    for (int v = 0; v < V; v++) sum[m][v] = dot_whole(sum[m][v], of_row, weight[v]);
   }
 }
 
-// Adds to the sums of M rows the products of their q-th four elements with two vectors of packed fours.
-template <int M>
-inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *left, const uint8_t *right, Whole (&sum)[M][2]) {
-  add_pairs<M>(rows, 2 * q, even_bytes(load_quads(left)), even_bytes(load_quads(right)), sum);
-  add_pairs<M>(rows, 2 * q + 1, odd_bytes(load_quads(left)), odd_bytes(load_quads(right)), sum);
+// Adds to the sums of M rows the products of their q-th four elements with V vectors of packed fours.
+template <int M, int V>
+inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *weights, Whole (&sum)[M][V]) {
+  Pairs weight[V];
+  for (int v = 0; v < V; v++) weight[v] = even_bytes(load_quads(weights + 4 * W * v));
+  add_pairs(rows, 2 * q, weight, sum);
+  for (int v = 0; v < V; v++) weight[v] = odd_bytes(load_quads(weights + 4 * W * v));
+  add_pairs(rows, 2 * q + 1, weight, sum);
 }
 
 }  // namespace VARIANT::terms
