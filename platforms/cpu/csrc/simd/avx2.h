@@ -64,6 +64,7 @@ inline Whole set_whole(int32_t x) { return _mm256_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm256_cvtepi32_ps(x); }
 inline Whole as_whole(Float x) { return _mm256_castps_si256(x); }
 inline Whole lanes() { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
+inline Whole load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 inline void store(int32_t *p, Whole x) { _mm256_storeu_si256((__m256i *)p, x); }
 inline Whole add(Whole a, Whole b) { return _mm256_add_epi32(a, b); }
 inline Whole sub(Whole a, Whole b) { return _mm256_sub_epi32(a, b); }

@@ -64,6 +64,7 @@ inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
 inline Whole as_whole(Float x) { return _mm512_castps_si512(x); }  // its bits
 inline Whole lanes() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
+inline Whole load(const int32_t *p) { return _mm512_loadu_si512(p); }
 inline void store(int32_t *p, Whole x) { _mm512_storeu_si512(p, x); }
 inline Whole add(Whole a, Whole b) { return _mm512_add_epi32(a, b); }
 inline Whole sub(Whole a, Whole b) { return _mm512_sub_epi32(a, b); }

@@ -78,6 +78,7 @@ inline Whole as_whole(Float x) {
   return bits;
 }
 inline Whole lanes() { return each<Whole>([](int i) { return i; }); }
+inline Whole load(const int32_t *p) { return each<Whole>([&](int i) { return p[i]; }); }
 inline void store(int32_t *p, Whole x) { std::memcpy(p, x.at, sizeof x.at); }
 inline Whole add(Whole a, Whole b) { return each<Whole>([&](int i) { return (uint32_t)a.at[i] + (uint32_t)b.at[i]; }); }
 inline Whole sub(Whole a, Whole b) { return each<Whole>([&](int i) { return (uint32_t)a.at[i] - (uint32_t)b.at[i]; }); }

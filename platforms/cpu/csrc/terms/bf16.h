@@ -11,8 +11,9 @@ template <int M> using Rows = Apart<Term>;
 
 constexpr Part<Widening> WIDEN = nullptr;
 
-template <int M> Rows<M> rows_of(const Product &task, int64_t row) {
-  return {(const Term *)task.x + row * task.x_stride, task.x_stride};
+// From the from-th element on.
+template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
+  return {(const Term *)task.x + row * task.x_stride + from, task.x_stride};
 }
 inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 

@@ -22,7 +22,10 @@ inline void widen(const Widening &task, int64_t first, int64_t last) {
 }
 constexpr Part<Widening> WIDEN = widen;
 
-template <int M> Rows<M> rows_of(const Product &task, int64_t row) { return {(const Term *)task.x + row * task.x_stride}; }
+// From the from-th element on.
+template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
+  return {(const Term *)task.x + row * task.x_stride + from * M};
+}
 inline void store_terms(Term *to, Float x) { store(to, x); }
 
 template <class Rows, int M, int V>

@@ -10,8 +10,9 @@ template <int M> using ByteRows = Apart<int8_t>;
 
 constexpr Part<Widening> WIDEN_BYTES = nullptr;
 
-template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
-  return {(const int8_t *)task.x + row * task.x_stride, task.x_stride};
+// From the from-th element on.
+template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
+  return {(const int8_t *)task.x + row * task.x_stride + from, task.x_stride};
 }
 
 // Adds to the sums of M rows the products of their q-th four elements with V vectors of packed fours.

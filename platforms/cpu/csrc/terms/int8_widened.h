@@ -25,8 +25,9 @@ inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
 }
 constexpr Part<Widening> WIDEN_BYTES = widen_bytes;
 
-template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row) {
-  return {(const Pair *)task.x + row * task.x_stride / 2};
+// From the from-th element on, a multiple of four.
+template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
+  return {(const Pair *)task.x + row * task.x_stride / 2 + from / 2 * M};
 }
 
 template <int M, int V>
