@@ -15,10 +15,10 @@ from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.child import EngineChild
 from tessera.engine.executors import IN_PROCESS, WORKERS, executor_path
 from tessera.engine.preload import Preload
-from tessera.errors import PlatformError
+from tessera.errors import ModelError, PlatformError
 from tests.engine import fakes
 from tests.engine.test_async_engine import tokens_of
-from tests.engine.test_engine_death import engines_of
+from tests.engine.test_engine_death import engines_of, left_of
 
 
 def test_which_executor_an_engine_imports():
@@ -52,7 +52,8 @@ async def test_a_process_that_ended_before_its_configuration_is_told_of():
 
 def test_what_nobody_configures_is_ended_with_its_context():
     with EngineChild(fakes.EXECUTOR) as child:
-        assert engines_of(os.getpid()) == [child.pid]
+        assert left_of(child.pid)
+    assert not left_of(child.pid)
     assert engines_of(os.getpid()) == []
     child.end()  # again
 
@@ -67,14 +68,16 @@ def test_it_ends_without_a_word_when_its_parent_does_before_the_configuration():
     assert not Path(f"/proc/{found[0]}").exists() or Path(f"/proc/{found[0]}/stat").read_text().split()[2] == "Z"
 
 
-def test_what_an_import_leaves_is_nothing_to_collect_again():
-    before = gc.get_freeze_count()
-    preload = Preload("tessera.engine.executors:IN_PROCESS")
-    preload.start()
-    preload.finish()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() > before
-    gc.unfreeze()
+class Telling(fakes.FakeExecutor):
+    """Says how the collector of its process stands, in place of loading."""
+
+    def load(self, report):
+        raise ModelError(f"on: {gc.isenabled()}, passes imports over: {gc.get_freeze_count() > 0}")
+
+
+async def test_imports_are_not_searched_and_what_comes_after_them_is():
+    with pytest.raises(ModelError, match="on: True, passes imports over: True"):
+        await AsyncEngine.start(fakes.config(), tokenizer=None, executor=f"{__name__}:Telling")
 
 
 @pytest.mark.parametrize(("path", "error"), [("no_such:Name", PlatformError), ("breaking:Name", ZeroDivisionError)])
@@ -85,5 +88,3 @@ def test_an_import_that_fails_is_raised_where_it_can_be_told(path, error, tmp_pa
     preload.start()
     with pytest.raises(error):
         preload.finish()
-    assert gc.isenabled()
-    gc.unfreeze()

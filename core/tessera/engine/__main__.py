@@ -3,13 +3,15 @@ dotted path of what it imports until then."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 
-from tessera.engine.process import DIED, main
-
 if __name__ == "__main__":
+    gc.disable()  # imports leave nothing to collect, and would be searched again and again
+    from tessera.engine.process import DIED, main
+
     try:
         code = main(sys.stdin.buffer, sys.argv[1])
     except BaseException:

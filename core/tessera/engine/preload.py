@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 from tessera.plugins import load_path
@@ -18,15 +17,10 @@ class Preload(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        # What modules make is there to stay: the collector would look through it again and again for nothing.
-        gc.disable()
         try:
             load_path(self._path)
         except BaseException as error:  # noqa: BLE001  # finish() raises it, where it can be told
             self._error = error
-        finally:
-            gc.freeze()
-            gc.enable()
 
     def finish(self) -> None:
         """Waits for it. Raises what the import raised."""

@@ -257,6 +257,9 @@ def _live(start: StartUp, link: Link, preload: Preload) -> int:
 
     try:
         preload.finish()
+        # Modules stay as they are: the collector, off until now, need never look at them.
+        gc.freeze()
+        gc.enable()
         engine = Engine(start.config, report, executor=start.executor)
     except TesseraError as error:
         link.send(Failure.of(error))
