@@ -83,7 +83,14 @@ def test_the_configuration_comes_through_whole(tmp_path):
         assert process.read_start(pipe) == start
 
 
-@pytest.mark.parametrize("data", [b"", b"1234567", b"\xff" * 8, b"\0" * 8, b"\0\0\0\0\0\0\0\x02{}"])
+def test_no_start_at_all_is_none(tmp_path):
+    path = tmp_path / "pipe"
+    path.write_bytes(b"")
+    with path.open("rb") as pipe:
+        assert process.read_start(pipe) is None
+
+
+@pytest.mark.parametrize("data", [b"1234567", b"\xff" * 8, b"\0" * 8, b"\0\0\0\0\0\0\0\x02{}"])
 def test_another_start_is_refused(tmp_path, data):
     path = tmp_path / "pipe"
     path.write_bytes(data)
@@ -190,7 +197,8 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
         start = StartUp(config, fakes.EXECUTOR, 1, *addresses)
         log = tmp_path / "log"
         with log.open("wb") as stderr:
-            engine = subprocess.Popen([sys.executable, "-m", "tessera.engine"], stdin=subprocess.PIPE, stderr=stderr)
+            command = [sys.executable, "-m", "tessera.engine", fakes.EXECUTOR]
+            engine = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr)
         engine.stdin.write(process.pack_start(start))
         engine.stdin.flush()
         codec, marker = Codec(1), tmp_path / "exploded"

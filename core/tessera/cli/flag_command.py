@@ -8,7 +8,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tessera.cli.config_file import read_config_file
 from tessera.cli.flags import Flag, FlagTable, option_of
 from tessera.cli.verbosity import verbose_option
 
@@ -82,6 +81,8 @@ def _command_of(ctx: click.Context) -> FlagCommand:
 def _use_config_file(ctx: click.Context, _parameter: click.Parameter, file: str | None) -> None:
     """Its values become the defaults of this run, before any other flag is looked at."""
     if file is not None and not ctx.resilient_parsing:
+        from tessera.cli.config_file import read_config_file
+
         command = _command_of(ctx)
         names = {flag.name for flag in command.table.flags}
         parameters = {one.name: one for one in command.params if one.name in names or isinstance(one, click.Argument)}

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import click
 
 from tessera.cli.suggestions import platform_names
-from tessera.config.sizes import parse_size
 from tessera.errors import ConfigError
+from tessera.sizes import parse_size
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from tessera.cli.flags import Flag, FlagTable
 from tessera.cli.serve_flags import FLAGS
 from tessera.cli.suggestions import model_folders
 from tessera.config import EngineConfig, build_config
-from tessera.config.sizes import show_bytes, show_weights
 from tessera.engine.plan import Plan, plan
 from tessera.errors import MemoryBudgetError, TesseraError
 from tessera.platform.runner import CacheGroup
 from tessera.plugins.discovery import discover
 from tessera.plugins.selection import ask, selected
+from tessera.sizes import show_bytes, show_weights
 
 _TAKEN = frozenset(
     {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tessera._version import __version__
-from tessera.config.sizes import show_bytes, show_weights
+from tessera.sizes import show_bytes, show_weights
 
 _LABEL = 11
 

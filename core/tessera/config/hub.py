@@ -15,8 +15,8 @@ from typing import Any
 from tessera._version import __version__
 from tessera.config.checkpoint import names_in, read_checkpoint, read_json
 from tessera.config.refusals import refuse_model, refuse_tokenizer, served_weights
-from tessera.config.sizes import show_bytes
 from tessera.errors import ConfigError, ModelError
+from tessera.sizes import show_bytes
 
 log = logging.getLogger(__name__)
 

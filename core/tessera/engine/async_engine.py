@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tessera.engine.admission import Prompt
+from tessera.engine.child import EngineChild
+from tessera.engine.executors import executor_path
 from tessera.engine.frontend import FrontEnd, Update
 from tessera.engine.life import EngineLife
 from tessera.engine.messages import AbortRequests, AddRequests, ControlAnswer, ControlRequest, EngineInfo, Report
@@ -19,7 +21,6 @@ from tessera.engine.request_state import RequestState
 from tessera.engine.spawn import SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervision, Supervisor
 from tessera.errors import EngineDeadError, RequestError
-from tessera.executor.base import executor_path
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput, SamplingParams
@@ -59,6 +60,7 @@ class AsyncEngine:
         on_progress: Callable[[Progress], None],
         supervision: Supervision,
         epoch: int,
+        child: EngineChild | None,
     ) -> None:
         """Not started yet; see start()."""
         self.config = config
@@ -72,8 +74,9 @@ class AsyncEngine:
         self._over = False
 
         def begin(number: int) -> EngineLife:
-            spawned = SpawnedEngine(config, executor, number)
-            listener = on_progress if number == epoch else _ignore  # of the start, which is over
+            first = number == epoch
+            spawned = SpawnedEngine(config, executor, number, child if first else None)
+            listener = on_progress if first else _ignore  # of the start, which is over
             return EngineLife(spawned, self._hear, listener, supervision.stall_seconds)
 
         charge = Charge(self._lost, self._found, self._given_up)
@@ -89,12 +92,13 @@ class AsyncEngine:
         executor: str | None = None,
         supervision: Supervision | None = None,
         epoch: int = 1,
+        child: EngineChild | None = None,
     ) -> AsyncEngine:
-        """Returns when the engine is ready. executor: dotted path, in place of the one the configuration needs. Raises
-        what the engine's start raised (ConfigError, ModelError, PlatformError, MemoryBudgetError), EngineDeadError
-        where its process just ended."""
-        executor = executor or executor_path(config)
-        engine = cls(config, tokenizer, executor, on_progress or _ignore, supervision or Supervision(), epoch)
+        """Returns when the engine is ready. executor: dotted path, in place of the one the configuration needs. child:
+        the process of the first engine, where it runs already. Raises what the engine's start raised (ConfigError,
+        ModelError, PlatformError, MemoryBudgetError), EngineDeadError where its process just ended."""
+        executor = executor or executor_path(config.parallel.world_size)
+        engine = cls(config, tokenizer, executor, on_progress or _ignore, supervision or Supervision(), epoch, child)
         engine.info = await engine._supervisor.start()
         return engine
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tessera.config import EngineConfig
+from tessera.engine.executors import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
 from tessera.engine.startup import Started, start_up
 from tessera.errors import RequestError
-from tessera.executor.base import executor_path
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
@@ -39,7 +39,7 @@ class Engine:
         """Loads and warms up. executor: dotted path, in place of the one the configuration needs. Raises ConfigError,
         ModelError, PlatformError, MemoryBudgetError."""
         policy = make_policy(config)
-        started = start_up(config, executor or executor_path(config), report)
+        started = start_up(config, executor or executor_path(config.parallel.world_size), report)
         self.config = started.config
         self._executor = started.executor
         self._depth = depth(started.config, started.executor.platform.capabilities)

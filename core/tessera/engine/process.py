@@ -36,6 +36,7 @@ from tessera.engine.messages import (
     Starting,
     StartUp,
 )
+from tessera.engine.preload import Preload
 from tessera.engine.pulse import Pulse
 from tessera.errors import RequestError, TesseraError
 from tessera.log import about, set_up_logging
@@ -206,9 +207,11 @@ class ParentWatch(threading.Thread):
         os._exit(0)
 
 
-def read_start(pipe: BinaryIO) -> StartUp:
-    """The length-prefixed JSON on standard input. Raises ValueError for anything else."""
+def read_start(pipe: BinaryIO) -> StartUp | None:
+    """The length-prefixed JSON on standard input; None where nothing came. Raises ValueError for anything else."""
     head = pipe.read(LENGTH.size)
+    if not head:
+        return None
     if len(head) < LENGTH.size:
         raise ValueError("standard input ended before the configuration")
     (length,) = LENGTH.unpack(head)
@@ -226,29 +229,37 @@ def pack_start(start: StartUp) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def main(pipe: BinaryIO) -> int:
-    """The process from start to end; its exit code."""
+def main(pipe: BinaryIO, executor: str) -> int:
+    """The process from start to end; its exit code. executor: dotted path of the one that it will most likely need."""
     # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; whoever started this one decides when it
     # ends. SIGHUP wakes a stopped process whose parent is gone, and ParentWatch is to end it then.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent.go_on_when_it_dies()
+    preload = Preload(executor)
+    preload.start()
     start = read_start(pipe)
+    if start is None:
+        os._exit(0)  # whoever started this is gone, or wants no engine any more; the import is not waited for
     set_up_logging(start.log_level, start.config.log_format)
     stacks.write_on_signal(Path(start.config.folder))
     ParentWatch(pipe, Path(start.config.folder)).start()
     link = Link(start)
     try:
-        return _live(start, link)
+        return _live(start, link, preload)
     finally:
         link.close()
 
 
-def _live(start: StartUp, link: Link) -> int:
+def _live(start: StartUp, link: Link, preload: Preload) -> int:
     def report(progress: Progress) -> None:
         link.send(Starting(progress.phase, progress.done, progress.total))
 
     try:
+        preload.finish()
+        # Modules stay as they are: the collector, off until now, need never look at them.
+        gc.freeze()
+        gc.enable()
         engine = Engine(start.config, report, executor=start.executor)
     except TesseraError as error:
         link.send(Failure.of(error))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import weakref
@@ -21,12 +16,12 @@ import zmq
 
 from tessera import stacks
 from tessera.config import EngineConfig
+from tessera.engine.child import EngineChild
 from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, ControlRequest, Shutdown, StartUp
 from tessera.engine.process import pack_start
 
 log = logging.getLogger(__name__)
 
-STANDARD_ERROR = 2
 RECONNECT = 20  # milliseconds
 LONGEST_ADDRESS = 90  # characters: an ipc path has room for about a hundred
 
@@ -34,7 +29,8 @@ LONGEST_ADDRESS = 90  # characters: an ipc path has room for about a hundred
 class SpawnedEngine:
     """A running `python -m tessera.engine` and the two sockets to it. Not to be shared between threads."""
 
-    def __init__(self, config: EngineConfig, executor: str, epoch: int) -> None:
+    def __init__(self, config: EngineConfig, executor: str, epoch: int, child: EngineChild | None = None) -> None:
+        """executor: dotted path. child: the process, where it runs already. Raises OSError."""
         self._codec = Codec(epoch)
         with ExitStack() as undo:
             directory = self._directory = _private_directory()
@@ -57,15 +53,16 @@ class SpawnedEngine:
             self._requests.reconnect_ivl = RECONNECT
             self._requests.connect(start.requests)
             self._answers.bind(start.answers)
-            self._process = _spawn(start)
-            undo.callback(_end, self._process)
+            self._child = child or EngineChild(executor)
+            undo.callback(self._child.end)
+            self._child.configure(pack_start(start))
             # Runs at the latest when this process ends: nothing stays behind.
             self._cleanup = weakref.finalize(self, undo.pop_all().close)
         log.info("engine process pid %d", self.pid)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def descriptor(self) -> int:
@@ -85,7 +82,7 @@ class SpawnedEngine:
 
     def on_exit(self, tell: Callable[[int], None]) -> None:
         """Calls tell(exit code), on a thread of its own, as soon as the process has ended."""
-        wait = self._process.wait
+        wait = self._child.wait
         threading.Thread(target=lambda: tell(wait()), name=f"engine-{self.pid}", daemon=True).start()
 
     def ask_for_stacks(self) -> None:
@@ -127,32 +124,3 @@ def _private_directory() -> Path:
         return chosen
     chosen.rmdir()
     return Path(tempfile.mkdtemp(prefix="tessera-", dir="/tmp"))
-
-
-def _spawn(start: StartUp) -> subprocess.Popen[bytes]:
-    """What it prints goes to this process's standard error. Its group is its own: Ctrl-C is for the parent, which ends
-    it in order."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tessera.engine"],
-        stdin=subprocess.PIPE,
-        stdout=STANDARD_ERROR,
-        process_group=0,  # with its workers: _end() kills the group
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-    )
-    assert process.stdin is not None
-    # It may have ended already; whoever waits for it finds out why.
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(pack_start(start))
-        process.stdin.flush()
-    return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    # Its workers are of its group: one that hangs does not see that its engine is gone. (macOS: no right to signal a
-    # group of which only a process that has ended is left.)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()

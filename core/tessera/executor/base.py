@@ -51,12 +51,3 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
-WORKERS = "tessera.executor.workers:WorkersExecutor"
-
-
-def executor_path(config: EngineConfig) -> str:
-    """Dotted path of the executor a configuration needs."""
-    return IN_PROCESS if config.parallel.world_size == 1 else WORKERS

@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tessera.layers.weights import Join, Part, Slot
 from tessera.loader.checkpoint import Source
+from tessera.loader.copies import Copies
 from tessera.platform.platform import Arena, Device
 from tessera.platform.runner import Progress
 from tessera.reference.dtypes import torch_dtype
@@ -21,16 +22,17 @@ def fill_slots(
 ) -> None:
     """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
     shared. arena counts the bytes."""
-    loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots))
     counted: set[object] = set()
-    for number, slot in enumerate(slots):
-        slot.fill({name: loader.joined(slot, name) for name in slot.parts})
-        for tensor in slot.packed.values():
-            memory = _memory_of(tensor)
-            if memory not in counted:
-                counted.add(memory)
-                arena.hold(tensor)
-        report(Progress("weights", number + 1, len(slots)))
+    with Copies() as copies:
+        loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots), copies)
+        for number, slot in enumerate(slots):
+            slot.fill({name: loader.joined(slot, name) for name in slot.parts})
+            for tensor in slot.packed.values():
+                memory = _memory_of(tensor)
+                if memory not in counted:
+                    counted.add(memory)
+                    arena.hold(tensor)
+            report(Progress("weights", number + 1, len(slots)))
 
 
 def _memory_of(tensor: Tensor) -> object:
@@ -39,8 +41,10 @@ def _memory_of(tensor: Tensor) -> object:
 
 
 class _Loader:
-    def __init__(self, source: Source, dtype: torch.dtype, device: Device, shared: frozenset[Part]) -> None:
-        self.source, self.dtype, self.device, self.shared = source, dtype, device, shared
+    def __init__(
+        self, source: Source, dtype: torch.dtype, device: Device, shared: frozenset[Part], copies: Copies
+    ) -> None:
+        self.source, self.dtype, self.device, self.shared, self.copies = source, dtype, device, shared, copies
         self.kept: dict[Part, Tensor] = {}
 
     def joined(self, slot: Slot, name: str) -> Tensor:
@@ -63,7 +67,7 @@ class _Loader:
         for part in parts:
             if whole is None:
                 whole = part.new_empty(rows, *part.shape[1:])
-            whole[at : at + len(part)] = part
+            self.copies.put(whole[at : at + len(part)], part)
             at += len(part)
         assert whole is not None
         return whole

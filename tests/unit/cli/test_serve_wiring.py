@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from starlette.testclient import TestClient
 
 from tessera.cli.program import run
+from tessera.engine.executors import IN_PROCESS, WORKERS
 from tessera.platform import Explained
 from tessera.server.settings import AnswerLimits, CorsRules
 from tests.certificates import Authority
@@ -31,8 +35,9 @@ def served(monkeypatch):
     """What the engine and the server were given, in place of running either."""
     given = SimpleNamespace()
 
-    async def start(config, *, tokenizer, on_progress, supervision):
+    async def start(config, *, tokenizer, on_progress, supervision, child):
         given.config, given.tokenizer, given.supervision = config, tokenizer, supervision
+        given.child = child
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
             max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[], num_weights=1,
@@ -47,6 +52,29 @@ def served(monkeypatch):
     monkeypatch.setattr("tessera.engine.async_engine.AsyncEngine.start", start)
     monkeypatch.setattr("tessera.server.serve.serve", serve)
     return given
+
+
+class Child:
+    """In place of an engine's process. seen: every one that began."""
+
+    seen: ClassVar[list[Child]] = []
+
+    def __init__(self, executor):
+        self.executor, self.ended = executor, False
+        self.seen.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        self.ended = True
+
+
+@pytest.fixture(autouse=True)
+def children(monkeypatch):
+    monkeypatch.setattr(Child, "seen", [])
+    monkeypatch.setattr("tessera.cli.serve.EngineChild", Child)
+    return Child.seen
 
 
 def serve(model, *flags):
@@ -69,6 +97,35 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
     assert f"http://127.0.0.1:{served.address[1]}" in output.out
     assert "64 tokens = 2.0 requests of 32 tokens" in output.out
     assert output.err == ""
+
+
+def test_the_engines_process_begins_once_and_ends_with_the_command(model, served, children, tmp_path):
+    assert serve(model) == 0
+    assert serve(model, "--tensor-parallel-size", "2") == 0
+    assert serve(tmp_path / "nowhere") == 3
+    assert run(["serve", "--no-such-flag"]) == 2
+    assert [child.executor for child in children] == [IN_PROCESS, WORKERS, IN_PROCESS]
+    assert all(child.ended for child in children)
+    assert served.child is children[1]
+
+
+def test_the_engines_process_begins_before_the_front_loads_what_it_needs():
+    program = """
+import sys
+from tessera.cli import serve
+from tessera.cli.program import run
+
+def begin(executor):
+    print(*sys.modules)
+    raise SystemExit
+
+serve.EngineChild = begin
+run(["serve", "--port", "0"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "tessera.engine.child" in loaded
+    assert not loaded & {"numpy", "msgspec", "zmq", "asyncio", "yaml", "tessera.platform", "tessera.config", "uvicorn"}
 
 
 def test_what_is_chosen_is_said_before_it_serves_where_that_is_asked_for(model, served, capsys, caplog):
@@ -255,7 +312,7 @@ def test_a_bug_is_shown_whole(model, monkeypatch, capsys):
     def broken(*_arguments, **_settings):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("tessera.cli.serve.build_config", broken)
+    monkeypatch.setattr("tessera.cli.serving.build_config", broken)
     assert serve(model) == 1
     error = capsys.readouterr().err
     assert "ZeroDivisionError: a bug" in error

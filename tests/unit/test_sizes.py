@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.config.sizes import parse_size, show_bytes
 from tessera.errors import ConfigError
+from tessera.sizes import parse_size, show_bytes
 
 
 @pytest.mark.parametrize(
