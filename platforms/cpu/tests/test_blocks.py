@@ -1,5 +1,5 @@
-"""Products over more elements than are taken at a time: blocks of uneven length, sums kept between them, more rows than go
-together, on every instruction set, against the reference's definition."""
+"""Products over more elements, and more rows, than are taken at a time: blocks of uneven length and the sums kept
+between them, on every instruction set, against the reference's definition."""
 
 from __future__ import annotations
 
