@@ -19,16 +19,17 @@
 typedef uint64_t words __attribute__((vector_size(64)));
 typedef float floats __attribute__((vector_size(WIDTH)));
 
-enum { AHEAD = 32, CHAINS = 12, LANES = WIDTH / 4 };
+enum { CHAINS = 12, LANES = WIDTH / 4 };
 
-// Several streams at once keep more of the memory's channels busy than one does; which number is best is measured.
-static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t count, int streams) {
+// Several streams at once keep more of the memory's channels busy than one does, and what is asked for too far ahead is in the
+// way of what is read; which number and which distance is best is measured.
+static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t count, int streams, int ahead) {
     words seen[4] = {{0}};
     size_t part = count / streams;
     for (size_t i = 0; i < part; i++) {
         for (int s = 0; s < streams; s++) {
             const words *place = data + s * part + i;
-            __builtin_prefetch(place + AHEAD);
+            __builtin_prefetch(place + ahead);
             seen[s] ^= *place;
         }
     }
@@ -36,11 +37,11 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const words *
     return all[0] ^ all[7];
 }
 
-// count: vectors of 64 bytes, a multiple of 4.
-uint64_t read_memory(const void *data, size_t count, int streams) {
-    if (streams == 1) return read_streams(data, count, 1);
-    if (streams == 2) return read_streams(data, count, 2);
-    return read_streams(data, count, 4);
+// count: vectors of 64 bytes, a multiple of 4. ahead: how many of them are fetched before they are read.
+uint64_t read_memory(const void *data, size_t count, int streams, int ahead) {
+    if (streams == 1) return read_streams(data, count, 1, ahead);
+    if (streams == 2) return read_streams(data, count, 2, ahead);
+    return read_streams(data, count, 4, ahead);
 }
 
 // Each returns the arithmetic operations it did. Independent chains hide how long one operation takes; each begins with

@@ -4,6 +4,7 @@ second that allows."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import math
 import mmap
@@ -23,8 +24,9 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 READS_MEMORY = "read GB/s"
 MULTIPLIES = "registers GOP/s"
 READ_BYTES = 2**30  # far above any cache
-READS = 12
+READS = 6
 STREAMS = (1, 2, 4)
+AHEAD = (6, 12, 20, 32)  # lines of 64 bytes
 CHAIN_ROUNDS = 10**7
 
 
@@ -111,17 +113,18 @@ def read_rate(library: Any | None, threads: int) -> float:
         if library is None:
             passes: list[Callable[[], object]] = [_torch_reader(view)]
         else:
-            passes = [_reader(library, ctypes.addressof(view), threads, streams) for streams in STREAMS]
+            address = ctypes.addressof(view)
+            passes = [_reader(library, address, threads, *kind) for kind in itertools.product(STREAMS, AHEAD)]
         best = min(_seconds(one_pass) for one_pass in passes for _ in range(READS))
         del view, passes
     return READ_BYTES / best
 
 
-def _reader(library: Any, address: int, threads: int, streams: int) -> Callable[[], None]:
+def _reader(library: Any, address: int, threads: int, streams: int, ahead: int) -> Callable[[], None]:
     share = READ_BYTES // threads // 256 * 256
 
     def one_pass() -> None:
-        _in_threads(threads, lambda index: library.read_memory(address + index * share, share // 64, streams))
+        _in_threads(threads, lambda index: library.read_memory(address + index * share, share // 64, streams, ahead))
 
     return one_pass
 
@@ -184,6 +187,6 @@ def compiled(folder: Path) -> Any | None:
     command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(target)]
     subprocess.run(command, check=True)
     library = ctypes.CDLL(str(target))
-    library.read_memory.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    library.read_memory.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int)
     library.read_memory.restype = ctypes.c_uint64
     return library
