@@ -14,7 +14,7 @@ import pytest
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.child import EngineChild
 from tessera.engine.executors import IN_PROCESS, WORKERS, executor_path
-from tessera.engine.preload import Preload
+from tessera.engine.process import import_meanwhile
 from tessera.errors import ModelError, PlatformError
 from tests.engine import fakes
 from tests.engine.test_async_engine import tokens_of
@@ -84,7 +84,6 @@ async def test_imports_are_not_searched_and_what_comes_after_them_is():
 def test_an_import_that_fails_is_raised_where_it_can_be_told(path, error, tmp_path, monkeypatch):
     (tmp_path / "breaking.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
-    preload = Preload(path)
-    preload.start()
+    imported = import_meanwhile(path)
     with pytest.raises(error):
-        preload.finish()
+        imported.result()

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -36,11 +37,11 @@ from tessera.engine.messages import (
     Starting,
     StartUp,
 )
-from tessera.engine.preload import Preload
 from tessera.engine.pulse import Pulse
 from tessera.errors import RequestError, TesseraError
 from tessera.log import about, set_up_logging
 from tessera.platform.runner import Progress
+from tessera.plugins import load_path
 
 if TYPE_CHECKING:
     from tessera.request import Request
@@ -236,8 +237,7 @@ def main(pipe: BinaryIO, executor: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent.go_on_when_it_dies()
-    preload = Preload(executor)
-    preload.start()
+    imported = import_meanwhile(executor)
     start = read_start(pipe)
     if start is None:
         os._exit(0)  # whoever started this is gone, or wants no engine any more; the import is not waited for
@@ -246,17 +246,26 @@ def main(pipe: BinaryIO, executor: str) -> int:
     ParentWatch(pipe, Path(start.config.folder)).start()
     link = Link(start)
     try:
-        return _live(start, link, preload)
+        return _live(start, link, imported)
     finally:
         link.close()
 
 
-def _live(start: StartUp, link: Link, preload: Preload) -> int:
+def import_meanwhile(path: str) -> Future[object]:
+    """What a dotted path names, imported on another thread: the longest import of a start. Until it is there others may
+    not import much: modules that import each other could be seen half made."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="import")
+    imported: Future[object] = thread.submit(load_path, path)
+    thread.shutdown(wait=False)
+    return imported
+
+
+def _live(start: StartUp, link: Link, imported: Future[object]) -> int:
     def report(progress: Progress) -> None:
         link.send(Starting(progress.phase, progress.done, progress.total))
 
     try:
-        preload.finish()
+        imported.result()
         # Modules stay as they are: the collector, off until now, need never look at them.
         gc.freeze()
         gc.enable()

@@ -52,8 +52,8 @@ struct Fetch {
 };
 
 // Kinds of weight: a vector of sums and what it is made of, bits of an element, and of how many elements blocks of k are
-// multiples. M rows with V vectors of outputs of
-// a panel, from the left-th on: begin() and end() turn nothing into sums and sums into results, add() takes a block.
+// multiples. Of M rows with V vectors of outputs of a panel, from the left-th on, begin() makes sums, add() adds a block to
+// them, and end() makes results of them.
 struct Bf16 {
   using Sum = Float;
   using Number = float;
