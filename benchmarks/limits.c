@@ -16,32 +16,32 @@
 #define WIDTH 16
 #endif
 
-typedef uint64_t words __attribute__((vector_size(64)));
+typedef uint64_t words __attribute__((vector_size(WIDTH)));
 typedef float floats __attribute__((vector_size(WIDTH)));
 
-enum { CHAINS = 12, LANES = WIDTH / 4 };
+enum { CHAINS = 12, LANES = WIDTH / 4, LINE = 64 / WIDTH };
 
 // Several streams at once keep more of the memory's channels busy than one does, and what is asked for too far ahead is in the
 // way of what is read; which number and which distance is best is measured.
-static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t count, int streams, int ahead) {
+static inline __attribute__((always_inline)) uint64_t read_streams(const words *data, size_t lines, int streams, int ahead) {
     words seen[4] = {{0}};
-    size_t part = count / streams;
-    for (size_t i = 0; i < part; i++) {
+    size_t part = lines / streams * LINE;
+    for (size_t i = 0; i < part; i += LINE) {
         for (int s = 0; s < streams; s++) {
             const words *place = data + s * part + i;
-            __builtin_prefetch(place + ahead);
-            seen[s] ^= *place;
+            __builtin_prefetch(place + ahead * LINE);
+            for (int w = 0; w < LINE; w++) seen[s] ^= place[w];
         }
     }
     words all = seen[0] ^ seen[1] ^ seen[2] ^ seen[3];
-    return all[0] ^ all[7];
+    return all[0] ^ all[1];
 }
 
-// count: vectors of 64 bytes, a multiple of 4. ahead: how many of them are fetched before they are read.
-uint64_t read_memory(const void *data, size_t count, int streams, int ahead) {
-    if (streams == 1) return read_streams(data, count, 1, ahead);
-    if (streams == 2) return read_streams(data, count, 2, ahead);
-    return read_streams(data, count, 4, ahead);
+// lines: of 64 bytes, a multiple of 4. ahead: how many of them are fetched before they are read.
+uint64_t read_memory(const void *data, size_t lines, int streams, int ahead) {
+    if (streams == 1) return read_streams(data, lines, 1, ahead);
+    if (streams == 2) return read_streams(data, lines, 2, ahead);
+    return read_streams(data, lines, 4, ahead);
 }
 
 // Each returns the arithmetic operations it did. Independent chains hide how long one operation takes; each begins with

@@ -19,13 +19,15 @@ inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 
 // Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
 // other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later.
-template <int M, int V, class Fetcher> inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart,
-                                                              int64_t step, int64_t k, Float (&sum)[M][V], Fetcher fetch) {
-  for (int64_t p = 0; p < k / 2; p++, weights += step) {
+// comes later. order: of the pairs.
+template <int M, int V, class Fetcher, class Order = InOrder>
+inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
+                       Fetcher fetch, Order order = {}) {
+  for (int64_t i = 0; i < k / 2; i++) {
+    int64_t p = order(i);
     fetch(p);
     Pairs weight[V];
-    for (int v = 0; v < V; v++) weight[v] = load_pairs(weights + v * apart);
+    for (int v = 0; v < V; v++) weight[v] = load_pairs(weights + p * step + v * apart);
     for (int m = 0; m < M; m++) {
       Pairs of_row = set_pair(four_bytes(rows.at(m, 2 * p)));
       for (int v = 0; v < V; v++) sum[m][v] = dot(sum[m][v], of_row, weight[v]);
@@ -33,7 +35,7 @@ template <int M, int V, class Fetcher> inline void accumulate(Apart<Term> rows, 
   }
   if (k % 2)
     for (int v = 0; v < V; v++) {
-      Pairs weight = only_first(load_pairs(weights + v * apart));
+      Pairs weight = only_first(load_pairs(weights + k / 2 * step + v * apart));
       for (int m = 0; m < M; m++) sum[m][v] = dot(sum[m][v], set_pair(*rows.at(m, k - 1)), weight);
     }
 }

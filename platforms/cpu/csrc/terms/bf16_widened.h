@@ -38,26 +38,27 @@ inline void add_products(Rows rows, int64_t i, const Float (&weight)[V], Float (
 
 // Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
 // other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later. What a pair's first elements give is added before the second ones are looked at, so that nearly all registers
+// comes later. order: of the pairs. What a pair's first elements give is added before the second ones are looked at, so that nearly all registers
 // hold sums.
-template <class Rows, int M, int V, class Fetcher>
+template <class Rows, int M, int V, class Fetcher, class Order = InOrder>
 inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
-                       Fetcher fetch) {
+                       Fetcher fetch, Order order = {}) {
   constexpr bool FEW = M * V < 8;  // sums of their own for second elements, or they would wait for the first
   Float others[M][V], weight[V];
   for (auto &row : others)
     for (auto &vector : row) vector = zero();
-  auto add_first = [&](int64_t i) {
-    for (int v = 0; v < V; v++) weight[v] = first_of(load_pairs(weights + v * apart));
-    add_products(rows, i, weight, sum);
+  auto add_first = [&](int64_t p) {
+    for (int v = 0; v < V; v++) weight[v] = first_of(load_pairs(weights + p * step + v * apart));
+    add_products(rows, 2 * p, weight, sum);
   };
-  for (int64_t p = 0; p < k / 2; p++, weights += step) {
+  for (int64_t i = 0; i < k / 2; i++) {
+    int64_t p = order(i);
     fetch(p);
-    add_first(2 * p);
-    for (int v = 0; v < V; v++) weight[v] = second_of(load_pairs(weights + v * apart));
+    add_first(p);
+    for (int v = 0; v < V; v++) weight[v] = second_of(load_pairs(weights + p * step + v * apart));
     add_products(rows, 2 * p + 1, weight, FEW ? others : sum);
   }
-  if (k % 2) add_first(k - 1);
+  if (k % 2) add_first(k / 2);
   if constexpr (FEW)
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) sum[m][v] = add(sum[m][v], others[m][v]);

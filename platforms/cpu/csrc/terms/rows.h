@@ -20,6 +20,17 @@ template <class Number, int M> struct Woven {
   const Number *at(int m, int64_t i) const { return x + i * M + m; }
 };
 
+// In which order pairs of a product are taken: which is the i-th.
+struct InOrder {
+  int64_t operator()(int64_t i) const { return i; }
+};
+// Both halves side by side: memory gives more to whoever reads in two places at once.
+struct Halves {
+  int64_t half;
+  explicit Halves(int64_t pairs) : half((pairs + 1) / 2) {}
+  int64_t operator()(int64_t i) const { return i / 2 + i % 2 * half; }
+};
+
 inline uint32_t four_bytes(const void *x) {
   uint32_t bits;
   std::memcpy(&bits, x, sizeof bits);

@@ -1,0 +1,37 @@
+// bfloat16, in packed pairs of k.
+#pragma once
+#include "tile.h"
+
+namespace VARIANT::gemm {
+
+// One row waits for nothing but memory.
+template <int M> auto order_of(int64_t pairs) {
+  if constexpr (M == 1)
+    return terms::Halves(pairs);
+  else
+    return terms::InOrder();
+}
+
+struct Bf16 {
+  using Sum = Float;
+  using Number = float;
+  static constexpr int64_t BITS = 16;
+  static int64_t unit(const Product &) { return 8; }
+
+  template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
+
+  template <int M, int V> static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
+    int64_t pairs = groups_of(task.k, 2);
+    const bf16 *weights = (const bf16 *)task.packed + (at.panel * pairs + at.from / 2) * 2 * PANEL + 2 * left;
+    int64_t k = at.to - at.from;
+    Fetch fetch(weights, groups_of(k, 2), at, left, V * W);
+    terms::accumulate(terms::rows_of<M>(task, at.row, at.from), weights, 2 * W, 2 * PANEL, k, sum, fetch, order_of<M>(k / 2));
+  }
+
+  template <int M, int V> static void end(const Product &, const At &, int, const Sum (&sum)[M][V], Float (&result)[M][V]) {
+    for (int m = 0; m < M; m++)
+      for (int v = 0; v < V; v++) result[m][v] = sum[m][v];
+  }
+};
+
+}  // namespace VARIANT::gemm

@@ -1,0 +1,39 @@
+// int8 with 128 added, in packed fours of k, with a scale for each output; rows are int8 with a scale each.
+#pragma once
+#include "tile.h"
+
+namespace VARIANT::gemm {
+
+struct Int8 {
+  using Sum = Whole;
+  using Number = int32_t;
+  static constexpr int64_t BITS = 8;
+  static int64_t unit(const Product &) { return 8; }
+
+  template <int M, int V> static void begin(const Product &task, const At &at, Sum (&sum)[M][V]) {
+    for (int m = 0; m < M; m++)
+      for (int v = 0; v < V; v++) sum[m][v] = set_whole(-128 * task.x_sum[at.row + m]);
+  }
+
+  template <int M, int V> static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
+    auto rows = terms::byte_rows_of<M>(task, at.row, at.from);
+    int64_t quads = groups_of(task.k, 4), steps = groups_of(at.to - at.from, 4);
+    const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * quads + at.from / 4) * 4 * PANEL + 4 * left;
+    Fetch fetch(weights, steps, at, left, V * W);
+    for (int64_t q = 0; q < steps; q++, weights += 4 * PANEL) {
+      fetch(q);
+      terms::add_products(rows, q, weights, sum);
+    }
+  }
+
+  template <int M, int V>
+  static void end(const Product &task, const At &at, int left, const Sum (&sum)[M][V], Float (&result)[M][V]) {
+    const float *scale = (const float *)task.scale + at.panel * PANEL + left;
+    for (int m = 0; m < M; m++) {
+      Float of_row = set(task.x_scale[at.row + m]);
+      for (int v = 0; v < V; v++) result[m][v] = mul(to_float(sum[m][v]), mul(load(scale + v * W), of_row));
+    }
+  }
+};
+
+}  // namespace VARIANT::gemm

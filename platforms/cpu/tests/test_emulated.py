@@ -1,0 +1,71 @@
+"""What the kernels compute with AVX-512, on a processor that lacks some of it: its instructions are spelt out in C++
+(`emulated/immintrin.h`), and the tests of every instruction set run on that library."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.cpu_kernels import available
+
+TESTS = Path(__file__).parent
+INSTRUCTION = re.compile(r'asm\("(\w+) [^"]*" : "\+v"\((\w+)\) : (.*)\);')
+BUILD = """
+import sys
+from pathlib import Path
+import build
+for name in list(build.VARIANTS["x86_64"]):
+    flags = build.VARIANTS["x86_64"][name]
+    spelt = [f"-D__{flag[2:].upper()}__" for flag in flags if "avx512" in flag]
+    if spelt:
+        build.VARIANTS["x86_64"][name] = ("-mavx2", "-mfma", "-ffp-contract=off", "-I", sys.argv[2], *spelt)
+build.build(Path(sys.argv[1]))
+"""
+RUN = """
+import sys
+from pathlib import Path
+import pytest
+import tessera_cpu.native as native
+native.FILE = Path(sys.argv[1])
+chosen = "not portable and not avx2 and not refused"
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("g++") is None, reason="instructions are spelt out for g++")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about x86-64")
+@pytest.mark.skipif("avx512_bf16" in available(), reason="this processor has all of AVX-512 itself")
+def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) -> None:
+    sources = shutil.copytree(TESTS.parent / "csrc", tmp_path / "csrc")
+    vectors, library = sources / "simd/avx512.h", sources / "library.cpp"
+    text = INSTRUCTION.sub(by_name, vectors.read_text())
+    assert "asm(" not in text
+    vectors.write_text(text)
+    text, asked = re.subn(r'__builtin_cpu_supports\("avx512\w*"\)', "true", library.read_text())
+    assert asked
+    library.write_text(text)
+
+    built, environment = tmp_path / "libtessera_cpu.so", {**os.environ, "CXX": "g++"}
+    build = [sys.executable, "-c", BUILD, str(built), str(TESTS / "emulated")]
+    subprocess.run(build, cwd=sources, env=environment, check=True)
+    names = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling")
+    tests = [str(TESTS / f"test_{name}.py") for name in names]
+    done = subprocess.run([sys.executable, "-c", RUN, str(built), *tests], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed
+    assert int(passed[1]) > 1000
+
+
+def by_name(instruction: re.Match[str]) -> str:
+    """The function of emulated/immintrin.h that is named as the instruction."""
+    sources = instruction[3].replace('"v"', "")
+    return f"{instruction[1]}({instruction[2]}, {sources});"
