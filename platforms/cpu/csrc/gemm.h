@@ -11,7 +11,7 @@ namespace VARIANT::gemm {
 
 // Vectors of a panel that M rows take at a time: all where few rows leave registers for their sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
-constexpr int64_t BLOCK = 128 << 10;  // bytes of a panel's weights that stay near while all rows take them
+constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay near while all rows take them
 
 // Sums of a panel between one block of k and the next, one after the other in the order of their rows.
 struct Kept {
