@@ -38,8 +38,8 @@ inline void add_products(Rows rows, int64_t i, const Float (&weight)[V], Float (
 
 // Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
 // other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later. order: of the pairs. What a pair's first elements give is added before the second ones are looked at, so that nearly all registers
-// hold sums.
+// comes later. order: of the pairs. What a pair's first elements give is added before the second ones are looked at, so that
+// nearly all registers hold sums.
 template <class Rows, int M, int V, class Fetcher, class Order = InOrder>
 inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
                        Fetcher fetch, Order order = {}) {
