@@ -32,10 +32,11 @@ CHAIN_ROUNDS = 10**7
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements of the matrices that one token needs. head: those that turn the last hidden state into logits."""
+    """Elements of the matrices that one token needs. last: those that a prompt's last token alone needs: the head's,
+    which turn its hidden state into logits, and the last layer's, but for those of keys and values."""
 
     total: int
-    head: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,16 @@ def weights(folder: Path) -> Weights:
     config = config.get("text_config", config)
     experts = config.get("num_local_experts") or config.get("num_experts") or 1
     share = config["num_experts_per_tok"] / experts if experts > 1 else 1.0
-    total, head = 0.0, 0
+    layers, head, last = 0.0, 0, 0.0
+    end = f".layers.{config['num_hidden_layers'] - 1}."
     for name, shape in _shapes(folder).items():
-        size = math.prod(shape)
+        size = math.prod(shape) * (share if ".experts." in name else 1.0)
         if len(shape) > 1 and shape[0] == config["vocab_size"]:
-            head = size
+            head = round(size)
         elif len(shape) > 1:
-            total += size * (share if ".experts." in name else 1.0)
-    return Weights(round(total) + head, head)
+            layers += size
+            last += size if end in name and ".k_proj." not in name and ".v_proj." not in name else 0.0
+    return Weights(round(layers) + head, round(last) + head)
 
 
 def parameters(folder: Path) -> int:
@@ -70,10 +73,10 @@ def parameters(folder: Path) -> int:
 
 def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens: int) -> tuple[float, float]:
     """Most tokens a second in prefill of prompts of so many tokens and in decode, where a weight has so many bytes:
-    every step reads the weights once, and every token is multiplied with them. What attention and the cache cost comes
-    on top."""
+    every step reads the weights once, and every token is multiplied with those it needs. What attention and the cache
+    cost comes on top."""
     read = model.total * item / machine.read
-    prompt = 2 * ((model.total - model.head) * tokens + model.head)
+    prompt = 2 * ((model.total - model.last) * tokens + model.last)
     prefill = batch * tokens / max(read, batch * prompt / machine.multiply)
     decode = batch / max(read, batch * 2 * model.total / machine.multiply)
     return prefill, decode

@@ -66,11 +66,9 @@ class LinearMixing:
         )
         self.mixer = build.mixer(self.spec, {})
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         qkv, residual = self.input(x, residual)
-        return self.output(self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])), residual
+        return self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer]), residual
 
 
 class MixedModel:
@@ -110,10 +108,10 @@ class MixedModel:
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         residual: Tensor | None = None
         for mixing, norm, mlp in zip(self.mixings, self.norms, self.mlps, strict=True):
-            x, residual = mixing(x, residual, launch, caches)
-            x, residual = norm(x, residual)
+            mixed, residual = mixing(x, residual, launch, caches)
+            x, residual = norm(mixing.output(mixed), residual)
             x = self.soften(mlp(x))
-        return Hidden(x, residual)
+        return Hidden(launch.given_out(x), None if residual is None else launch.given_out(residual))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return self.norm(hidden.last, hidden.residual)[0]

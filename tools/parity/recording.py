@@ -14,7 +14,7 @@ from tessera.engine import engine as engine_module
 from tessera.engine.engine import Engine
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.attention import Caches
-from tessera.platform.launch import Launch
+from tessera.platform.launch import ALL_POSITIONS, Launch
 from tessera.platform.model import Hidden, Model
 from tessera.platform.runner import CachePlan, Progress
 from tessera.request import Request
@@ -37,7 +37,8 @@ class Record:
 
 
 class RecordingModel:
-    """The model, and after each forward the logits of all its tokens. What it returns is the model's own."""
+    """The model, and after each forward, of a launch that gives out all tokens, the logits of each. What it returns is
+    the model's own."""
 
     def __init__(self, model: Model, hear: Callable[[Launch, Tensor], None]) -> None:
         self._model = model
@@ -48,7 +49,7 @@ class RecordingModel:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         hidden = self._model.forward(x, launch, caches)
-        self._hear(launch, self._model.logits(self._model.finish(hidden)))
+        self._hear(launch, self._model.logits(self._model.finish(hidden))[launch.key.rows :])
         return hidden
 
 
@@ -68,6 +69,7 @@ class RecordingExecutor(InProcessExecutor):
         super().warm_up(report)
         runner: Any = self.worker.runner
         runner.model = RecordingModel(runner.model, self._hear)
+        runner.builder.bits |= {ALL_POSITIONS}
 
     def execute(self, step: SchedulerOutput) -> Any:
         self._request_of.update((opened.row, opened.request_id) for opened in step.opened)

@@ -57,8 +57,9 @@ class RotaryTable:
 
 
 class Attention:
-    """x, residual -> attended, residual. The result is this rank's partial sum. norm: of the input, with its name; None
-    where x comes as it is wanted. layout: of the checkpoint's projections."""
+    """x, residual -> mixed, residual; then mixed -> output, this rank's partial sum. What it is added to goes along: x
+    where there is no residual. norm: of the input, with its name; None where x comes as it is wanted. layout: of the
+    checkpoint's projections."""
 
     def __init__(
         self,
@@ -101,24 +102,21 @@ class Attention:
                 weights.slots[name] = norm_slot(build, f"{prefix}.{name}", head_norm)
         self.mixer = build.mixer(self.spec, weights)
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
         qkv, residual = self.input(x, residual)
         if self.qk_norm is not None:
             self.qk_norm(qkv)
-        mixed = self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer])
-        return self.output(mixed), residual
+        return self.mixer.fused(qkv, launch.positions, caches, launch.plans[self.spec.layer]), residual
 
 
 class PlainInput:
-    """As NormLinear is called, without a norm: the residual goes through."""
+    """As NormLinear is called, without a norm."""
 
     def __init__(self, linear: Linear) -> None:
         self.linear = linear
 
-    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self.linear(x), residual
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x if residual is None else residual
 
 
 class QKNorm:

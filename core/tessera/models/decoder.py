@@ -59,12 +59,15 @@ class DecoderConfig:
 
 
 class Block(Protocol):
-    """x and residual travel apart: a block may return its contribution, which the next norm adds (and completes over
-    the ranks), or the sum and no residual."""
+    """In two halves: of the last block only tokens whose states are asked for need the second, of a prompt one. x and
+    residual travel apart: a block may return its contribution, which the next norm adds (and completes over the ranks),
+    or the sum and no residual."""
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]: ...
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        """Where tokens look at each other: what transform() takes, [T, ...] each."""
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Each token by itself."""
 
 
 class FinalNorm(Protocol):
@@ -102,9 +105,11 @@ class Decoder:
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         residual: Tensor | None = None
-        for block in self.blocks:
-            x, residual = block(x, residual, launch, caches)
-        return Hidden(x, residual)
+        *blocks, last = self.blocks
+        for block in blocks:
+            x, residual = block.transform(block.attend(x, residual, launch, caches))
+        states = last.attend(x, residual, launch, caches)
+        return Hidden(*last.transform([launch.given_out(state) for state in states]))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return self.norm(hidden.last, hidden.residual)[0]
@@ -128,11 +133,12 @@ class PreNormBlock:
         self.mlp = mlp_of(build, config, number)
         self.norm = AddNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, norm, emit=self.mlp.wants)
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
-        x, residual = self.attention(x, residual, launch, caches)
-        x, residual = self.norm(x, residual)
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        return self.attention(x, residual, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, residual = states
+        x, residual = self.norm(self.attention.output(mixed), residual)
         return self.mlp(x), residual
 
 

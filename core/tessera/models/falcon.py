@@ -3,7 +3,7 @@ values by groups of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -45,13 +45,14 @@ class ParallelBlock:
         self.mlp = _mlp(build, config, number)
         self.add = build.ops.bind("add", AddSpec(config.hidden, build.dtype))
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         normed, residual = self.norm(x, residual)
-        attended, _ = self.attention(normed, None, launch, caches)
+        return *self.attention(normed, residual, launch, caches), normed
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, residual, normed = states
         wide = self.mlp(normed if self.mlp_norm is None else self.mlp_norm(residual))
-        return self.add(wide, attended), residual
+        return self.add(wide, self.attention.output(mixed)), residual
 
 
 class SequentialBlock:
@@ -64,12 +65,13 @@ class SequentialBlock:
         self.mlp_norm = AddLayerNorm(build, f"{prefix}.post_attention_layernorm", config.hidden, config.eps)
         self.mlp = _mlp(build, config, number)
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
         normed, residual = self.attention_norm(x, residual)
-        attended, residual = self.attention(normed, residual, launch, caches)
-        normed, residual = self.mlp_norm(attended, residual)
+        return self.attention(normed, residual, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, residual = states
+        normed, residual = self.mlp_norm(self.attention.output(mixed), residual)
         return self.mlp(normed), residual
 
 

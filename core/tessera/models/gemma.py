@@ -3,6 +3,7 @@ windows on some layers; caps in Gemma 2, norms of heads and a rotary embedding f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,11 +66,12 @@ class SandwichBlock:
         self.before_mlp = AddNorm(build, f"{prefix}.pre_feedforward_layernorm", hidden, norm, emit=self.mlp.wants)
         self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", hidden, norm)
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
-        attended, _ = self.attention(x, None, launch, caches)
-        x = self.after_attention(attended, x)
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        return self.attention(x, None, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, x = states
+        x = self.after_attention(self.attention.output(mixed), x)
         normed, _ = self.before_mlp(x, None)
         return self.after_mlp(self.mlp(normed), x), None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from tessera.layers.attention import Attention, RotaryTable
@@ -27,11 +29,12 @@ class PostNormBlock:
         self.mlp = mlp_of(build, config, number)
         self.after_mlp = NormAdd(build, f"{prefix}.post_feedforward_layernorm", config.hidden, norm)
 
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches
-    ) -> tuple[Tensor, Tensor | None]:
-        attended, _ = self.attention(x, None, launch, caches)
-        x = self.after_attention(attended, x)
+    def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
+        return self.attention(x, None, launch, caches)
+
+    def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        mixed, x = states
+        x = self.after_attention(self.attention.output(mixed), x)
         return self.after_mlp(self.mlp(x), x), None
 
 

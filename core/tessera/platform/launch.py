@@ -191,6 +191,10 @@ class Launch:
     tree: Tensor | None = None
     windows: Sequence[int | None] = ()
 
+    def given_out(self, states: Tensor) -> Tensor:
+        """Of states of all tokens [T, ...] those at sample_at."""
+        return states if self.key.one_token_each else states[self.sample_at]
+
 
 class Buffers(Protocol):
     """Persistent device tensors that keep their addresses between launches."""

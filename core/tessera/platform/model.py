@@ -43,17 +43,12 @@ class ModelFacts:
 
 @dataclass
 class Hidden:
-    """last [T, hidden]: what the head takes, before its norm where the head brings it; residual likewise. taps: hidden
-    states of chosen layers."""
+    """Of the tokens that a launch gives out. last [S, hidden]: what the head takes, before its norm where the head
+    brings it; residual likewise. taps: hidden states of chosen layers."""
 
     last: Tensor
     residual: Tensor | None = None
     taps: tuple[Tensor, ...] = ()
-
-    def at(self, tokens: Tensor) -> Hidden:
-        """Those of some tokens [S]."""
-        residual = None if self.residual is None else self.residual[tokens]
-        return Hidden(self.last[tokens], residual, tuple(tap[tokens] for tap in self.taps))
 
 
 class SamplingHead(Protocol):
@@ -67,7 +62,7 @@ class SamplingHead(Protocol):
 
 
 class Model(Protocol):
-    """Between token ids and logits a model calls only ops, mixers and views."""
+    """Between token ids and logits a model calls only ops, mixers, views and Launch.given_out()."""
 
     facts: ModelFacts
 
@@ -78,11 +73,11 @@ class Model(Protocol):
         """[T] -> [T, hidden]."""
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
-        """x [T, hidden] of embed() through all layers, keys and values into caches. Returns the states of all T
-        tokens."""
+        """x [T, hidden] of embed() through all layers, keys and values into caches. Returns the states of the tokens
+        that the launch gives out; the last layer need not compute others beyond their keys and values."""
 
     def finish(self, hidden: Hidden) -> Tensor:
-        """Hidden states of tokens that sample, normed: [S, hidden]."""
+        """Hidden states of forward(), normed: [S, hidden]."""
 
     def logits(self, rows: Tensor) -> Tensor:
         """[S, hidden] -> [S, vocabulary], of the model's dtype."""

@@ -213,8 +213,7 @@ class CoreRunner(ModelRunner):
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
         [R + T, hidden]."""
-        hidden = self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches)
-        return self.model.finish(hidden if launch.key.one_token_each else hidden.at(launch.sample_at))
+        return self.model.finish(self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches))
 
     def _replay(self, launch: Launch) -> Tensor:
         executable = self.executables.get(self.graphs.key_of(launch.key))

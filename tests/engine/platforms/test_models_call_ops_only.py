@@ -1,5 +1,5 @@
 """Between token ids and logits a model of any family calls ops, attention layers and views, all of which a platform may
-replace."""
+replace, and has its launch choose the tokens that go on to the end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tessera.layers.build import Build
+from tessera.platform.launch import Launch
 from tessera.platform.ops import BoundOps
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import EngineRun
@@ -56,7 +57,7 @@ class Outside(TorchDispatchMode):
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
-    """Sees no op and no mixer that is bound from now on."""
+    """Sees no op and no mixer that is bound from now on, and no launch."""
     mode, bind, mixer = Outside(), BoundOps.bind, Build.mixer
 
     def bind_unseen(ops: BoundOps, name: str, spec: Any) -> Any:
@@ -69,6 +70,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
 
     monkeypatch.setattr(BoundOps, "bind", bind_unseen)
     monkeypatch.setattr(Build, "mixer", mixer_unseen)
+    monkeypatch.setattr(Launch, "given_out", mode.wrapped(Launch.given_out, None))
     return mode
 
 

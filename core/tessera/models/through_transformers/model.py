@@ -74,7 +74,8 @@ class ThroughTransformers:
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
         self.step.launch, self.step.caches = launch, caches
         positions = launch.positions.long()[None]
-        return Hidden(self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0])
+        states = self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0]
+        return Hidden(launch.given_out(states))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return hidden.last
