@@ -83,7 +83,8 @@ def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens
 
 
 def bound(task: Task, batch: int, found: Mapping[str, float]) -> dict[str, float]:
-    """What a machine of which probe() has found that allows in the task's precision; empty where that is not known."""
+    """What a machine of which probe() has found that allows in the task's precision; empty where that is not known.
+    output: of clients in a closed loop, all prompts and then all answers."""
     kind = task.dtype if task.precision == PLAIN else "int8"
     multiply = found.get(f"{kind} {MULTIPLIES}")
     if multiply is None:
@@ -91,7 +92,7 @@ def bound(task: Task, batch: int, found: Mapping[str, float]) -> dict[str, float
     machine = Machine(1e9 * found[READS_MEMORY], 1e9 * multiply)
     item = QUANTIZED_BYTES.get(task.precision, ITEM_BYTES[task.dtype])
     prefill, decode = allowed(weights(Path(task.model)), machine, item=item, batch=batch, tokens=task.input)
-    return {"prefill": prefill, "decode": decode}
+    return {"prefill": prefill, "decode": decode, "output": task.output / (task.input / prefill + task.output / decode)}
 
 
 def _shapes(folder: Path) -> dict[str, list[int]]:

@@ -58,6 +58,13 @@ def test_what_was_found_bounds_a_precision(precision: str, batch: int, decode: f
     assert bound(task, batch, {}) == {}
 
 
+def test_clients_have_their_prompts_read_before_they_are_answered(tmp_path: Path):
+    folder = str(model(tmp_path, {"lm_head": [100, 10]}))
+    task = Task("http", folder, folder, "bfloat16", 4, 8, [1], 100, 2, 0)
+    found = bound(task, 1, {"read GB/s": 20e-6, "bfloat16 registers GOP/s": 80e-6})
+    assert found["output"] == pytest.approx(8 / (4 / found["prefill"] + 8 / found["decode"]))
+
+
 def test_prefill_needs_once_a_prompt_what_its_last_token_alone_needs():
     prefill, _ = allowed(Weights(1000, 200), Machine(1e12, 1640.0), item=2, batch=4, tokens=10)
     assert prefill == pytest.approx(10 / (2 * (800 * 10 + 200) / 1640))
