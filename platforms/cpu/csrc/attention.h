@@ -1,7 +1,10 @@
 // Attention over blocks: a tile of (token, head) pairs that share a head of keys goes over the keys in stretches, with the
 // softmax of what it has seen so far (online softmax, arXiv:1805.02867; tiles as in FlashAttention, arXiv:2205.14135).
+// Tiles over the same keys take a stretch one after the other.
 // Decode and prefill are the same: of a row that decodes, the pairs are the heads of its one token.
 #pragma once
+#include <new>
+
 #include "kept.h"
 
 namespace VARIANT::attention {
@@ -118,6 +121,19 @@ template <template <int> class Kept, int M> struct Tile {
     }
   }
 
+  // The keys of a stretch. Meanwhile those that come next are fetched.
+  void step(int64_t from, int64_t count, const Coming &coming) {
+    int64_t padded = (count + TOKENS - 1) / TOKENS * TOKENS;
+    head.find(from, count);
+    kept.begin(head, count);
+    score(count);
+    for (int m = 0; m < M; m++) {
+      if (begin[m] > from || end[m] < from + padded) hide(m, from, count, padded);
+      soften(m, padded);
+    }
+    mix(count, coming);
+  }
+
   void finish() {
     int64_t dim = cache.dim;
     for (int m = 0; m < M; m++) {
@@ -134,9 +150,33 @@ template <template <int> class Kept, int M> struct Tile {
   }
 };
 
+// A tile under way, however many pairs it has.
+struct Begun {
+  void (*step)(void *tile, int64_t from, int64_t count, const Coming &coming);
+  void (*finish)(void *tile);
+};
+
+template <template <int> class Kept, int M> Begun begin(const Attention &task, const Share &share, void *memory) {
+  using Whole = Tile<Kept, M>;
+  new (memory) Whole(task, share);
+  return {[](void *tile, int64_t from, int64_t count, const Coming &coming) { ((Whole *)tile)->step(from, count, coming); },
+          [](void *tile) { ((Whole *)tile)->finish(); }};
+}
+
+using Begin = Begun (*)(const Attention &, const Share &, void *memory);
+template <template <int> class Kept> struct Begins {
+  Begin of[ROWS + 1] = {};
+  template <int M> constexpr void fill() {
+    of[M] = begin<Kept, M>;
+    if constexpr (M > 1) fill<M - 1>();
+  }
+  constexpr Begins() { fill<ROWS>(); }
+};
+template <template <int> class Kept> constexpr Begins<Kept> BEGINS;
+
 // Keys of one stretch: as many stretches as must be, all about as long.
-inline int64_t stretch_of(const Share &share) {
-  int64_t sixteens = (share.to - share.from + TOKENS - 1) / TOKENS, most = STRETCH / TOKENS;
+inline int64_t stretch_of(int64_t keys) {
+  int64_t sixteens = (keys + TOKENS - 1) / TOKENS, most = STRETCH / TOKENS;
   int64_t stretches = (sixteens + most - 1) / most;
   return (sixteens + stretches - 1) / stretches * TOKENS;
 }
@@ -153,41 +193,48 @@ template <class Number> Coming coming_of(const Attention &task, const Share &sha
   return coming;
 }
 
-template <template <int> class Kept, int M> void of_share(const Attention &task, const Share &share, const Share &next) {
-  Tile<Kept, M> tile(task, share);
-  int64_t stretch = stretch_of(share);
-  for (int64_t from = share.from; from < share.to; from += stretch) {
-    int64_t count = share.to - from < stretch ? share.to - from : stretch;
-    int64_t padded = (count + TOKENS - 1) / TOKENS * TOKENS;
-    tile.head.find(from, count);
-    tile.kept.begin(tile.head, count);
-    tile.score(count);
-    for (int m = 0; m < M; m++) {
-      if (tile.begin[m] > from || tile.end[m] < from + padded) tile.hide(m, from, count, padded);
-      tile.soften(m, padded);
-    }
-    using Number = typename Kept<M>::Number;
-    bool last = from + count == share.to;
-    tile.mix(count, coming_of<Number>(task, last ? next : share, last ? next.from : from + count));
+// Shares over keys of the same head of a row, all of them stretch by stretch: keys and values that one of them has read are
+// near for the others. next: what comes after them.
+constexpr int64_t TOGETHER = 8;
+template <template <int> class Kept>
+void of_shares(const Attention &task, const Share *shares, int64_t number, const Share &next) {
+  alignas(64) char memory[TOGETHER][sizeof(Tile<Kept, ROWS>)];
+  Begun tiles[TOGETHER];
+  const Share *longest = shares;
+  int64_t first = shares->from;
+  for (int64_t i = 0; i < number; i++) {
+    tiles[i] = BEGINS<Kept>.of[shares[i].count](task, shares[i], memory[i]);
+    if (shares[i].to > longest->to) longest = shares + i;
+    if (shares[i].from < first) first = shares[i].from;
   }
-  tile.finish();
+  using Number = typename Kept<1>::Number;
+  int64_t stretch = stretch_of(longest->to - first);
+  for (int64_t from = first; from < longest->to; from += stretch) {
+    int64_t to = from + stretch < longest->to ? from + stretch : longest->to;
+    bool last = to == longest->to;
+    Coming coming = coming_of<Number>(task, last ? next : *longest, last ? next.from : to);
+    for (int64_t i = 0; i < number; i++) {
+      int64_t start = from > shares[i].from ? from : shares[i].from, end = to < shares[i].to ? to : shares[i].to;
+      if (start < end) tiles[i].step(memory[i], start, end - start, coming);
+    }
+  }
+  for (int64_t i = 0; i < number; i++) tiles[i].finish(memory[i]);
 }
 
-using OfShare = void (*)(const Attention &, const Share &, const Share &next);
-template <template <int> class Kept> struct Shares {
-  OfShare at[ROWS + 1] = {};
-  template <int M> constexpr void fill() {
-    at[M] = of_share<Kept, M>;
-    if constexpr (M > 1) fill<M - 1>();
-  }
-  constexpr Shares() { fill<ROWS>(); }
-};
-template <template <int> class Kept> constexpr Shares<Kept> SHARES;
+// Whether shares are whole and over the same keys, or nearly.
+inline bool together(const Share &a, const Share &b) {
+  return a.row == b.row && a.kv_head == b.kv_head && a.part < 0 && b.part < 0;
+}
 
 inline void attention(const Attention &task, int64_t first, int64_t last) {
-  const auto &of = task.layer->cache.key_scales ? SHARES<Int8Kept>.at : SHARES<Bf16Kept>.at;
-  for (int64_t i = first; i < last; i++)
-    of[task.shares[i].count](task, task.shares[i], task.shares[i + 1 < last ? i + 1 : i]);
+  auto of = task.layer->cache.key_scales ? of_shares<Int8Kept> : of_shares<Bf16Kept>;
+  while (first < last) {
+    const Share *shares = task.shares + first;
+    int64_t number = 1, left = last - first;
+    while (number < TOGETHER && number < left && together(shares[0], shares[number])) number++;
+    of(task, shares, number, shares[number < left ? number : 0]);
+    first += number;
+  }
 }
 
 }  // namespace VARIANT::attention
