@@ -195,11 +195,11 @@ template <class Number> Coming coming_of(const Attention &task, const Share &sha
 
 // Shares over keys of the same head of a row, all of them stretch by stretch: keys and values that one of them has read are
 // near for the others. next: what comes after them.
-constexpr int64_t TOGETHER = 8;
+constexpr int64_t TILES_AT_ONCE = 8;
 template <template <int> class Kept>
 void of_shares(const Attention &task, const Share *shares, int64_t number, const Share &next) {
-  alignas(64) char memory[TOGETHER][sizeof(Tile<Kept, ROWS>)];
-  Begun tiles[TOGETHER];
+  alignas(64) char memory[TILES_AT_ONCE][sizeof(Tile<Kept, ROWS>)];
+  Begun tiles[TILES_AT_ONCE];
   const Share *longest = shares;
   int64_t first = shares->from;
   for (int64_t i = 0; i < number; i++) {
@@ -231,7 +231,7 @@ inline void attention(const Attention &task, int64_t first, int64_t last) {
   while (first < last) {
     const Share *shares = task.shares + first;
     int64_t number = 1, left = last - first;
-    while (number < TOGETHER && number < left && together(shares[0], shares[number])) number++;
+    while (number < TILES_AT_ONCE && number < left && together(shares[0], shares[number])) number++;
     of(task, shares, number, shares[number < left ? number : 0]);
     first += number;
   }
