@@ -25,15 +25,19 @@ COMMON = (
     "threads.cpp",
 )
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
+AVX512_BF16 = (*AVX512, "-mavx512vnni", "-mavx512bf16")
 VARIANTS = {
     "x86_64": {
         "portable": (),
         "avx2": ("-mavx2", "-mfma"),
         "avx512": AVX512,
         "avx512_vnni": (*AVX512, "-mavx512vnni"),
-        "avx512_bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
+        "avx512_bf16": AVX512_BF16,
+        "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     },
 }
+LATE = ("amx",)
+"""What is left out where the compiler, or the system, is older."""
 FLAGS = (
     "-O3",
     "-std=c++17",
@@ -65,8 +69,10 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
     """Compiles and links. extra: further flags. Raises BuildError."""
     cxx, machine = compiler(), platform.machine().lower()
     variants = VARIANTS.get({"amd64": "x86_64"}.get(machine, machine), {"portable": ()})
+    variants = {name: flags for name, flags in variants.items() if name not in LATE or _has(cxx, flags)}
+    known = [f"-DWITH_{name.upper()}" for name in LATE if name in variants]
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [[source, *extra, "-o", f"{folder}/{source}.o"] for source in COMMON]
+        jobs = [[source, *known, *extra, "-o", f"{folder}/{source}.o"] for source in COMMON]
         for name, flags in variants.items():
             jobs.append(["variant.cpp", f"-DVARIANT={name}", *flags, *extra, "-o", f"{folder}/{name}.o"])
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -75,6 +81,12 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
         ours = target.with_name(f"{target.name}.{os.getpid()}")  # whoever reads the library has one or the other whole
         _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(), "-o", str(ours)])
         ours.replace(target)
+
+
+def _has(cxx: str, flags: Sequence[str]) -> bool:
+    """Whether there is code with these flags for Linux, which is asked for what they need."""
+    command = [cxx, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return sys.platform == "linux" and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def _quiet(cxx: str) -> Sequence[str]:

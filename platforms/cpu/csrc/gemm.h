@@ -103,20 +103,24 @@ template <class Kind> int64_t block_of(const Product &task) {
   return ((task.k + blocks - 1) / blocks + unit - 1) / unit * unit;
 }
 
-// All rows of a task with its panels from first to last.
-template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
+// All rows of a task with its panels from first to last: take(at, height, kept) takes a tile of so many rows, `most` at most.
+template <class Kind, class Take> void walk(const Product &task, int64_t first, int64_t last, int64_t most, Take &&take) {
   Kept kept[2];
   int64_t block = block_of<Kind>(task);
   for (int64_t start = 0; start < task.m; start += TOGETHER) {
-    int64_t rows = task.m - start < TOGETHER ? task.m - start : TOGETHER, count = terms::tiles_of(rows);
+    int64_t rows = task.m - start < TOGETHER ? task.m - start : TOGETHER, count = terms::tiles_of(rows, most);
     for (int64_t panel = first; panel < last; panel++)
       for (int64_t from = 0; from < task.k; from += block)
         for (int64_t tile = 0; tile < count; tile++) {
-          int64_t row = terms::first_of_tile(rows, tile), height = terms::first_of_tile(rows, tile + 1) - row;
+          int64_t row = terms::first_of_tile(rows, tile, most), end = terms::first_of_tile(rows, tile + 1, most);
           int64_t to = task.k - from < block ? task.k : from + block;
-          tiles.at[height](task, {start + row, panel, from, to, tile, count}, kept);
+          take(At{start + row, panel, from, to, tile, count}, end - row, kept);
         }
   }
+}
+template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
+  auto take = [&](const At &at, int64_t height, Kept *kept) { tiles.at[height](task, at, kept); };
+  walk<Kind>(task, first, last, ROWS, take);
 }
 
 template <class Kind, int M> constexpr void fill(Tiles &plain, Tiles &gated) {

@@ -9,6 +9,12 @@
 #include "tape.h"
 #include "threads.h"
 
+#if defined(WITH_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 const Kernels *used = &portable_kernels;
 
 namespace {
@@ -17,6 +23,17 @@ struct Known {
   const Kernels *kernels;
   bool (*here)();
 };
+
+#if defined(WITH_AMX)
+// Whether there are registers for tiles of bfloat16 and int8 which this process may use: Linux gives them to whoever asks.
+bool may_use_tiles() {
+  constexpr unsigned TILES = 1u << 22 | 1u << 24 | 1u << 25;
+  constexpr long REQUEST = 0x1023, TILE_DATA = 18;
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & TILES) != TILES) return false;
+  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+#endif
 
 // From the least to the best.
 const Known KNOWN[] = {
@@ -30,6 +47,9 @@ const Known KNOWN[] = {
      }},
     {&avx512_vnni_kernels, [] { return KNOWN[2].here() && __builtin_cpu_supports("avx512vnni"); }},
     {&avx512_bf16_kernels, [] { return KNOWN[3].here() && __builtin_cpu_supports("avx512bf16"); }},
+#endif
+#if defined(WITH_AMX)
+    {&amx_kernels, [] { return KNOWN[4].here() && may_use_tiles(); }},
 #endif
 };
 

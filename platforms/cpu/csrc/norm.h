@@ -1,5 +1,5 @@
-// RMS norm, of a sum where there is a residual, or the sum alone. Rows are read twice (to become int8 three times), from the nearest cache
-// but the first time.
+// RMS norm, of a sum where there is a residual, or the sum alone. Rows are read twice (to become int8 three times), from the
+// nearest cache but the first time.
 #pragma once
 #include <cmath>
 

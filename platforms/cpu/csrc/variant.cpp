@@ -24,6 +24,12 @@
 
 #include "exponent.h"
 #include "gemm.h"
+#if defined(__AMX_TILE__)
+#include "tiles.h"
+namespace products = VARIANT::tiles;
+#else
+namespace products = VARIANT::gemm;
+#endif
 #include "quantise.h"
 #include "norm.h"
 #include "lookup.h"
@@ -43,8 +49,8 @@ using namespace VARIANT;
 extern const Kernels TABLE(VARIANT) = {
     NAME(VARIANT),
     {terms::WIDEN, terms::WIDEN_BYTES, nullptr},
-    {gemm::linear<gemm::Bf16>, gemm::linear<gemm::Int8>, gemm::linear<gemm::Int4>},
-    {gemm::gate_up<gemm::Bf16>, gemm::gate_up<gemm::Int8>, gemm::gate_up<gemm::Int4>},
+    {products::linear<products::Bf16>, products::linear<products::Int8>, gemm::linear<gemm::Int4>},
+    {products::gate_up<products::Bf16>, products::gate_up<products::Int8>, gemm::gate_up<gemm::Int4>},
     quantise::quantise,
     norm::add_norm,
     lookup::rows,

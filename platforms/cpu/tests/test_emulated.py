@@ -1,5 +1,5 @@
-"""What the kernels compute with AVX-512, on a processor that lacks some of it: its instructions are spelt out in C++
-(`emulated/immintrin.h`), and the tests of every instruction set run on that library."""
+"""What the kernels compute with AVX-512 and AMX, on a processor that lacks some of it: their instructions are spelt out
+in C++ (`emulated/immintrin.h`, `emulated/tiles.h`), and the tests of every instruction set run on that library."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from tests.platforms.cpu_kernels import available
 
 TESTS = Path(__file__).parent
+ASKED = re.compile(r'__builtin_cpu_supports\("avx512\w*"\)|(?<!bool )may_use_tiles\(\)')
 INSTRUCTION = re.compile(r'asm\("(\w+) [^"]*" : "\+v"\((\w+)\) : (.*)\);')
 BUILD = """
 import sys
@@ -23,7 +24,7 @@ from pathlib import Path
 import build
 for name in list(build.VARIANTS["x86_64"]):
     flags = build.VARIANTS["x86_64"][name]
-    spelt = [f"-D__{flag[2:].upper()}__" for flag in flags if "avx512" in flag]
+    spelt = [f"-D__{flag[2:].upper().replace('-', '_')}__" for flag in flags if "avx512" in flag or "amx" in flag]
     if spelt:
         build.VARIANTS["x86_64"][name] = ("-mavx2", "-mfma", "-ffp-contract=off", "-I", sys.argv[2], *spelt)
 build.build(Path(sys.argv[1]))
@@ -42,15 +43,15 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.a
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="instructions are spelt out for g++")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about x86-64")
-@pytest.mark.skipif("avx512_bf16" in available(), reason="this processor has all of AVX-512 itself")
+@pytest.mark.skipif("amx" in available(), reason="this processor has all of AVX-512 and AMX itself")
 def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) -> None:
     sources = shutil.copytree(TESTS.parent / "csrc", tmp_path / "csrc")
     vectors, library = sources / "simd/avx512.h", sources / "library.cpp"
     text = INSTRUCTION.sub(by_name, vectors.read_text())
     assert "asm(" not in text
     vectors.write_text(text)
-    text, asked = re.subn(r'__builtin_cpu_supports\("avx512\w*"\)', "true", library.read_text())
-    assert asked
+    text, asked = ASKED.subn("true", library.read_text())
+    assert asked == 7
     library.write_text(text)
 
     built, environment = tmp_path / "libtessera_cpu.so", {**os.environ, "CXX": "g++"}

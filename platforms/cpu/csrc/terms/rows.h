@@ -39,7 +39,9 @@ inline uint32_t four_bytes(const void *x) {
 
 // Rows are dealt out to tiles as evenly as can be: a tile of few rows costs nearly as much as a full one. Whoever weaves
 // rows and whoever multiplies them must deal out the same number.
-inline int64_t tiles_of(int64_t rows) { return (rows + simd::ROWS - 1) / simd::ROWS; }
-inline int64_t first_of_tile(int64_t rows, int64_t tile) { return rows * tile / tiles_of(rows); }
+inline int64_t tiles_of(int64_t rows, int64_t most = simd::ROWS) { return (rows + most - 1) / most; }
+inline int64_t first_of_tile(int64_t rows, int64_t tile, int64_t most = simd::ROWS) {
+  return rows * tile / tiles_of(rows, most);
+}
 
 }  // namespace VARIANT::terms

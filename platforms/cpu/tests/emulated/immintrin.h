@@ -1,6 +1,6 @@
-// The instructions of AVX-512 that the kernels use, each spelt out lane by lane as Intel's manual defines it (Intel 64 and
-// IA-32 Architectures Software Developer's Manual, volume 2), for a processor that has none of them: it shows what the
-// kernels compute there, not how fast. Registers are 64 bytes, which the compiler makes of what there is.
+// The instructions of AVX-512 (and, in tiles.h, of AMX) that the kernels use, each spelt out lane by lane as Intel's manual
+// defines it (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2), for a processor that has none of them:
+// it shows what the kernels compute there, not how fast. Registers are 64 bytes, which the compiler makes of what there is.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -214,3 +214,5 @@ inline void vpdpbusd(__m512i &sum, __m512i bytes, __m512i with_sign) {
     return four;
   })));
 }
+
+#include "tiles.h"
