@@ -40,7 +40,7 @@ def _conformance(
         tried,
     )
 
-    target = Target.named(platform, devices)
+    target = Target.named(platform, devices, shared=False)
     cases = cases_of(target, level)
     if perf and level != "gold":
         cases += perf_cases(target, judged=False)

@@ -8,34 +8,28 @@ namespace VARIANT::lookup {
 
 using namespace simd;
 
+inline void scaled(const bf16 *from, int64_t n, float scale, bf16 *to) {
+  Float factor = set(scale);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store_bf16(to + i, mul(load_bf16(from + i), factor));
+  for (; i < n; i++) to[i] = single::rounded(single::widened(from[i]) * scale);
+}
+
 inline void rows(const Lookup &task, int64_t first, int64_t last) {
-  Float scale = set(task.scale);
   for (int64_t t = first; t < last; t++) {
     const bf16 *from = task.table + task.ids[t] * task.stride;
     bf16 *to = task.out + t * task.n;
-    if (task.scale == 1.0f) {
+    if (task.scale == 1.0f)
       std::memcpy(to, from, task.n * sizeof(bf16));
-      continue;
-    }
-    int64_t i = 0;
-    for (; i + W <= task.n; i += W) store_bf16(to + i, mul(load_bf16(from + i), scale));
-    for (; i < task.n; i++) to[i] = single::rounded(single::widened(from[i]) * task.scale);
+    else
+      scaled(from, task.n, task.scale, to);
   }
 }
 
-// Elements of a packed row, from `first` on, a multiple of 8 as STRETCH is, to before `last`. at: where the row's own
-// elements begin in its panel.
-struct Bf16 {
-  static int64_t bytes(int64_t k) { return (k + 1) / 2 * 4; }
-  static void read(const PackedLookup &, const uint8_t *at, int64_t, int64_t first, int64_t last, float *to) {
-    for (int64_t i = first; i < last; i++) {
-      bf16 x;
-      std::memcpy(&x, at + i / 2 * 4 * PANEL + i % 2 * 2, sizeof x);
-      *to++ = single::widened(x);
-    }
-  }
-};
+constexpr int64_t STRETCH = 256;  // elements that are floats at a time
 
+// Elements of a packed row: read() gives those from `first` on, a multiple of 8 as STRETCH is, to before `last`. at: where the
+// row's own elements begin in its panel.
 struct Int8 {
   static int64_t bytes(int64_t k) { return (k + 3) / 4 * 4; }
   static void read(const PackedLookup &task, const uint8_t *at, int64_t row, int64_t first, int64_t last, float *to) {
@@ -58,8 +52,6 @@ struct Int4 {
   }
 };
 
-constexpr int64_t STRETCH = 256;  // elements that are floats at a time
-
 template <class Kind> void row_of(const PackedLookup &task, int64_t row, bf16 *to) {
   const uint8_t *panel = (const uint8_t *)task.packed + row / PANEL * PANEL * Kind::bytes(task.k);
   const uint8_t *at = panel + row % PANEL * 4;
@@ -71,6 +63,17 @@ template <class Kind> void row_of(const PackedLookup &task, int64_t row, bf16 *t
     for (; i + W <= count; i += W) store_bf16(to + first + i, mul(load(some + i), factor));
     for (; i < count; i++) to[first + i] = single::rounded(some[i] * task.factor);
   }
+}
+
+// Of bf16 whole words are moved as they are.
+struct Bf16 {};
+template <> inline void row_of<Bf16>(const PackedLookup &task, int64_t row, bf16 *to) {
+  constexpr int64_t APART = 4 * PANEL;
+  int64_t words = task.k / 2;
+  const uint8_t *at = (const uint8_t *)task.packed + row / PANEL * ((task.k + 1) / 2) * APART + row % PANEL * 4;
+  for (int64_t i = 0; i < words; i++) std::memcpy(to + 2 * i, at + i * APART, 4);
+  if (task.k % 2) std::memcpy(to + task.k - 1, at + words * APART, sizeof(bf16));
+  if (task.factor != 1.0f) scaled(to, task.k, task.factor, to);
 }
 
 template <class Kind> void packed_rows(const PackedLookup &task, int64_t first, int64_t last) {

@@ -60,18 +60,18 @@ class _Norming:
     ) -> tuple[Tensor | Quantized, Tensor]:
         """x, residual [m, n], rows of any stride -> their sum normed, and the sum; x where there is no residual."""
         task, total = self.task, x
-        task.x, task.x_stride, task.rows, task.weight = x.data_ptr(), x.stride(0), len(x), weight.data_ptr()
+        task.x, task.x_stride, task.rows, task.weight = x.data_ptr(), x.stride(0), x.size(0), weight.data_ptr()
         if residual is None:
             task.residual = task.sum = None
         else:
-            total = torch.empty(x.shape, dtype=x.dtype)
+            total = x.new_empty(task.rows, task.n)
             task.residual, task.residual_stride = residual.data_ptr(), residual.stride(0)
             task.sum = total.data_ptr()
         if self.emitted is not None:
             rows = self.emitted.rows(len(x))
             self.call(task)
             return rows, total
-        normed = torch.empty(x.shape, dtype=x.dtype) if out is None or not out.is_contiguous() else out
+        normed = x.new_empty(task.rows, task.n) if out is None or not out.is_contiguous() else out
         task.out = normed.data_ptr()
         self.call(task)
         return (normed if out is None or out is normed else out.copy_(normed)), total
@@ -128,8 +128,9 @@ class Add(Kernel[AddSpec]):
 
         def add(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
             a, b = rows_apart(a), rows_apart(b)
-            result = torch.empty(a.shape, dtype=a.dtype) if out is None or not out.is_contiguous() else out
-            task.x, task.x_stride, task.rows = a.data_ptr(), a.stride(0), len(a)
+            rows = a.size(0)
+            result = a.new_empty(rows, spec.n) if out is None or not out.is_contiguous() else out
+            task.x, task.x_stride, task.rows = a.data_ptr(), a.stride(0), rows
             task.residual, task.residual_stride, task.sum = b.data_ptr(), b.stride(0), result.data_ptr()
             library.tessera_cpu_add_norm(task)
             return result if out is None or out is result else out.copy_(result)

@@ -11,6 +11,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tessera.cli.program import run
+from tessera.platform import WorkerSpec
+from tessera.testing import ReferencePlatform
 from tessera.testing.conformance import (
     LEVELS,
     Case,
@@ -77,6 +79,22 @@ def test_an_op_slower_than_the_reference_is_named_at_gold_alone() -> None:
     assert [timing.tokens for timing in result.timings] == [1, 16, 128]
     assert min(timing.ratio for timing in result.timings) < 0.3
     assert tried(told).status == "passed"
+
+
+def test_speeds_are_those_of_a_device_opened_for_them() -> None:
+    """A case before it may have opened one on fewer threads."""
+    target = Target.named("strict")
+    before = target.device
+    assert tried(next(case for case in perf_cases(target) if case.id == "perf/rms_norm-float32")).status == "passed"
+    assert target.device is not before
+
+
+def test_the_command_enters_its_process_as_a_worker_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[WorkerSpec] = []
+    monkeypatch.setattr(ReferencePlatform, "enter_process", lambda _, spec: entered.append(spec))
+    Target.named("reference")
+    assert run(["conformance", "--platform", "reference", "--case", "device"]) == 0
+    assert [spec.shared for spec in entered][:2] == [True, False]
 
 
 def test_speeds_are_a_table_a_record_and_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

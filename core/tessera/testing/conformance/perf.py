@@ -53,6 +53,7 @@ def _of_op(target: Target, op: Op[Any], dtype: str, judged: bool) -> Verdict:
     reason = op.kernel.supports(spec)
     if reason is not None:
         return falls_back(reason)
+    target.open()
     timings = []
     for tokens in TOKENS:
         native, reference = (_op_call(target, op, spec, dtype, tokens, native=native) for native in (True, False))
@@ -69,6 +70,7 @@ def _op_call(target: Target, op: Op[Any], spec: Any, dtype: str, tokens: int, *,
 
 
 def _of_attention(target: Target, backend: AttentionBackend, dtype: str, judged: bool) -> Verdict:
+    target.open()
     timings = []
     for tokens, rows in _LAUNCHES.items():
         case = AttentionCase(rows, heads=16, kv_heads=4, head_dim=64, dtype=dtype)

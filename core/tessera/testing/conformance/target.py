@@ -28,12 +28,15 @@ OWN: Mapping[str, str] = MappingProxyType(
 @dataclass
 class Target:
     """path: dotted path of the platform's class. selected: what discovery and the probe said; None where the path was
-    given. num_devices: that collectives are tried over; None: as many as the probe says. ops: the platform's over
-    core's reference. backends: of an instance of its own, since ops may ask which launch is under way."""
+    given. num_devices: that collectives are tried over; None: as many as the probe says. shared: the process is not the
+    kit's own, so nothing process-wide may be changed; otherwise the platform enters it as a server's worker, and speeds
+    are those of one. ops: the platform's over core's reference. backends: of an instance of its own, since ops may ask
+    which launch is under way."""
 
     path: str
     selected: Selected | None = None
     num_devices: int | None = None
+    shared: bool = True
     platform: Platform = field(init=False)
     device: Device = field(init=False)
     ops: OpSet = field(init=False)
@@ -42,19 +45,23 @@ class Target:
     def __post_init__(self) -> None:
         levels = None if self.selected is None else self.selected.levels
         self.platform = load_platform(self.path, levels)
-        self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=True))
-        self.device = self.platform.open(0)
+        self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=self.shared))
+        self.open()
         self.ops = self.platform.ops(REFERENCE)
         self.backends = load_platform(self.path, levels).attention_backends()
 
+    def open(self) -> None:
+        """Once more, for what must not depend on how a case before it opened a device: with how many threads, say."""
+        self.device = self.platform.open(0)
+
     @classmethod
-    def named(cls, name: str, num_devices: int | None = None) -> Target:
+    def named(cls, name: str, num_devices: int | None = None, *, shared: bool = True) -> Target:
         """name: of an installed platform, of one of the kit's own, or a dotted path. Raises PlatformError."""
         path = OWN.get(name, name)
         if ":" in path:
-            return cls(path, num_devices=num_devices)
+            return cls(path, num_devices=num_devices, shared=shared)
         selected = select(name)
-        return cls(selected.platform, selected, num_devices)
+        return cls(selected.platform, selected, num_devices, shared)
 
     @property
     def devices(self) -> int:
