@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.platforms.cpu_kernels import available
+from tests.platforms import sanitizers
+from tests.platforms.cpu_kernels import available, run_tests_on
 
 TESTS = Path(__file__).parent
 ASKED = re.compile(r'__builtin_cpu_supports\("avx512\w*"\)|(?<!bool )may_use_tiles\(\)')
@@ -27,25 +28,32 @@ for name in list(build.VARIANTS["x86_64"]):
     spelt = [f"-D__{flag[2:].upper().replace('-', '_')}__" for flag in flags if "avx512" in flag or "amx" in flag]
     if spelt:
         build.VARIANTS["x86_64"][name] = ("-mavx2", "-mfma", "-ffp-contract=off", "-I", sys.argv[2], *spelt)
-build.build(Path(sys.argv[1]))
-"""
-RUN = """
-import sys
-from pathlib import Path
-import pytest
-import tessera_cpu.native as native
-native.FILE = Path(sys.argv[1])
-chosen = "not portable and not avx2 and not refused"
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *sys.argv[2:]]))
+build.build(Path(sys.argv[1]), sys.argv[3:])
 """
 
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="instructions are spelt out for g++"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about x86-64"),
+    pytest.mark.skipif("amx" in available(), reason="this processor has all of AVX-512 and AMX itself"),
+]
 
-@pytest.mark.nightly
-@pytest.mark.skipif(shutil.which("g++") is None, reason="instructions are spelt out for g++")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about x86-64")
-@pytest.mark.skipif("amx" in available(), reason="this processor has all of AVX-512 and AMX itself")
+
 def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) -> None:
-    sources = shutil.copytree(TESTS.parent / "csrc", tmp_path / "csrc")
+    names = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling")
+    tests = [TESTS / f"test_{name}.py" for name in names]
+    assert run_tests_on(built(tmp_path), "not portable and not avx2 and not refused", tests) > 1000
+
+
+def test_they_read_and_write_nothing_that_is_not_theirs(tmp_path: Path) -> None:
+    library, tests = built(tmp_path, *sanitizers.FLAGS), [TESTS / f"test_{name}.py" for name in ("native", "quantized")]
+    chosen = f"(avx512_bf16 or amx) and ({sanitizers.CHOSEN})"
+    assert run_tests_on(library, chosen, tests, sanitizers.variables()) > 200
+
+
+def built(folder: Path, *flags: str) -> Path:
+    """The library with these instructions spelt out."""
+    sources = shutil.copytree(TESTS.parent / "csrc", folder / "csrc")
     vectors, library = sources / "simd/avx512.h", sources / "library.cpp"
     text = INSTRUCTION.sub(by_name, vectors.read_text())
     assert "asm(" not in text
@@ -53,17 +61,10 @@ def test_what_is_computed_with_instructions_that_are_not_here(tmp_path: Path) ->
     text, asked = ASKED.subn("true", library.read_text())
     assert asked == 7
     library.write_text(text)
-
-    built, environment = tmp_path / "libtessera_cpu.so", {**os.environ, "CXX": "g++"}
-    build = [sys.executable, "-c", BUILD, str(built), str(TESTS / "emulated")]
+    made, environment = folder / "libtessera_cpu.so", {**os.environ, "CXX": "g++"}
+    build = [sys.executable, "-c", BUILD, str(made), str(TESTS / "emulated"), *flags]
     subprocess.run(build, cwd=sources, env=environment, check=True)
-    names = ("native", "quantized", "embedding", "blocks", "attention", "conformance", "sampling")
-    tests = [str(TESTS / f"test_{name}.py") for name in names]
-    done = subprocess.run([sys.executable, "-c", RUN, str(built), *tests], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed
-    assert int(passed[1]) > 1000
+    return made
 
 
 def by_name(instruction: re.Match[str]) -> str:

@@ -1,0 +1,149 @@
+// A tile of attention: (token, head) pairs that share a head of keys go over the keys in stretches, with the softmax of what
+// they have seen so far (online softmax, arXiv:1805.02867; tiles as in FlashAttention, arXiv:2205.14135).
+#pragma once
+#include "kept.h"
+
+namespace VARIANT::attention {
+
+using namespace simd;
+
+constexpr float NEVER = -1e30f;  // a score below all others that can still be subtracted
+
+template <template <int> class Kept, int M> struct Tile {
+  const Attention &task;
+  const Share &share;
+  const Layer &layer;
+  const Cache &cache;
+  Head head;
+  int64_t group;                 // heads of queries to a head of keys
+  Kept<M> kept;
+  alignas(64) float scores[M][STRETCH];
+  alignas(64) float mixed[M][WIDEST];
+  float peak[M], total[M];
+  int64_t begin[M], end[M];      // keys that a pair sees
+
+  Tile(const Attention &task, const Share &share)
+      : task(task), share(share), layer(*task.layer), cache(layer.cache),
+        head{cache, task.launch->tables + share.row * task.launch->table_stride, share.kv_head},
+        group(layer.heads / cache.kv_heads) {
+    int64_t before = task.launch->kv_len[share.row] - task.launch->length[share.row];
+    for (int m = 0; m < M; m++) {
+      int64_t token = (share.first + m) / group;
+      kept.ask(m, task.q + place(m), cache.dim);
+      end[m] = before + token + 1;
+      begin[m] = layer.window && end[m] > layer.window ? end[m] - layer.window : 0;
+      peak[m] = NEVER;
+      total[m] = 0.0f;
+      for (int64_t i = 0; i < cache.dim; i += W) store(mixed[m] + i, zero());
+    }
+  }
+
+  // Of the m-th pair's elements in q and out.
+  int64_t place(int m) const {
+    int64_t token = task.launch->start[share.row] + (share.first + m) / group;
+    return (token * layer.heads + share.kv_head * group + (share.first + m) % group) * cache.dim;
+  }
+
+  void score(int64_t count) {
+    for (int64_t at = 0; at < count; at += WIDE) {
+      int64_t near = at / TOKENS, far = at + TOKENS < count ? near + 1 : near;
+      for (int left = 0; left < TOKENS; left += W) {
+        Float sum[M][2];
+        kept.products(head, near, far, left, sum);
+        for (int m = 0; m < M; m++) {
+          store(scores[m] + at + left, scaled(sum[m][0]));
+          store(scores[m] + at + TOKENS + left, scaled(sum[m][1]));
+        }
+      }
+    }
+  }
+
+  Float scaled(Float x) const {
+    if (!layer.soft_cap) return mul(x, set(layer.scale));
+    Float twice = exp(mul(x, set(2 * layer.scale / layer.soft_cap)));  // tanh x = 1 - 2 / (exp 2x + 1)
+    return mul(set(layer.soft_cap), sub(set(1.0f), div(set(2.0f), add(twice, set(1.0f)))));
+  }
+
+  // Scores of keys that a pair does not see become nothing. padded: a multiple of what a vector holds.
+  void hide(int m, int64_t from, int64_t count, int64_t padded) {
+    int64_t first = begin[m] - from, last = end[m] - from;
+    if (last > count) last = count;
+    for (int64_t i = 0; i < first && i < padded; i++) scores[m][i] = NEVER;
+    for (int64_t i = last < 0 ? 0 : last; i < padded; i++) scores[m][i] = NEVER;
+  }
+
+  void soften(int m, int64_t padded) {
+    Float most = set(peak[m]);
+    for (int64_t i = 0; i < padded; i += W) most = max(most, load(scores[m] + i));
+    float before = peak[m], now = largest(most);
+    peak[m] = now;
+    Float shift = set(now), sums = zero();
+    if (now == NEVER) {  // it has seen nothing yet
+      for (int64_t i = 0; i < padded; i += W) kept.weigh(m, i, zero(), scores[m]);
+      return kept.weighed(m, padded, scores[m]);
+    }
+    for (int64_t i = 0; i < padded; i += W) {
+      Float weight = exp(sub(load(scores[m] + i), shift));
+      sums = add(sums, weight);
+      kept.weigh(m, i, weight, scores[m]);
+    }
+    kept.weighed(m, padded, scores[m]);
+    if (before == now) {
+      total[m] += sum(sums);
+      return;
+    }
+    Float factor = exp(set(before - now));
+    total[m] = total[m] * largest(factor) + sum(sums);
+    for (int64_t i = 0; i < cache.dim; i += W) store(mixed[m] + i, mul(mixed_at(m, i), factor));
+  }
+  Float mixed_at(int m, int64_t i) const { return load(mixed[m] + i); }
+
+  void mix(int64_t count, const Coming &coming) {
+    int64_t dim = cache.dim;
+    for (int64_t at = 0; at < dim; at += WIDE) {
+      int64_t far = at + TOKENS < dim ? TOKENS : 0;  // the last 16 elements alone: once more, and not kept
+      for (int left = 0; left < TOKENS; left += W) {
+        Float sum[M][2];
+        for (int m = 0; m < M; m++) {
+          sum[m][0] = load(mixed[m] + at + left);
+          sum[m][1] = load(mixed[m] + at + far + left);
+        }
+        kept.mix(head, count, at + left, far, coming, sum);
+        for (int m = 0; m < M; m++) {
+          if (far) store(mixed[m] + at + far + left, sum[m][1]);
+          store(mixed[m] + at + left, sum[m][0]);
+        }
+      }
+    }
+  }
+
+  // The keys of a stretch. Meanwhile those that come next are fetched.
+  void step(int64_t from, int64_t count, const Coming &coming) {
+    int64_t padded = (count + TOKENS - 1) / TOKENS * TOKENS;
+    head.find(from, count);
+    kept.begin(head, count);
+    score(count);
+    for (int m = 0; m < M; m++) {
+      if (begin[m] > from || end[m] < from + padded) hide(m, from, count, padded);
+      soften(m, padded);
+    }
+    mix(count, coming);
+  }
+
+  void finish() {
+    int64_t dim = cache.dim;
+    for (int m = 0; m < M; m++) {
+      if (share.part < 0) {
+        Float factor = set(total[m] > 0.0f ? 1.0f / total[m] : 0.0f);
+        for (int64_t i = 0; i < dim; i += W) store_bf16(task.out + place(m) + i, mul(mixed_at(m, i), factor));
+        continue;
+      }
+      float *to = task.partial + (share.part * TILE + m) * (dim + 2);
+      std::memcpy(to, mixed[m], dim * sizeof(float));
+      to[dim] = peak[m];
+      to[dim + 1] = total[m];
+    }
+  }
+};
+
+}  // namespace VARIANT::attention
