@@ -84,7 +84,7 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
 
 
 def _has(cxx: str, flags: Sequence[str]) -> bool:
-    """Whether there is code with these flags for Linux, which is asked for what they need."""
+    """Whether the compiler knows these flags; and the system is Linux, of which library.cpp asks for what they need."""
     command = [cxx, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
     return sys.platform == "linux" and not subprocess.run(command, capture_output=True, check=False).returncode
 

@@ -17,12 +17,16 @@ constexpr int64_t FEW = 4;            // rows that wait for nothing but memory: 
 
 static_assert(2 * WIDTH == APART, "a panel is two registers wide");
 
+// A kind of weight, in registers.
+template <class Kind> struct InTiles : Kind {
+  using Vectors = Kind;
+  static constexpr int64_t BYTES = Kind::BITS / 8;
+  static int64_t unit(const Product &) { return WIDTH / BYTES; }
+};
+
 // Registers 0 to 3 have sums, of the lower rows and of the upper ones, each of both halves of the panel; 4 and 5 rows, 6 and
 // 7 weights.
-struct Bf16 : gemm::Bf16 {
-  using Vectors = gemm::Bf16;
-  static constexpr int64_t BYTES = 2;
-  static int64_t unit(const Product &) { return WIDTH / BYTES; }
+struct Bf16 : InTiles<gemm::Bf16> {
   static void lower() {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -33,10 +37,7 @@ struct Bf16 : gemm::Bf16 {
   }
 };
 
-struct Int8 : gemm::Int8 {
-  using Vectors = gemm::Int8;
-  static constexpr int64_t BYTES = 1;
-  static int64_t unit(const Product &) { return WIDTH / BYTES; }
+struct Int8 : InTiles<gemm::Int8> {
   static void lower() {
     _tile_dpbsud(0, 4, 6);
     _tile_dpbsud(1, 4, 7);

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.platforms import sanitizers
-from tests.platforms.cpu_kernels import available, run_tests_on
+from tests.platforms.another_library import run_tests_on
+from tests.platforms.cpu_kernels import available
 
 TESTS = Path(__file__).parent
 ASKED = re.compile(r'__builtin_cpu_supports\("avx512\w*"\)|(?<!bool )may_use_tiles\(\)')

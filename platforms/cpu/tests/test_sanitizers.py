@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.platforms.cpu_kernels import run_tests_on
+from tests.platforms.another_library import run_tests_on
 from tests.platforms.sanitizers import CHOSEN, FLAGS, variables
 
 TESTS = Path(__file__).parent

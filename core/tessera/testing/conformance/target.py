@@ -51,7 +51,8 @@ class Target:
         self.backends = load_platform(self.path, levels).attention_backends()
 
     def open(self) -> None:
-        """Once more, for what must not depend on how a case before it opened a device: with how many threads, say."""
+        """Opens the device; once more for what is measured, which must not depend on how a case before it opened one:
+        on how many threads, say."""
         self.device = self.platform.open(0)
 
     @classmethod
