@@ -19,22 +19,30 @@ from tessera.layers.weights import Part
 _INDEX = "model.safetensors.index.json"
 _APART = "the folder's files and config.json do not belong together"
 
+SMALL = 1 << 20
+"""Bytes of a tensor that is copied, since a view of it would keep its whole file mapped."""
+MAPPED = 256 << 20
+"""Bytes that are read before files are mapped anew: what has been read of a mapping is resident until it goes."""
+
 
 class Source(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: of its matrices."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: of its matrices. release: gives up what
+    is held for reading, until the next part is read."""
 
     dtype: str
 
     def read(self, part: Part) -> Tensor: ...
+    def release(self) -> None: ...
 
 
 class Safetensors:
-    """The *.safetensors files of a folder, mapped, so that a shard reads only its own bytes. Raises ModelError in one
-    line for what is missing or broken."""
+    """The *.safetensors files of a folder, mapped, so that a shard reads only its own bytes; a mapping goes when what
+    was read of it is dropped. Raises ModelError in one line for what is missing or broken."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
         self._files: dict[Path, Any] = {}
+        self._read = 0
         self._where = self._index()
         self.dtype = self._dtype_of_matrices()
 
@@ -43,8 +51,7 @@ class Safetensors:
 
     def whole(self, name: str) -> Tensor:
         """A whole tensor by its name."""
-        tensor: Tensor = self._stored(name)[...]
-        return tensor
+        return self._taken(self._stored(name)[...])
 
     def read(self, part: Part) -> Tensor:
         stored = self._stored(next((name for name in (part.name, *part.also) if name in self._where), part.name))
@@ -52,7 +59,18 @@ class Safetensors:
         if shape != part.whole:
             raise ModelError(f"'{part.name}' has shape {shape} where config.json implies {part.whole}; {_APART}.")
         rows = _within(part.rows, shape[0]) if shape else ...
-        tensor: Tensor = stored[rows] if part.columns is None else stored[rows, slice(*part.columns)]
+        return self._taken(stored[rows] if part.columns is None else stored[rows, slice(*part.columns)])
+
+    def release(self) -> None:
+        self._files.clear()
+        self._read = 0
+
+    def _taken(self, tensor: Tensor) -> Tensor:
+        if tensor.nbytes < SMALL:
+            return tensor.clone()
+        self._read += tensor.nbytes
+        if self._read >= MAPPED:
+            self.release()
         return tensor
 
     def _stored(self, name: str) -> Any:
@@ -115,6 +133,9 @@ class Dummy:
         generator = torch.Generator().manual_seed(self._seed_of(part))
         spread = 1.0 / math.sqrt(part.shape[-1])
         return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
+
+    def release(self) -> None:
+        """Holds nothing."""
 
     def _seed_of(self, part: Part) -> int:
         text = f"{self.seed} {part.name} {part.rows} {part.columns}"

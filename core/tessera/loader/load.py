@@ -33,6 +33,7 @@ def fill_slots(
                     counted.add(memory)
                     arena.hold(tensor)
             report(Progress("weights", number + 1, len(slots)))
+    source.release()
 
 
 def _memory_of(tensor: Tensor) -> object:

@@ -78,6 +78,9 @@ class Shapes:
     def read(self, part: Part) -> Tensor:
         return torch.empty(part.shape, dtype=torch_dtype(self.dtype), device="meta")
 
+    def release(self) -> None:
+        """Holds nothing."""
+
 
 class FirstOf(Alone):
     """The first of some workers, the others of which are not there."""

@@ -100,6 +100,7 @@ class Services:
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
         for name in self.source.names():
             yield name, self.source.whole(name)
+        self.source.release()
 
     def input_batch(self, plan: CachePlan) -> InputBatch:
         columns = [column for feature in self._features for column in feature.columns()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
 from tessera.layers.weights import Part
+from tessera.loader import checkpoint as loading
 from tessera.loader.checkpoint import Dummy, Safetensors
 from tests.models.loader.folders import config_only, dummy_config, split
 
@@ -38,6 +41,9 @@ class Counting:
     def read(self, part):
         self.reads[part] += 1
         return self.source.read(part)
+
+    def release(self):
+        self.source.release()
 
 
 def placed(ranks):
@@ -161,6 +167,41 @@ def test_several_files_are_one_checkpoint(built, checkpoint):
     assert sorted(source.names()) == sorted(tensors)
     assert all(torch.equal(source.whole(name), tensor) for name, tensor in tensors.items())
     assert placed([built().load(source)]).keys() == tensors.keys()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_files_are_mapped_while_what_was_read_of_them_is_used(checkpoint, monkeypatch):
+    folder, tensors = checkpoint()
+    norm, table = "model.norm.weight", "model.embed_tokens.weight"
+    monkeypatch.setattr(loading, "SMALL", tensors[table].nbytes)
+    monkeypatch.setattr(loading, "MAPPED", 2 * tensors[table].nbytes)
+
+    def mapped():
+        return any(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    source = Safetensors(str(folder))
+    assert mapped()
+    small, large = source.whole(norm), source.whole(table)
+    source.release()
+    assert mapped(), "a view of it is used"
+    del large
+    assert not mapped(), "what is small was copied"
+    assert torch.equal(small, tensors[norm])
+
+    for _ in range(2):
+        assert torch.equal(source.whole(table), tensors[table])
+    assert not mapped(), "enough was read of this mapping"
+    assert torch.equal(source.whole(table), tensors[table])
+    assert mapped()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_file_stays_mapped_for_a_loaded_models_small_weights(built, checkpoint):
+    folder, _ = checkpoint()
+    source = Safetensors(str(folder))
+    loaded = built().load(source)
+    assert not any(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
+    assert placed([loaded]).keys() == placed([built().load(source)]).keys(), "a second load opens the files again"
 
 
 def test_progress_counts_the_slots(built, checkpoint):
