@@ -66,12 +66,10 @@ class Safetensors:
         self._read = 0
 
     def _taken(self, tensor: Tensor) -> Tensor:
-        if tensor.nbytes < SMALL:
-            return tensor.clone()
         self._read += tensor.nbytes
         if self._read >= MAPPED:
             self.release()
-        return tensor
+        return tensor.clone() if tensor.nbytes < SMALL else tensor
 
     def _stored(self, name: str) -> Any:
         """A tensor as it lies in its file; nothing of it is read yet."""

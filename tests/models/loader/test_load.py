@@ -31,6 +31,8 @@ FAMILIES = {
     "falcon-rotary": ("falcon", {"hidden_size": 24, "multi_query": False, "parallel_attn": False}),
 }
 
+READS_MAPS = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+
 
 class Counting:
     """A source, and how often it was asked for what."""
@@ -169,38 +171,44 @@ def test_several_files_are_one_checkpoint(built, checkpoint):
     assert placed([built().load(source)]).keys() == tensors.keys()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def mapped(folder):
+    """Whether a file of it is."""
+    return any(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@READS_MAPS
 def test_files_are_mapped_while_what_was_read_of_them_is_used(checkpoint, monkeypatch):
     folder, tensors = checkpoint()
     norm, table = "model.norm.weight", "model.embed_tokens.weight"
     monkeypatch.setattr(loading, "SMALL", tensors[table].nbytes)
-    monkeypatch.setattr(loading, "MAPPED", 2 * tensors[table].nbytes)
-
-    def mapped():
-        return any(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
-
     source = Safetensors(str(folder))
-    assert mapped()
+    assert mapped(folder)
     small, large = source.whole(norm), source.whole(table)
     source.release()
-    assert mapped(), "a view of it is used"
+    assert mapped(folder), "a view of it is used"
     del large
-    assert not mapped(), "what is small was copied"
+    assert not mapped(folder), "what is small was copied"
     assert torch.equal(small, tensors[norm])
 
-    for _ in range(2):
-        assert torch.equal(source.whole(table), tensors[table])
-    assert not mapped(), "enough was read of this mapping"
-    assert torch.equal(source.whole(table), tensors[table])
-    assert mapped()
+
+@READS_MAPS
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight"])
+def test_files_are_mapped_anew_after_enough_was_read(checkpoint, monkeypatch, name):
+    folder, tensors = checkpoint()
+    monkeypatch.setattr(loading, "SMALL", tensors["model.embed_tokens.weight"].nbytes)
+    monkeypatch.setattr(loading, "MAPPED", 2 * tensors[name].nbytes)
+    source = Safetensors(str(folder))
+    for still in (True, False, True):
+        assert torch.equal(source.whole(name), tensors[name])
+        assert mapped(folder) is still
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@READS_MAPS
 def test_no_file_stays_mapped_for_a_loaded_models_small_weights(built, checkpoint):
     folder, _ = checkpoint()
     source = Safetensors(str(folder))
     loaded = built().load(source)
-    assert not any(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
+    assert not mapped(folder)
     assert placed([loaded]).keys() == placed([built().load(source)]).keys(), "a second load opens the files again"
 
 
