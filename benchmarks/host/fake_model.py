@@ -59,7 +59,7 @@ class FakeModel:
         )
         self._states = torch.zeros(tokens, 1)
 
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         return self._states[: len(tokens)]
 
     def forward(self, x: Tensor, launch: Launch, caches: Any) -> Hidden:
@@ -93,5 +93,5 @@ def make_runner(plan: CachePlan, scheduler: SchedulerConfig) -> CoreRunner:
     runner = CoreRunner(services, platform, lambda progress: None)
     runner.load(MemoryBudget(total=1 << 40, kv=1))
     runner.allocate(plan)
-    runner.warm_up({}, lambda progress: None)
+    runner.warm_up(lambda progress: None)
     return runner

@@ -11,7 +11,7 @@ import zmq
 
 from tessera.arrays import int32
 from tessera.engine.messages import Codec, EngineStats, Report
-from tessera.scheduler.progress import Progressed
+from tessera.scheduler.outputs import EngineCoreOutputs
 
 EPOCH = 1
 
@@ -20,8 +20,8 @@ def report_of(requests: int) -> Report:
     """Of a step in which each of so many requests drew a token."""
     chance = np.random.default_rng(0)
     keys = np.arange(10**6, 10**6 + requests, dtype=np.int64)
-    progressed = Progressed(keys, np.ones(requests, np.int32), int32(chance.integers(0, 32_000, requests)))
-    return Report(EngineStats(requests, 0, 0.5), progressed)
+    outputs = EngineCoreOutputs(keys, np.ones(requests, np.int32), int32(chance.integers(0, 32_000, requests)))
+    return Report(EngineStats(requests, 0, 0.5), outputs)
 
 
 def measure(requests: int, times: int) -> float:

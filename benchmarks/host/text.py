@@ -14,7 +14,7 @@ from tessera.config import EngineConfig, ModelConfig
 from tessera.config.model import demo_folder
 from tessera.engine.frontend import FrontEnd
 from tessera.request import RequestOutputKind, SamplingParams
-from tessera.scheduler.progress import Progressed
+from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.server.openai import chunks
 from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.generation import Identity
@@ -69,9 +69,9 @@ def measure_front(streams: int, steps: int) -> float:
     counts = np.ones(streams, np.int32)
     took = []
     for step in range(len(ids) + steps):
-        progressed = Progressed(keys, counts, int32([ids[(step + place) % len(ids)] for place in range(streams)]))
+        outputs = EngineCoreOutputs(keys, counts, int32([ids[(step + place) % len(ids)] for place in range(streams)]))
         began = time.perf_counter()
-        for state in front.update(progressed, time.monotonic()).changed:
+        for state in front.update(outputs, time.monotonic()).changed:
             output = state.take()
             assert output is not None
             line(lines[state.request_id], output.outputs[0].text)

@@ -61,17 +61,17 @@ class Tessera:
         from tessera.engine.engine import Engine
         from tessera.engine.offline import OfflineEngine
         from tessera.request import RequestOutputKind, SamplingParams
-        from tessera.scheduler.progress import Progressed
+        from tessera.scheduler.outputs import EngineCoreOutputs
 
         driver = self
 
         class Heard(Engine):
-            def step(self) -> Progressed | None:
-                progressed = super().step()
-                if progressed is not None:
-                    keys, counts = progressed.keys, progressed.counts
+            def step(self) -> EngineCoreOutputs | None:
+                outputs = super().step()
+                if outputs is not None:
+                    keys, counts = outputs.keys, outputs.counts
                     driver._stepped(keys.repeat(counts).tolist())
-                return progressed
+                return outputs
 
         config = build_config(
             model=task.model,

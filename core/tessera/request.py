@@ -90,33 +90,13 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
-class TensorRef(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor that crosses a process: by its bytes, or by the name of shared memory that the front end owns until the
-    request ends."""
-
-    hash: bytes
-    dtype: str
-    shape: tuple[int, ...]
-    buffer: bytes | None = None
-    shared_memory: str | None = None
-
-
-class EncoderItem(msgspec.Struct, frozen=True, array_like=True):
-    """An input of another modality: where its tokens stand in the prompt, and its tensors."""
-
-    modality: str
-    offset: int
-    num_tokens: int
-    tensors: dict[str, TensorRef]
-
-
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """One prompt and one answer as the engine gets it; n > 1 is n Requests with one `leader`.
 
     key: the front end's number of it, never used twice by one front end. prompt: int32 token ids. max_tokens: already
     bounded by the context. salt: isolates its cached prefixes from other tenants. leader: key of the sibling whose
-    prompt blocks it shares; -1 none. columns: values of features' row columns. adapter, encoder: empty until their
-    features come. tenant: whose request it is, where a policy shares out places.
+    prompt blocks it shares; -1 none. columns: values of features' row columns. tenant: whose request
+    it is, where a policy shares out places.
     """
 
     key: int
@@ -131,7 +111,6 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     leader: int = -1
     adapter: str = ""
     columns: dict[str, float] = {}
-    encoder: tuple[EncoderItem, ...] = ()
     tenant: str = ""
 
 

@@ -22,12 +22,12 @@ from tessera.platform import (
     Capabilities,
     Default,
     Device,
+    FullAttentionSpec,
     HostDevice,
     KVLayout,
     LoadedModel,
     MemoryFigures,
     ModelFacts,
-    Paged,
     Plane,
     Platform,
     Problem,
@@ -35,7 +35,7 @@ from tessera.platform import (
     Ready,
 )
 from tessera.platform.model import LayerCache
-from tessera.step import Control, ControlResult, Masks, RowLogprobs, SchedulerOutput, StepOutput
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
 
 VOCAB = 64
 EOS = 0
@@ -108,7 +108,7 @@ class FakeExecutor(Executor):
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang-load" in self.words:
             time.sleep(600)
-        spec = Paged(num_kv_heads=1, head_dim=8, dtype="float32")
+        spec = FullAttentionSpec(num_kv_heads=1, head_dim=8, dtype="float32")
         facts = ModelFacts(
             architecture="Fake", vocab_size=VOCAB, hidden_size=8, num_layers=1, max_positions=4096, dtype="float32",
             caches=(LayerCache(0, spec),),
@@ -143,7 +143,7 @@ class FakeExecutor(Executor):
             self.rows[opened.row] = (opened.tokens.tolist(), opened.params)
         return step
 
-    def sample(self, pending: SchedulerOutput, masks: Masks | None = None) -> Ready:
+    def sample(self, pending: SchedulerOutput) -> Ready:
         tokens, logprobs = [], []
         for row in pending.samples.tolist():
             held, params = self.rows[row]
@@ -155,9 +155,6 @@ class FakeExecutor(Executor):
                 logprobs.append(RowLogprobs(row, int32([others]), values[None], int32([1])))
         counts = int32([1] * len(tokens))
         return Ready(StepOutput(pending.step, pending.samples, counts, int32(tokens), logprobs))
-
-    def control(self, verb: Control) -> ControlResult:
-        return ControlResult(error=f"{type(verb).__name__} is not supported.")
 
     def close(self) -> None:
         if "fail-close" in self.words:

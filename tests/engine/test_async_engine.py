@@ -17,7 +17,6 @@ from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import Codec, EngineStats, Report
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
 from tessera.request import RequestOutputKind, SamplingParams
-from tessera.step import ControlResult, Sleep
 from tests.engine import fakes
 
 
@@ -166,11 +165,6 @@ async def test_log_probabilities_cross_the_process(start):
     (output,) = [o async for o in engine.generate([1], params(max_tokens=1, logprobs=2))]
     token = fakes.answer([1], 1)[0]
     assert {key: one.logprob for key, one in output.outputs[0].logprobs[0].items()} == {token: -1, 1: -2, 2: -3}
-
-
-async def test_control_goes_there_and_back(start):
-    engine = await start()
-    assert await engine.control(Sleep()) == ControlResult(error="Sleep is not supported.")
 
 
 async def test_info_says_what_it_runs_on(start):

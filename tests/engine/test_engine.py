@@ -40,11 +40,11 @@ def finish(engine):
     """Tokens by key, and who ended why."""
     tokens, reasons = {}, {}
     while engine.has_work:
-        progressed = engine.step()
-        if progressed is not None:
-            for key, token in zip(progressed.keys.tolist(), progressed.tokens.tolist(), strict=True):
+        outputs = engine.step()
+        if outputs is not None:
+            for key, token in zip(outputs.keys.tolist(), outputs.tokens.tolist(), strict=True):
                 tokens.setdefault(key, []).append(token)
-            reasons |= {end.key: (end.reason, end.stop_token) for end in progressed.finished}
+            reasons |= {end.key: (end.reason, end.stop_token) for end in outputs.finished}
     return tokens, reasons
 
 
@@ -180,7 +180,7 @@ def run(engine, *script):
 
 def test_the_loop_sends_one_report_a_step_and_waits_only_when_idle(engine):
     link = run(engine(), [AddRequests([request(1, max_tokens=3)])], [], [], [], [])
-    tokens = [report.progressed.tokens.tolist() for report in link.sent if report.progressed is not None]
+    tokens = [report.outputs.tokens.tolist() for report in link.sent if report.outputs is not None]
     assert tokens == [[token] for token in fakes.answer([1, 2, 3], 3)]
     assert link.pulse.begun == link.pulse.ended >= 3
     assert link.waits[:4] == [1.0, 0.0, 0.0, 1.0]
@@ -189,7 +189,7 @@ def test_the_loop_sends_one_report_a_step_and_waits_only_when_idle(engine):
 
 def test_an_abort_is_heard_before_the_next_step(engine):
     link = run(engine(), [AddRequests([request(1, max_tokens=50)])], [AbortRequests([1])], [], [])
-    tokens = [report.progressed.tokens.tolist() for report in link.sent if report.progressed is not None]
+    tokens = [report.outputs.tokens.tolist() for report in link.sent if report.outputs is not None]
     assert tokens == [fakes.answer([1, 2, 3], 1)]
     assert link.sent[-1].stats.num_running == 0
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_taken_is_refused_and_the_others_run(engine):
     link = run(engine(max_waiting=2), [AddRequests([*wrong, request(4), request(5)])], [], [], [], [], [])
     refused = [(one.key, one.failure.kind) for report in link.sent for one in report.refused]
     assert refused == [(2, "RequestError"), (3, "RequestError"), (1, "RequestError"), (5, "OverloadedError")]
-    keys = {key for report in link.sent if report.progressed for key in report.progressed.keys.tolist()}
+    keys = {key for report in link.sent if report.outputs for key in report.outputs.keys.tolist()}
     assert keys == {1, 4}
 
 

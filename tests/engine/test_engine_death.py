@@ -60,8 +60,6 @@ async def test_kill_9_ends_what_was_given_and_replays_the_rest(start, caplog):
     assert not engine.health.alive
     with pytest.raises(EngineDeadError):
         await tokens_of(engine, [1])
-    with pytest.raises(EngineDeadError):
-        await engine.control(None)
     assert time.monotonic() - killed < 2
     assert engine.metrics.stats == EngineStats()
     answers = await asyncio.gather(*waiting)

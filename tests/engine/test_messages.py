@@ -18,9 +18,15 @@ from tessera import errors
 from tessera.arrays import int32
 from tessera.engine import messages, process
 from tessera.engine.messages import AddRequests, Codec, EngineStats, Failure, Refused, Report, StartUp
-from tessera.request import EncoderItem, Request, SamplingParams, TensorRef
-from tessera.scheduler.progress import Finished, KeyLogprobs, KeyScored, Progressed, Started
-from tessera.step import RowLogprobs, ScoredTokens
+from tessera.request import Request, SamplingParams
+from tessera.scheduler.outputs import (
+    EngineCoreOutputs,
+    FinishedRequest,
+    RequestLogprobs,
+    RequestPromptLogprobs,
+    StartedRequest,
+)
+from tessera.step import PromptLogprobs, RowLogprobs
 from tests.engine import fakes
 
 REQUEST = Request(
@@ -36,16 +42,17 @@ REQUEST = Request(
     leader=6,
     adapter="a",
     columns={"scale": 2.0},
-    encoder=(EncoderItem("image", 1, 2, {"pixels": TensorRef(b"h", "float32", (1,), b"data")}),),
 )
-PROGRESSED = Progressed(
+PROGRESSED = EngineCoreOutputs(
     keys=np.array([2**40], dtype=np.int64),
     counts=int32([2]),
     tokens=int32([5, 6]),
-    finished=[Finished(2**40, "stop", 6)],
-    logprobs=[KeyLogprobs(2**40, RowLogprobs(0, int32([[5, 1]]), np.float32([[-1, -2]]), int32([1])))],
-    started=[Started(2**40, 3, 1.25)],
-    scored=[KeyScored(2**40, ScoredTokens(0, 1, int32([[7, 1]]), np.float32([[-3, -1]]), int32([4])))],
+    finished=[FinishedRequest(2**40, "stop", 6)],
+    logprobs=[RequestLogprobs(2**40, RowLogprobs(0, int32([[5, 1]]), np.float32([[-1, -2]]), int32([1])))],
+    started=[StartedRequest(2**40, 3, 1.25)],
+    prompt_logprobs=[
+        RequestPromptLogprobs(2**40, PromptLogprobs(0, 1, int32([[7, 1]]), np.float32([[-3, -1]]), int32([4])))
+    ],
 )
 
 
@@ -217,7 +224,7 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
         end = time.monotonic() + 10
         while True:
             report = codec.unpack_answer(answers.recv())
-            if report.progressed is not None and 99 in report.progressed.keys.tolist():
+            if report.outputs is not None and 99 in report.outputs.keys.tolist():
                 break
             assert time.monotonic() < end
         assert not marker.exists()

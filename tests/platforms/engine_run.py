@@ -12,8 +12,8 @@ from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
 from tessera.request import Request, SamplingParams
-from tessera.scheduler.progress import Finished, Progressed
-from tessera.step import RowLogprobs, SchedulerOutput, ScoredTokens
+from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
+from tessera.step import PromptLogprobs, RowLogprobs, SchedulerOutput
 from tests.platforms.generated import numpy_platform
 from tests.platforms.watched import WATCHED, WatchedExecutor
 
@@ -67,7 +67,7 @@ class EngineRun:
         self.engine = Engine(config, executor=executor)
         self.answers: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[RowLogprobs]] = {}
-        self.scored: dict[int, list[ScoredTokens]] = {}
+        self.scored: dict[int, list[PromptLogprobs]] = {}
         self.ended: dict[int, str] = {}
         self.stop_tokens: dict[int, int | None] = {}
         self.cached: dict[int, int] = {}
@@ -117,9 +117,9 @@ class EngineRun:
         return [self.answers[key] for key in keys]
 
     def step(self) -> None:
-        progressed = self.engine.step()
-        if progressed is not None:
-            self._take(progressed)
+        outputs = self.engine.step()
+        if outputs is not None:
+            self._take(outputs)
 
     def finish(self) -> None:
         """Steps until nothing is left to do. Nothing may be lost by then, nor read behind the device's back."""
@@ -142,19 +142,19 @@ class EngineRun:
     ) -> None:
         self.close()
 
-    def _take(self, progressed: Progressed) -> None:
-        tokens = iter(progressed.tokens.tolist())
-        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        tokens = iter(outputs.tokens.tolist())
+        for key, count in zip(outputs.keys.tolist(), outputs.counts.tolist(), strict=True):
             self.answers[key] += [next(tokens) for _ in range(count)]
-        for row in progressed.logprobs:
+        for row in outputs.logprobs:
             self.logprobs[row.key].append(row.logprobs)
-        for of in progressed.scored:
-            self.scored[of.key].append(of.scored)
-        for started in progressed.started:
+        for of in outputs.prompt_logprobs:
+            self.scored[of.key].append(of.prompt_logprobs)
+        for started in outputs.started:
             self.cached.setdefault(started.key, started.num_cached_tokens)
-        self._end(progressed.finished)
+        self._end(outputs.finished)
 
-    def _end(self, ended: Sequence[Finished]) -> None:
+    def _end(self, ended: Sequence[FinishedRequest]) -> None:
         for finished in ended:
             self.ended[finished.key] = finished.reason
             self.stop_tokens[finished.key] = finished.stop_token

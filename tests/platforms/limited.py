@@ -23,10 +23,10 @@ class CommandSlots(Resource):
         self.holders: set[int] = set()
         self.most = 0
 
-    def fits(self, request: RequestView, grant: int) -> int | Reason:
-        return grant if len(self.holders) < SLOTS else "every command slot is taken"
+    def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
+        return num_tokens if len(self.holders) < SLOTS else "every command slot is taken"
 
-    def take(self, request: RequestView, grant: int) -> None:
+    def take(self, request: RequestView, num_tokens: int) -> None:
         assert request.key not in self.holders
         self.holders.add(request.key)
         self.most = max(self.most, len(self.holders))
@@ -47,12 +47,12 @@ class StepTokens(Resource):
     def begin_step(self) -> None:
         self.used = 0
 
-    def fits(self, request: RequestView, grant: int) -> int | Reason:
+    def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
         left = TOKENS - self.used
-        return min(grant, left) if left else "the step is full"
+        return min(num_tokens, left) if left else "the step is full"
 
-    def take(self, request: RequestView, grant: int) -> None:
-        self.used += grant
+    def take(self, request: RequestView, num_tokens: int) -> None:
+        self.used += num_tokens
         self.most = max(self.most, self.used)
 
     def release(self, request: RequestView) -> None:
@@ -98,10 +98,10 @@ class RoomyCpuPlatform(CpuPlatform):
 class Door(Resource):
     name = "door"
 
-    def fits(self, request: RequestView, grant: int) -> int | Reason:
+    def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
         return "it is shut"
 
-    def take(self, request: RequestView, grant: int) -> None:
+    def take(self, request: RequestView, num_tokens: int) -> None:
         raise AssertionError("it is shut")
 
     def release(self, request: RequestView) -> None:

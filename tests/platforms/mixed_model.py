@@ -1,5 +1,5 @@
-"""A model that no family of core is like: full attention, a sliding window and linear attention over a State, and an op
-of its own."""
+"""A model that no family of core is like: full attention, a sliding window, linear attention over state, and an op of
+its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head
-from tessera.layers.linear import Linear, Source
+from tessera.layers.linear import Linear, WeightShard
 from tessera.layers.mlp import GatedMLP
 from tessera.layers.norm import AddNorm, Norm, NormLinear
 from tessera.layers.rotary import Rope
-from tessera.platform.attention import Caches, LayerSpec, State
+from tessera.platform.attention import Caches, LayerSpec, StateSpec
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
 from tessera.platform.ops import Op
@@ -48,12 +48,12 @@ SOFTEN: Op[SoftenSpec] = Op("soften", "extra", soften, sample_specs=lambda: iter
 
 
 class LinearMixing:
-    """As Attention is called, over a State instead of keys and values."""
+    """As Attention is called, over a StateSpec instead of keys and values."""
 
     def __init__(self, build: Build, prefix: str, norm: str) -> None:
-        sources = [Source(f"{prefix}.{name}_proj", HEADS * DIM, HIDDEN) for name in "qkv"]
+        sources = [WeightShard(f"{prefix}.{name}_proj", HEADS * DIM, HIDDEN) for name in "qkv"]
         self.input = NormLinear(build, norm, Norm(EPS), Linear(build, sources))
-        self.output = Linear(build, [Source(f"{prefix}.o_proj", HIDDEN, HEADS * DIM)])
+        self.output = Linear(build, [WeightShard(f"{prefix}.o_proj", HIDDEN, HEADS * DIM)])
         self.spec = LayerSpec(
             layer=len(build.mixers),
             kind="linear_attention",
@@ -62,7 +62,7 @@ class LinearMixing:
             head_dim=DIM,
             scale=DIM**-0.5,
             dtype=build.dtype,
-            cache=State((("state", (HEADS, DIM, DIM)),), "float32"),
+            cache=StateSpec((("state", (HEADS, DIM, DIM)),), "float32"),
         )
         self.mixer = build.mixer(self.spec, {})
 
@@ -99,10 +99,10 @@ class MixedModel:
             max_positions=max_model_len,
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
-            prefix_cacheable=False,  # a State is what it is after the last token
+            prefix_cacheable=False,  # a StateSpec is what it is after the last token
         )
 
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
@@ -111,7 +111,7 @@ class MixedModel:
             mixed, residual = mixing(x, residual, launch, caches)
             x, residual = norm(mixing.output(mixed), residual)
             x = self.soften(mlp(x))
-        return Hidden(launch.given_out(x), None if residual is None else launch.given_out(residual))
+        return Hidden(launch.select_logits(x), None if residual is None else launch.select_logits(residual))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return self.norm(hidden.last, hidden.residual)[0]

@@ -14,11 +14,12 @@ from torch import Tensor
 from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
 from tessera.platform.collectives import Alone, Communicator
-from tessera.platform.platform import Future, Platform, WorkerSpec
+from tessera.platform.device import Future
+from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 THREADS = "tests.platforms.threads:ThreadsExecutor"
 PATIENCE = 60.0  # seconds until a rank that waits for one that failed gives up
@@ -95,12 +96,9 @@ class ThreadsExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> Any:
         return self._each(lambda worker: worker.execute(step))
 
-    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
-        future: Future[StepOutput] = self._each(lambda worker, own: worker.sample(own, masks), pending)[0]
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        future: Future[StepOutput] = self._each(lambda worker, own: worker.sample(own), pending)[0]
         return future
-
-    def control(self, verb: Control) -> ControlResult:
-        return self.workers[0].control(verb)
 
     def close(self) -> None:
         self.threads.shutdown()

@@ -12,7 +12,7 @@ from typing import Any
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.request import Request, SamplingParams
-from tessera.scheduler.progress import Progressed
+from tessera.scheduler.outputs import EngineCoreOutputs
 from tools.parity.compare import Compared, compare_all
 from tools.parity.family import MAX_POSITIONS
 from tools.parity.oracle import Answer
@@ -138,7 +138,7 @@ def each_token(subject: Subject) -> Result:
     """Every request is preempted whenever it got a token, so that all of it is computed again for the next one."""
     numbered = Numbered()
     with subject.engine() as engine:
-        ran = engine.run(numbered(subject.answers), lambda _, progressed: _preempt(engine, progressed))
+        ran = engine.run(numbered(subject.answers), lambda _, outputs: _preempt(engine, outputs))
     return compare_all(numbered.answers, ran.tokens, ran.record.logits), _preemptions(ran)
 
 
@@ -183,12 +183,12 @@ MODES: dict[str, Callable[[Subject], Result]] = {
 }
 
 
-def _preempt(engine: WatchedEngine, progressed: Progressed) -> None:
-    engine.scheduler.preempt(progressed.keys.tolist())
+def _preempt(engine: WatchedEngine, outputs: EngineCoreOutputs) -> None:
+    engine.scheduler.preempt(outputs.keys.tolist())
 
 
-def _after(point: int, engine: WatchedEngine) -> Callable[[int, Progressed], None]:
-    def preempt(step: int, _: Progressed) -> None:
+def _after(point: int, engine: WatchedEngine) -> Callable[[int, EngineCoreOutputs], None]:
+    def preempt(step: int, _: EngineCoreOutputs) -> None:
         if step == point:
             engine.scheduler.preempt_all()
 

@@ -18,7 +18,7 @@ from tessera.platform.launch import ALL_POSITIONS, Launch
 from tessera.platform.model import Hidden, Model
 from tessera.platform.runner import CachePlan, Progress
 from tessera.request import Request
-from tessera.scheduler.progress import Progressed, SchedulerCounters
+from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 from tessera.scheduler.scheduler import Scheduler
 from tessera.step import SchedulerOutput
 
@@ -73,7 +73,7 @@ class RecordingExecutor(InProcessExecutor):
 
     def execute(self, step: SchedulerOutput) -> Any:
         self._request_of.update((opened.row, opened.request_id) for opened in step.opened)
-        record, decodes = self.record, int((step.num_tokens == 1).sum())
+        record, decodes = self.record, int((step.num_scheduled_tokens == 1).sum())
         record.widest = max(record.widest, len(step.rows))
         record.mixed += 0 < decodes < len(step.rows)
         record.cut += len(step.rows) - len(step.samples)
@@ -81,8 +81,8 @@ class RecordingExecutor(InProcessExecutor):
 
     def _hear(self, launch: Launch, logits: Tensor) -> None:
         for number in range(launch.num_rows):
-            count, end = int(launch.q_len_host[number]), int(launch.kv_len_host[number])
-            first = int(launch.q_start[number])
+            count, end = int(launch.query_lens_host[number]), int(launch.seq_lens_host[number])
+            first = int(launch.query_start_loc[number])
             heard = self.record.logits.setdefault(self._request_of[int(launch.rows[number])], [])
             heard.extend((end - count + i, logits[first + i].clone()) for i in range(count))
 
@@ -138,7 +138,7 @@ class WatchedEngine(Engine):
         assert isinstance(self._executor, RecordingExecutor)
         return all(group.window is not None for group in self._executor.groups)
 
-    def run(self, requests: Iterable[Request], after: Callable[[int, Progressed], None] | None = None) -> Ran:
+    def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
         """Until all are answered. after: hears the number of each step (from 1) and what came of it."""
         ids = {}
         tokens: dict[str, list[int]] = {}
@@ -148,14 +148,14 @@ class WatchedEngine(Engine):
             self.add(request)
         steps = 0
         while self.has_work:
-            progressed = self.step()
-            if progressed is None:
+            outputs = self.step()
+            if outputs is None:
                 continue
             steps += 1
-            for key, token in zip(progressed.keys.tolist(), progressed.tokens.tolist(), strict=True):
+            for key, token in zip(outputs.keys.tolist(), outputs.tokens.tolist(), strict=True):
                 tokens[ids[key]].append(token)
             if after is not None:
-                after(steps, progressed)
+                after(steps, outputs)
         self.check_integrity()
         self.steps = steps
         return Ran(tokens, self.record, self.stats.counters)

@@ -49,9 +49,9 @@ def _distributions(engine: Engine, vocabulary: int, key: int, text: Text) -> Arr
     engine.add(Request(key, str(key), int32(text.ids), asked, 1, seed=0))
     found: list[Array] = []
     while engine.has_work:
-        progressed = engine.step()
-        for of in () if progressed is None else progressed.scored:
-            found.append(_by_token(of.scored.ids, of.scored.logprobs))
+        outputs = engine.step()
+        for of in () if outputs is None else outputs.prompt_logprobs:
+            found.append(_by_token(of.prompt_logprobs.ids, of.prompt_logprobs.logprobs))
     return np.concatenate(found)
 
 

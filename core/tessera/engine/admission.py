@@ -110,19 +110,19 @@ class Admission:
             )
         return array.astype(np.int32)
 
-    def _bounded(self, num_prompt: int, max_tokens: int | None) -> int:
-        room = self._max_model_len - num_prompt
+    def _bounded(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+        room = self._max_model_len - num_prompt_tokens
         if max_tokens is None or (max_tokens > room and self._shorten):
             return room
         if max_tokens > room:
-            raise self._over_context(num_prompt, max_tokens)
+            raise self._over_context(num_prompt_tokens, max_tokens)
         return max_tokens
 
-    def _over_context(self, num_prompt: int, max_tokens: int) -> RequestError:
+    def _over_context(self, num_prompt_tokens: int, max_tokens: int) -> RequestError:
         return RequestError(
             f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
-            f"{num_prompt + max_tokens} tokens ({num_prompt} in the prompt, {max_tokens} for the completion). "
-            "Please reduce the length of the prompt or of the completion.",
+            f"{num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the prompt, {max_tokens} for the "
+            "completion). Please reduce the length of the prompt or of the completion.",
             param="prompt",
             code="context_length_exceeded",
         )

@@ -15,7 +15,7 @@ from tessera.engine.child import EngineChild
 from tessera.engine.executors import executor_path
 from tessera.engine.frontend import FrontEnd, Update
 from tessera.engine.life import EngineLife
-from tessera.engine.messages import AbortRequests, AddRequests, ControlAnswer, ControlRequest, EngineInfo, Report
+from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Report
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.request_state import RequestState
 from tessera.engine.spawn import SpawnedEngine
@@ -24,7 +24,6 @@ from tessera.errors import EngineDeadError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput, SamplingParams
-from tessera.step import Control, ControlResult
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -68,7 +67,6 @@ class AsyncEngine:
         self.info: EngineInfo
         self._front = FrontEnd(config, tokenizer, max_model_len=config.model.max_model_len)
         self._wakes: dict[str, asyncio.Event] = {}
-        self._controls: dict[int, asyncio.Future[ControlResult]] = {}
         self._numbers = itertools.count()
         self._error: str | None = None
         self._over = False
@@ -156,18 +154,6 @@ class AsyncEngine:
             self._abort(self._front.drop(state, time.monotonic()))
             self._wake([state])
 
-    async def control(self, verb: Control) -> ControlResult:
-        """Raises EngineDeadError."""
-        self._check_alive()
-        number = next(self._numbers)
-        result: asyncio.Future[ControlResult] = asyncio.get_running_loop().create_future()
-        self._controls[number] = result
-        try:
-            self._supervisor.life.send(ControlRequest(number, verb))
-            return await result
-        finally:
-            del self._controls[number]
-
     # ---- what it is and how it is -------------------------------------------
 
     @property
@@ -214,7 +200,6 @@ class AsyncEngine:
         self._error = cause
         self._front.metrics.engine_lost()
         self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
-        self._fail_controls(cause)
 
     def _found(self, info: EngineInfo) -> None:
         """Another engine runs."""
@@ -233,23 +218,16 @@ class AsyncEngine:
         self._over = True
         self._error = self._error if self._error == SHUT_DOWN else cause
         self._wake(self._front.fail_all(lambda: EngineDeadError(cause), time.monotonic()))
-        self._fail_controls(cause)
 
     # ---- from the engine ----------------------------------------------------
 
-    def _hear(self, answer: Report | ControlAnswer) -> None:
+    def _hear(self, answer: Report) -> None:
         now = time.monotonic()
-        match answer:
-            case Report(stats, progressed, refused):
-                self._front.metrics.stats = stats
-                for refusal in refused:
-                    self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
-                if progressed is not None:
-                    self._apply(self._front.update(progressed, now))
-            case ControlAnswer(number, result):
-                waiting = self._controls.get(number)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(result)
+        self._front.metrics.stats = answer.stats
+        for refusal in answer.refused:
+            self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
+        if answer.outputs is not None:
+            self._apply(self._front.update(answer.outputs, now))
 
     def _apply(self, update: Update) -> None:
         self._abort(update.abort)
@@ -260,11 +238,6 @@ class AsyncEngine:
             wake = self._wakes.get(state.request_id)
             if wake is not None:
                 wake.set()
-
-    def _fail_controls(self, error: str) -> None:
-        for waiting in self._controls.values():
-            if not waiting.done():
-                waiting.set_exception(EngineDeadError(error))
 
     def _abort(self, keys: list[int]) -> None:
         if keys and self._error is None:

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 from tessera.config import EngineConfig
 from tessera.engine.executors import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
-from tessera.engine.startup import Started, start_up
+from tessera.engine.startup import StartedEngine, start_up
 from tessera.errors import RequestError
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
 from tessera.plugins.contract import check_members
+from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import Progressed
 from tessera.scheduler.scheduler import Scheduler
-from tessera.step import Control, ControlResult, StepOutput
+from tessera.step import StepOutput
 
 if TYPE_CHECKING:
     from tessera.executor.base import Report
-    from tessera.platform.platform import Capabilities, Future
+    from tessera.platform.device import Future
+    from tessera.platform.platform import Capabilities
 from tessera.request import Request
 
 
@@ -49,7 +50,7 @@ class Engine:
         self._fallbacks: Mapping[str, int] = {}
         self.info = describe(started)
 
-    def step(self) -> Progressed | None:
+    def step(self) -> EngineCoreOutputs | None:
         """Schedule, execute, update. None while more steps may be under way, or where there is nothing to tell."""
         scheduled = self._scheduler.schedule()
         if scheduled is not None:
@@ -58,7 +59,7 @@ class Engine:
                 return None
         if not self._in_flight:
             finished = self._scheduler.take_finished()
-            return Progressed(finished=finished) if finished else None
+            return EngineCoreOutputs(finished=finished) if finished else None
         output = self._in_flight.popleft().result()
         self._fallbacks = output.stats.fallbacks
         return self._scheduler.update(output)
@@ -99,9 +100,6 @@ class Engine:
         """When idle: asserts that no block was lost or used twice."""
         self._scheduler.check_integrity()
 
-    def control(self, verb: Control) -> ControlResult:
-        return self._executor.control(verb)
-
     def close(self) -> None:
         self._executor.close()
 
@@ -120,7 +118,7 @@ def make_policy(config: EngineConfig) -> SchedulingPolicy:
     return policy
 
 
-def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: int) -> Scheduler:
+def make_scheduler(started: StartedEngine, policy: SchedulingPolicy, steps_in_flight: int) -> Scheduler:
     config, facts, platform = started.config, started.loaded.facts, started.executor.platform
     resources = platform.resources(facts)
     check_members(resources, config.platform_levels)
@@ -138,7 +136,7 @@ def make_scheduler(started: Started, policy: SchedulingPolicy, steps_in_flight: 
     )
 
 
-def describe(started: Started) -> EngineInfo:
+def describe(started: StartedEngine) -> EngineInfo:
     config, loaded = started.config, started.loaded
     paged = next((group for group in started.plan.groups if group.kind == "paged"), None)
     return EngineInfo(

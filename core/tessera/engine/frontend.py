@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tessera.engine.admission import Admission, Prompt
 from tessera.engine.completion import Completion
-from tessera.engine.logprobs import PromptLogprobs
+from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.request_state import RequestState
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
@@ -17,7 +17,7 @@ from tessera.request import Request, RequestMetrics, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
-    from tessera.scheduler.progress import Finished, KeyScored, Progressed, Started
+    from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest, RequestPromptLogprobs, StartedRequest
     from tessera.step import RowLogprobs
     from tessera.text import Tokenizer
 
@@ -78,24 +78,24 @@ class FrontEnd:
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]
-        scores = None if params.prompt_logprobs is None else PromptLogprobs(len(ids), self.tokenizer)
+        scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.tokenizer)
         state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores)
         self._by_id[request_id] = state
         for request, completion in zip(requests, completions, strict=True):
             self._live[request.key] = (state, completion)
         return state
 
-    def update(self, progressed: Progressed, now: float) -> Update:
+    def update(self, outputs: EngineCoreOutputs, now: float) -> Update:
         """Takes in one step's tokens, seen at `now`. What belongs to answers that have ended is ignored: it was on its
         way when they did."""
         update = Update()
-        for started in progressed.started:
+        for started in outputs.started:
             self._start(started)
-        for of in progressed.scored:
+        for of in outputs.prompt_logprobs:
             self._score(of)
-        finished = {end.key: end for end in progressed.finished}
-        logprobs = {row.key: row.logprobs for row in progressed.logprobs}
-        for key, tokens in _by_key(progressed):
+        finished = {end.key: end for end in outputs.finished}
+        logprobs = {row.key: row.logprobs for row in outputs.logprobs}
+        for key, tokens in _by_key(outputs):
             self._advance(key, tokens, logprobs.get(key), finished.pop(key, None), now, update)
         for key, end in finished.items():
             self._advance(key, (), None, end, now, update)
@@ -153,7 +153,7 @@ class FrontEnd:
     def _completion(self, index: int, params: SamplingParams, prompt: list[int], arrival: float) -> Completion:
         return Completion(index, params, self.tokenizer, prompt, arrival)
 
-    def _start(self, started: Started) -> None:
+    def _start(self, started: StartedRequest) -> None:
         found = self._live.get(started.key)
         if found is None or found[1].times.first_scheduled:
             return
@@ -163,17 +163,17 @@ class FrontEnd:
         completion.times.first_scheduled = started.scheduled_at
         self.metrics.scheduled(completion.times)
 
-    def _score(self, of: KeyScored) -> None:
+    def _score(self, of: RequestPromptLogprobs) -> None:
         found = self._live.get(of.key)
         if found is not None and found[0].prompt_logprobs is not None:
-            found[0].prompt_logprobs.add(of.scored)
+            found[0].prompt_logprobs.add(of.prompt_logprobs)
 
     def _advance(
         self,
         key: int,
         tokens: Sequence[int],
         logprobs: RowLogprobs | None,
-        end: Finished | None,
+        end: FinishedRequest | None,
         now: float,
         update: Update,
     ) -> None:
@@ -221,15 +221,15 @@ class FrontEnd:
         state.num_unfinished -= 1
         if state.finished:
             del self._by_id[state.request_id]
-        num_prompt = state.requests[0].prompt.size
+        num_prompt_tokens = state.requests[0].prompt.size
         reason = completion.finish_reason
         assert reason is not None
-        self.metrics.finished(reason, completion.times, num_prompt, len(completion.token_ids), now)
+        self.metrics.finished(reason, completion.times, num_prompt_tokens, len(completion.token_ids), now)
 
 
-def _by_key(progressed: Progressed) -> Iterator[tuple[int, Sequence[int]]]:
-    tokens: list[int] = progressed.tokens.tolist()
+def _by_key(outputs: EngineCoreOutputs) -> Iterator[tuple[int, Sequence[int]]]:
+    tokens: list[int] = outputs.tokens.tolist()
     start = 0
-    for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+    for key, count in zip(outputs.keys.tolist(), outputs.counts.tolist(), strict=True):
         yield key, tokens[start : start + count]
         start += count

@@ -11,8 +11,6 @@ from tessera.engine.messages import (
     AbortRequests,
     AddRequests,
     Alive,
-    ControlAnswer,
-    ControlRequest,
     EngineInfo,
     Failure,
     Ready,
@@ -40,7 +38,7 @@ class EngineLife:
     def __init__(
         self,
         spawned: SpawnedEngine,
-        hear: Callable[[Report | ControlAnswer], None],
+        hear: Callable[[Report], None],
         on_progress: Callable[[Progress], None],
         stall_seconds: float,
     ) -> None:
@@ -73,7 +71,7 @@ class EngineLife:
         self.hangs = self.watchdog.hang is not None
         return f"The engine's process {self.watchdog.hang}." if self.hangs else None
 
-    def send(self, body: AddRequests | AbortRequests | ControlRequest) -> None:
+    def send(self, body: AddRequests | AbortRequests) -> None:
         self._spawned.send(body)
 
     async def stacks(self) -> str:
@@ -117,7 +115,7 @@ class EngineLife:
             for answer in self._spawned.receive():
                 self.watchdog.heard(answer if isinstance(answer, Alive) else None)
                 match answer:
-                    case Report() | ControlAnswer():
+                    case Report():
                         self._hear(answer)
                     case Starting(phase, done, total):
                         self._on_progress(Progress(phase, done, total))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from tessera.request import Logprob, RequestOutputKind
 
 if TYPE_CHECKING:
-    from tessera.step import RowLogprobs, ScoredTokens
+    from tessera.step import PromptLogprobs, RowLogprobs
     from tessera.text import Tokenizer
 
 
-def by_token(new: RowLogprobs | ScoredTokens, count: int, tokenizer: Tokenizer | None) -> list[dict[int, Logprob]]:
+def by_token(new: RowLogprobs | PromptLogprobs, count: int, tokenizer: Tokenizer | None) -> list[dict[int, Logprob]]:
     """Of the first `count` tokens: the token itself, then the alternatives, the most likely first."""
     rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
     positions = []
@@ -25,15 +25,15 @@ def by_token(new: RowLogprobs | ScoredTokens, count: int, tokenizer: Tokenizer |
     return positions
 
 
-class PromptLogprobs:
+class PromptLogprobsBuffer:
     """A prompt's, as chunks of it are computed: in any order, and again where a request was preempted."""
 
-    def __init__(self, num_prompt: int, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, num_prompt_tokens: int, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        self._positions: list[Mapping[int, Logprob] | None] = [None] * num_prompt
+        self._positions: list[Mapping[int, Logprob] | None] = [None] * num_prompt_tokens
         self._taken = False
 
-    def add(self, scored: ScoredTokens) -> None:
+    def add(self, scored: PromptLogprobs) -> None:
         count = len(scored.ids)
         self._positions[scored.start : scored.start + count] = by_token(scored, count, self._tokenizer)
 

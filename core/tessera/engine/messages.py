@@ -18,8 +18,7 @@ from tessera.config import EngineConfig
 from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.explained import Explained
 from tessera.request import Request
-from tessera.scheduler.progress import Progressed, SchedulerCounters
-from tessera.step import Control, ControlResult
+from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 
 log = logging.getLogger(__name__)
 VERSION = 1
@@ -52,13 +51,6 @@ class AbortRequests(msgspec.Struct, tag=True, array_like=True):
     keys: list[int]
 
 
-class ControlRequest(msgspec.Struct, tag=True, array_like=True):
-    """A verb for the executor; `number` comes back with its result."""
-
-    number: int
-    verb: Control
-
-
 class Shutdown(msgspec.Struct, tag=True, array_like=True):
     """End in order; what still runs is dropped."""
 
@@ -66,7 +58,7 @@ class Shutdown(msgspec.Struct, tag=True, array_like=True):
 class ToEngine(msgspec.Struct, array_like=True):
     version: int
     epoch: int
-    body: AddRequests | AbortRequests | ControlRequest | Shutdown
+    body: AddRequests | AbortRequests | Shutdown
 
 
 # ---- from the engine --------------------------------------------------------
@@ -149,7 +141,7 @@ class Report(msgspec.Struct, tag=True, array_like=True):
     """What one step brought. Where nothing runs, one each second says that the engine lives."""
 
     stats: EngineStats
-    progressed: Progressed | None = None
+    outputs: EngineCoreOutputs | None = None
     refused: list[Refused] = []
 
 
@@ -161,12 +153,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
     idle: float = 0.0
 
 
-class ControlAnswer(msgspec.Struct, tag=True, array_like=True):
-    number: int
-    result: ControlResult
-
-
-Answer = Starting | Ready | Failure | Report | ControlAnswer | Alive
+Answer = Starting | Ready | Failure | Report | Alive
 
 
 class FromEngine(msgspec.Struct, array_like=True):
@@ -189,13 +176,13 @@ class Codec:
         self._to_engine = decoder(ToEngine)
         self._from_engine = decoder(FromEngine)
 
-    def pack_request(self, body: AddRequests | AbortRequests | ControlRequest | Shutdown) -> bytes:
+    def pack_request(self, body: AddRequests | AbortRequests | Shutdown) -> bytes:
         return self._encoder.encode(ToEngine(VERSION, self.epoch, body))
 
     def pack_answer(self, body: Answer) -> bytes:
         return self._encoder.encode(FromEngine(VERSION, self.epoch, body))
 
-    def unpack_request(self, data: bytes) -> AddRequests | AbortRequests | ControlRequest | Shutdown | None:
+    def unpack_request(self, data: bytes) -> AddRequests | AbortRequests | Shutdown | None:
         """None, with a line in the log, for what is not a message of this front end."""
         message = self._unpack(self._to_engine, data)
         if message is None:
@@ -212,7 +199,7 @@ class Codec:
         message = self._unpack(self._from_engine, data)
         if message is None:
             return None
-        if isinstance(message.body, Report) and not _adds_up(message.body.progressed):
+        if isinstance(message.body, Report) and not _adds_up(message.body.outputs):
             log.warning("dropped a report whose counts and tokens do not agree")
             return None
         return message.body
@@ -229,10 +216,10 @@ class Codec:
         return message
 
 
-def _adds_up(progressed: Progressed | None) -> bool:
-    if progressed is None:
+def _adds_up(outputs: EngineCoreOutputs | None) -> bool:
+    if outputs is None:
         return True
-    keys, counts, tokens = progressed.keys, progressed.counts, progressed.tokens
+    keys, counts, tokens = outputs.keys, outputs.counts, outputs.tokens
     whole = all(array.ndim == 1 and array.dtype.kind == "i" for array in (keys, counts, tokens))
     return whole and len(keys) == len(counts) and int(counts.sum()) == len(tokens) and int(counts.min(initial=0)) >= 0
 

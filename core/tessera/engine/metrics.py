@@ -14,7 +14,7 @@ from typing import Literal
 
 from tessera.engine.messages import EngineStats
 from tessera.request import RequestMetrics
-from tessera.scheduler.progress import SchedulerCounters
+from tessera.scheduler.outputs import SchedulerCounters
 
 FIRST_TOKEN_BOUNDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
@@ -98,7 +98,9 @@ class EngineMetrics:
         if count:
             self.inter_token_latency_seconds.observe((now - (times.last_token or now)) / count, count)
 
-    def finished(self, reason: str, times: RequestMetrics, num_prompt: int, num_generated: int, now: float) -> None:
+    def finished(
+        self, reason: str, times: RequestMetrics, num_prompt_tokens: int, num_generated: int, now: float
+    ) -> None:
         self.request_success[reason] += 1
         self.e2e_request_latency_seconds.observe(now - times.arrival)
         if times.first_token:
@@ -106,7 +108,7 @@ class EngineMetrics:
             self.request_decode_time_seconds.observe(decode)
             if num_generated > 1:
                 self.request_time_per_output_token_seconds.observe(decode / (num_generated - 1))
-        self.request_prompt_tokens.observe(num_prompt)
+        self.request_prompt_tokens.observe(num_prompt_tokens)
         self.request_generation_tokens.observe(num_generated)
 
     def read(self) -> Iterator[Metric]:

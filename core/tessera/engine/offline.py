@@ -22,7 +22,7 @@ from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
-    from tessera.scheduler.progress import Progressed
+    from tessera.scheduler.outputs import EngineCoreOutputs
     from tessera.text import Tokenizer
 
 Done = Callable[[RequestOutput], None]
@@ -151,11 +151,11 @@ class OfflineEngine:
         )
 
     def _step(self) -> list[RequestState]:
-        progressed = self._engine_step()
+        outputs = self._engine_step()
         self.front.metrics.stats = self._engine.stats
-        if progressed is None:
+        if outputs is None:
             return []
-        update = self.front.update(progressed, time.monotonic())
+        update = self.front.update(outputs, time.monotonic())
         self._engine.abort(update.abort)
         return update.changed
 
@@ -167,7 +167,7 @@ class OfflineEngine:
                 self._engine_step()
             self._engine.check_integrity()
 
-    def _engine_step(self) -> Progressed | None:
+    def _engine_step(self) -> EngineCoreOutputs | None:
         try:
             return self._engine.step()
         except Exception as error:

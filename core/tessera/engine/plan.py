@@ -24,7 +24,7 @@ from tessera.plugins import load_path
 LENGTHS = (2048, 8192, 32768)
 """Tokens of a request for which is told how many fit, beside the model's context."""
 
-_LOADER = "tessera.executor.hollow:HollowLoader"
+_LOADER = "tessera.executor.meta:MetaLoader"
 _UNBOUNDED = 1 << 60  # bytes
 
 

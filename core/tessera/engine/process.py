@@ -27,8 +27,6 @@ from tessera.engine.messages import (
     AddRequests,
     Answer,
     Codec,
-    ControlAnswer,
-    ControlRequest,
     Failure,
     Ready,
     Refused,
@@ -45,7 +43,7 @@ from tessera.plugins import load_path
 
 if TYPE_CHECKING:
     from tessera.request import Request
-    from tessera.scheduler.progress import Progressed
+    from tessera.scheduler.outputs import EngineCoreOutputs
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class Link:
     def send(self, answer: Answer) -> None:
         self._answers.send(self._codec.pack_answer(answer))
 
-    def receive(self, seconds: float) -> list[AddRequests | AbortRequests | ControlRequest | Shutdown]:
+    def receive(self, seconds: float) -> list[AddRequests | AbortRequests | Shutdown]:
         """All messages that are there, waiting for the first so long."""
         messages = []
         if seconds == 0.0 or self._requests.poll(int(seconds * 1000)):
@@ -127,12 +125,12 @@ class EngineProcess:
     def _step(self) -> None:
         self._checked = False
         self._link.pulse.step_begins()
-        progressed = self._engine.step()
+        outputs = self._engine.step()
         self._link.pulse.step_ends()
-        for end in progressed.finished if progressed is not None else ():
+        for end in outputs.finished if outputs is not None else ():
             log.debug("ended: %s", end.reason, extra=about(self._live.pop(end.key, "")))
-        if progressed is not None or self._refused or self._silent_for(HEARTBEAT):
-            self._report(progressed)
+        if outputs is not None or self._refused or self._silent_for(HEARTBEAT):
+            self._report(outputs)
 
     def _rest(self, *, quiet: bool) -> None:
         """Nothing is to do. What was done is checked once nobody asks for more."""
@@ -144,12 +142,12 @@ class EngineProcess:
     def _silent_for(self, seconds: float) -> bool:
         return time.monotonic() - self._reported >= seconds
 
-    def _report(self, progressed: Progressed | None) -> None:
-        self._link.send(Report(self._engine.stats, progressed, self._refused))
+    def _report(self, outputs: EngineCoreOutputs | None) -> None:
+        self._link.send(Report(self._engine.stats, outputs, self._refused))
         self._refused = []
         self._reported = time.monotonic()
 
-    def _handle(self, message: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
+    def _handle(self, message: AddRequests | AbortRequests | Shutdown) -> None:
         match message:
             case AddRequests(requests, replayed=True):
                 self._replayed.extend(requests)
@@ -159,8 +157,6 @@ class EngineProcess:
             case AbortRequests(keys):
                 self._replayed = deque(request for request in self._replayed if request.key not in keys)
                 self._engine.abort(keys)
-            case ControlRequest(number, verb):
-                self._link.send(ControlAnswer(number, self._engine.control(verb)))
             case Shutdown():
                 self._ending = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.engine.completion import Completion
-from tessera.engine.logprobs import PromptLogprobs
+from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.errors import TesseraError
 from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
 
@@ -20,7 +20,7 @@ class RequestState:
         prompt_ids: list[int],
         requests: list[Request],
         completions: list[Completion],
-        prompt_logprobs: PromptLogprobs | None,
+        prompt_logprobs: PromptLogprobsBuffer | None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt

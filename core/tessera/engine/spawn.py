@@ -17,7 +17,7 @@ import zmq
 from tessera import stacks
 from tessera.config import EngineConfig
 from tessera.engine.child import EngineChild
-from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, ControlRequest, Shutdown, StartUp
+from tessera.engine.messages import AbortRequests, AddRequests, Answer, Codec, Shutdown, StartUp
 from tessera.engine.process import pack_start
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class SpawnedEngine:
         """Readable when answers may be there; then read all of them, or it stays silent."""
         return int(self._answers.getsockopt(zmq.FD))
 
-    def send(self, body: AddRequests | AbortRequests | ControlRequest | Shutdown) -> None:
+    def send(self, body: AddRequests | AbortRequests | Shutdown) -> None:
         """Never waits. Whether somebody listens, on_exit() tells."""
         self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
 

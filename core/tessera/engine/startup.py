@@ -30,7 +30,7 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedEngine:
     """config: with the platform's defaults filled in. notes: those, and what the model's building chose. phases:
     seconds of each."""
 
@@ -42,7 +42,7 @@ class Started:
     notes: list[str]
 
 
-def start_up(config: EngineConfig, executor_path: str, report: Report) -> Started:
+def start_up(config: EngineConfig, executor_path: str, report: Report) -> StartedEngine:
     """Raises ConfigError, ModelError, PlatformError, MemoryBudgetError. Whatever is raised, the executor is closed by
     then."""
     phases = Phases()
@@ -60,7 +60,7 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
     except BaseException:
         _close_after_failure(executor)
         raise
-    return Started(config, executor, loaded, plan, phases.seconds, notes)
+    return StartedEngine(config, executor, loaded, plan, phases.seconds, notes)
 
 
 def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tessera.platform.platform import Future, Platform
+from tessera.platform.device import Future
+from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, LoadedModel, Progress
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -43,11 +44,8 @@ class Executor(ABC):
         sample()."""
 
     @abstractmethod
-    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+    def sample(self, pending: Any) -> Future[StepOutput]:
         """Launches sampling of the step that execute() returned `pending` for."""
-
-    @abstractmethod
-    def control(self, verb: Control) -> ControlResult: ...
 
     @abstractmethod
     def close(self) -> None: ...

@@ -7,12 +7,12 @@ from typing import Any
 
 from tessera.config import EngineConfig
 from tessera.executor.base import Executor, Report
-from tessera.platform.platform import Future
+from tessera.platform.device import Future
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
 from tessera.plugins.api import API, Api
 from tessera.runner.worker import Worker
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 
 class InProcessExecutor(Executor):
@@ -36,11 +36,8 @@ class InProcessExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> Any:
         return self.worker.execute(step)
 
-    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
-        return self.worker.sample(pending, masks)
-
-    def control(self, verb: Control) -> ControlResult:
-        return self.worker.control(verb)
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        return self.worker.sample(pending)
 
     def close(self) -> None:
         self.worker.close()

@@ -16,7 +16,7 @@ from tessera.platform.explained import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 MAX_FRAME = 1 << 30
 _LENGTH = struct.Struct("<Q")
@@ -51,14 +51,14 @@ class Execute(msgspec.Struct, tag=True):
 
 
 class Sample(msgspec.Struct, tag=True):
-    masks: Masks | None
+    pass
 
 
-class Do(msgspec.Struct, tag=True):
-    verb: Control
+class Close(msgspec.Struct, tag=True):
+    pass
 
 
-Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Do
+Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Close
 
 
 class Needs(msgspec.Struct):
@@ -128,10 +128,6 @@ class Stepped(msgspec.Struct, tag=True):
     output: StepOutput
 
 
-class Did(msgspec.Struct, tag=True):
-    result: ControlResult
-
-
 class Failed(msgspec.Struct, tag=True):
     """kind: the name of a TesseraError, or "" where it is a bug, whose traceback is in the log."""
 
@@ -139,7 +135,7 @@ class Failed(msgspec.Struct, tag=True):
     message: str
 
 
-Answer = Loaded | Under | Layout | Done | Stepped | Did | Failed
+Answer = Loaded | Under | Layout | Done | Stepped | Failed
 
 
 class Frames:

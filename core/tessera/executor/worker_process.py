@@ -18,9 +18,8 @@ from tessera import parent, stacks
 from tessera.errors import TesseraError
 from tessera.executor.messages import (
     Allocate,
+    Close,
     DescribeLayout,
-    Did,
-    Do,
     Done,
     Execute,
     Failed,
@@ -38,7 +37,6 @@ from tessera.log import set_up_logging
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
-from tessera.step import Close, ControlResult
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +71,8 @@ class WorkerProcess:
         """Orders in turn until Close, or until the executor is gone."""
         while True:
             match self.frames.receive():
-                case Do(Close()):
-                    self.frames.send(Did(ControlResult()))
+                case Close():
+                    self.frames.send(Done())
                     return
                 case Start() as start:
                     self._start(start)
@@ -105,12 +103,10 @@ class WorkerProcess:
                 send(Done())
             case Execute(step):
                 self.pending = worker.execute(step)
-            case Sample(masks):
-                output = worker.sample(self.pending, masks)
+            case Sample():
+                output = worker.sample(self.pending)
                 if worker.spec.rank == 0:  # all ranks draw the same tokens
                     send(Stepped(output.result()))
-            case Do(verb):
-                send(Did(worker.control(verb)))
 
     def close(self) -> None:
         if self.worker is not None:

@@ -23,8 +23,8 @@ from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
     Allocate,
     Answer,
+    Close,
     DescribeLayout,
-    Do,
     Execute,
     Failed,
     Frames,
@@ -37,10 +37,11 @@ from tessera.executor.messages import (
     WarmUp,
 )
 from tessera.platform.attention import KVLayout
-from tessera.platform.platform import Future, WorkerSpec
+from tessera.platform.device import Future
+from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_platform
-from tessera.step import Close, Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 CLOSE_SECONDS = 10.0
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
@@ -95,14 +96,9 @@ class WorkersExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> None:
         self._broadcast(Execute(step))
 
-    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
-        self._broadcast(Sample(masks))
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        self._broadcast(Sample())
         return _Coming(self)
-
-    def control(self, verb: Control) -> ControlResult:
-        self._broadcast(Do(verb))
-        results = [answer.result for answer in self._all_answers()]
-        return next((result for result in results if result.error is not None), results[0])
 
     def close(self) -> None:
         for worker in self.workers:
@@ -182,7 +178,7 @@ class _WorkerHandle:
 
     def close(self) -> None:
         with suppress(OSError):  # it may be gone already
-            self.frames.send(Do(Close()))
+            self.frames.send(Close())
         try:
             self.process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:

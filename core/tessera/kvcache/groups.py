@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
-from tessera.platform.attention import Cross, Latent, State, Window
+from tessera.platform.attention import MLASpec, SlidingWindowSpec, StateSpec
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedModel
 
 if TYPE_CHECKING:
@@ -119,18 +119,18 @@ def _halved(count: int) -> Iterator[int]:
 
 def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
     spec = needs.spec
-    if isinstance(spec, (Latent, Cross)):
+    if isinstance(spec, MLASpec):
         raise PlatformError(f"Layer {needs.layer} keeps a {type(spec).__name__} cache, which is not served yet.")
-    if isinstance(spec, State):
+    if isinstance(spec, StateSpec):
         return _Key("state", 0)
     size = needs.block_sizes[0] if block_size is None else block_size
-    return _Key("window", size, spec.window) if isinstance(spec, Window) else _Key("paged", size)
+    return _Key("window", size, spec.window) if isinstance(spec, SlidingWindowSpec) else _Key("paged", size)
 
 
 def _block_size(needs: Sequence[CacheNeeds], wanted: int | None) -> int | None:
     """The block size of all layers that grow with tokens; None where they have none in common, so that each has the one
     it prefers."""
-    growing = [layer for layer in needs if not isinstance(layer.spec, State)]
+    growing = [layer for layer in needs if not isinstance(layer.spec, StateSpec)]
     if wanted is not None:
         for layer in growing:
             if not _can(layer, wanted):

@@ -38,8 +38,8 @@ class KVCacheManager:
 
     A row is open()ed or fork()ed, grows by allocate_slots(), gives up what is behind its windows (`windows`), and
     goes by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
-    room for, 0 while it may share the block that it writes next. Groups that keep a State give one slot to each open
-    row and never grow. ahead: tokens of a row that steps in flight compute at most, so that a group with a window never
+    room for, 0 while it may share the block that it writes next. Groups of StateSpec give one block to each open row
+    and never grow. ahead: tokens of a row that steps in flight compute at most, so that a group with a window never
     holds more than they and the window take.
     """
 
@@ -107,7 +107,7 @@ class KVCacheManager:
 
     @property
     def can_fork(self) -> bool:
-        """A State cannot be shared: it is what it is after the last token."""
+        """A StateSpec cannot be shared: it is what it is after the last token."""
         return not self._states
 
     # ---- a row begins ------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.layers.linear import Bounds, Linear, Source
-from tessera.layers.norm import Norm, NormLinear, norm_slot
+from tessera.layers.linear import Bounds, Linear, WeightShard
+from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.qkv import APART, Heads, Layout
 from tessera.layers.rotary import Rope, cos_sin
-from tessera.layers.weights import Slot
+from tessera.layers.weights import Parameter
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
 from tessera.platform.ops import QKNormSpec, RotarySpec
@@ -75,7 +75,7 @@ class Attention:
         linear = Linear(build, layout.sources(prefix, shape.hidden, heads), bias=shape.bias)
         self.input = PlainInput(linear) if norm is None else NormLinear(build, *norm, linear)
         wide = shape.heads * shape.head_dim
-        output = Source(f"{prefix}.{layout.output}", shape.hidden, wide, columns=q_rows)
+        output = WeightShard(f"{prefix}.{layout.output}", shape.hidden, wide, columns=q_rows)
         self.output = Linear(build, [output], bias=shape.output_bias)
         self.qk_norm = QKNorm(build, prefix, shape, q_rows, kv_rows) if shape.whole_norm else None
         head_norm = Norm(shape.eps, shape.norm_offset).spec(shape.head_dim, build.dtype) if shape.head_norm else None
@@ -99,7 +99,7 @@ class Attention:
             weights["cos_sin"] = tables.of(shape.rope, shape.max_positions)
         if head_norm is not None:
             for name in ("q_norm", "k_norm"):
-                weights.slots[name] = norm_slot(build, f"{prefix}.{name}", head_norm)
+                weights.parameters[name] = norm_parameter(build, f"{prefix}.{name}", head_norm)
         self.mixer = build.mixer(self.spec, weights)
 
     def __call__(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, Tensor]:
@@ -128,24 +128,24 @@ class QKNorm:
         spec = QKNormSpec(*sizes, build.dtype, shape.eps, build.reduce)
         self.call = build.ops.bind("qk_norm", spec)
         norm = Norm(shape.eps)
-        self.slots = [
-            norm_slot(build, f"{prefix}.{name}", norm.spec(count * shape.head_dim, build.dtype), rows)
+        self.parameters = [
+            norm_parameter(build, f"{prefix}.{name}", norm.spec(count * shape.head_dim, build.dtype), rows)
             for name, count, rows in (("q_norm", shape.heads, q_rows), ("k_norm", shape.kv_heads, kv_rows))
         ]
 
     def __call__(self, qkv: Tensor) -> None:
-        self.call(qkv, *(slot.tensor for slot in self.slots))
+        self.call(qkv, *(parameter.tensor for parameter in self.parameters))
 
 
 class _LateWeights(dict[str, Tensor]):
-    """Weights of a mixer: tables that stand, and slots that are filled when the model is loaded."""
+    """Weights of a mixer: tables that stand, and parameters that are filled when the model is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots: dict[str, Slot] = {}
+        self.parameters: dict[str, Parameter] = {}
 
     def __missing__(self, name: str) -> Tensor:
-        return self.slots[name].tensor
+        return self.parameters[name].tensor
 
 
 def _heads(build: Build, shape: AttentionShape) -> Heads:

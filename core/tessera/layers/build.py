@@ -1,5 +1,5 @@
-"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind: slots,
-attention layers."""
+"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind:
+parameters, attention layers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.errors import ModelError, PlatformError
-from tessera.layers.weights import Slot
-from tessera.platform.attention import AttentionBackend, LayerSpec, Mixer, Paged, Window
+from tessera.layers.weights import Parameter
+from tessera.platform.attention import AttentionBackend, FullAttentionSpec, LayerSpec, Mixer, SlidingWindowSpec
 from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.device import Device, Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.place import layer_place
-from tessera.platform.platform import Device, Reason
 from tessera.platform.quantization import QuantSpec
 from tessera.quantization import AsTheyAre, Weights
 
@@ -51,7 +51,7 @@ class Build:
         self.group = group or Alone()
         self.weights: Weights = weights or AsTheyAre()
         self.kv = kv
-        self.slots: list[Slot] = []
+        self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []
         self.fallbacks: Counter[str] = Counter()
 
@@ -60,14 +60,14 @@ class Build:
         """The group over which partial sums become whole; None where there is but one rank."""
         return TENSOR_GROUP if self.group.size > 1 else None
 
-    def slot(self, slot: Slot) -> Slot:
-        self.slots.append(slot)
-        return slot
+    def register_parameter(self, parameter: Parameter) -> Parameter:
+        self.parameters.append(parameter)
+        return parameter
 
-    def cache(self, kv_heads: int, head_dim: int, window: int | None) -> Paged:
+    def cache(self, kv_heads: int, head_dim: int, window: int | None) -> FullAttentionSpec:
         """What a layer of attention keeps."""
         shape = kv_heads, head_dim, self.dtype if self.kv is None else self.kv.dtype, self.kv
-        return Paged(*shape) if window is None else Window(*shape, window=window)
+        return FullAttentionSpec(*shape) if window is None else SlidingWindowSpec(*shape, window=window)
 
     def shard(self, size: int, what: str) -> tuple[int, int]:
         """This rank's part of `size` things that divide evenly. Raises ModelError where they do not."""
@@ -93,7 +93,7 @@ class Build:
         raise PlatformError(f"no attention backend can do layer {spec.layer} ({_said(declined)}).")
 
     def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
-        if self.kv is not None and declined and isinstance(spec.cache, Paged):
+        if self.kv is not None and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
                 f"--kv-cache-dtype {self.kv.dtype} is not served here: layer {spec.layer} ({layer_place(spec)}) would "
                 f"run on the reference ({_said(declined)}); leave the flag out."

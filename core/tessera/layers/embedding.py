@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from tessera.layers.build import TENSOR_GROUP, Build
-from tessera.layers.product import product_slot
-from tessera.layers.weights import Part, Slot
+from tessera.layers.product import product_parameter
+from tessera.layers.weights import Parameter, Part
 from tessera.platform.ops import (
     BoundOps,
     EmbeddingSpec,
@@ -38,13 +38,13 @@ class Embedding:
         spec = EmbeddingSpec(part.shape[0], n, build.dtype, start, build.group.size > 1, scale)
         build.weights.leave(name, "a table to look up in, which is no product")
         self.complete = build.group.all_reduce if whole else _as_it_is
-        self.slot = build.slot(
-            Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        self.parameter = build.register_parameter(
+            Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
         )
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        return self.complete(self.call(tokens, self.slot.tensor))
+        return self.complete(self.call(tokens, self.parameter.tensor))
 
 
 class PackedEmbedding:
@@ -79,13 +79,15 @@ class Head:
     def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, self.start = vocabulary_part(build, name, vocab, k)
-        self.spec, self.slot = product_slot(build, LinearSpec(part.shape[0], k, build.dtype), {"weight": [part]})
+        self.spec, self.parameter = product_parameter(
+            build, LinearSpec(part.shape[0], k, build.dtype), {"weight": [part]}
+        )
         self.linear = build.ops.bind("linear", self.spec)
         self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
 
     @property
     def weight(self) -> Packed:
-        return self.slot.packed
+        return self.parameter.packed
 
     def rows_spec(self, scale: float) -> PackedEmbeddingSpec:
         """Of its weight as an embedding."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.product import product_slot
+from tessera.layers.product import product_parameter
 from tessera.layers.weights import Part
 from tessera.platform.ops import LinearSpec, Packed
 
@@ -17,7 +17,7 @@ Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightShard:
     """One weight of the checkpoint, [n, k]: its name without ".weight", and the rows and columns of it that are wanted
     here; None is all."""
 
@@ -50,20 +50,20 @@ class Linear:
     product sharded by columns only the first rank adds the bias, since the sum over ranks follows. keep: why the
     weight is never quantised."""
 
-    def __init__(self, build: Build, sources: Sequence[Source], *, bias: bool = False, keep: str = "") -> None:
+    def __init__(self, build: Build, sources: Sequence[WeightShard], *, bias: bool = False, keep: str = "") -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
         bias = bias and (k == sources[0].k or build.group.rank == 0)
         parts = {"weight": [source.weight for source in sources]}
         if bias:
             parts["bias"] = [source.bias for source in sources]
         asked = LinearSpec(n, k, build.dtype, bias=bias)
-        self.spec, self.slot = product_slot(build, asked, parts, keep=keep)
+        self.spec, self.parameter = product_parameter(build, asked, parts, keep=keep)
         self.call = build.ops.bind("linear", self.spec)
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        result: Tensor = self.call(x, self.slot.packed, out=out)
+        result: Tensor = self.call(x, self.parameter.packed, out=out)
         return result
 
     @property
     def weight(self) -> Packed:
-        return self.slot.packed
+        return self.parameter.packed

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.linear import Linear, Source
-from tessera.layers.product import product_slot
+from tessera.layers.linear import Linear, WeightShard
+from tessera.layers.product import product_parameter
 from tessera.layers.weights import Part
 from tessera.platform.ops import (
     ActivationSpec,
@@ -42,12 +42,14 @@ class GatedMLP:
     ) -> None:
         start, stop = build.shard(inner, "the inner size of the MLP")
         if joined is None:
-            sources = [Source(f"{prefix}.{name}", inner, hidden, (start, stop)) for name in ("gate_proj", "up_proj")]
+            sources = [
+                WeightShard(f"{prefix}.{name}", inner, hidden, (start, stop)) for name in ("gate_proj", "up_proj")
+            ]
         else:
             rows = (start, stop), (inner + start, inner + stop)
-            sources = [Source(f"{prefix}.{joined}", 2 * inner, hidden, half) for half in rows]
+            sources = [WeightShard(f"{prefix}.{joined}", 2 * inner, hidden, half) for half in rows]
         self.gate_up = Linear(build, sources, bias=bias)
-        down = Source(f"{prefix}.down_proj", hidden, inner, columns=(start, stop))
+        down = WeightShard(f"{prefix}.down_proj", hidden, inner, columns=(start, stop))
         self.down = Linear(build, [down], bias=bias)
         spec = GatedMLPSpec(self.gate_up.spec, GateSpec(stop - start, build.dtype, activation), self.down.spec)
         self.call = build.ops.bind("gated_mlp", spec)
@@ -65,8 +67,8 @@ class MLP:
         self, build: Build, up: str, down: str, hidden: int, inner: int, activation: str, *, bias: bool = False
     ) -> None:
         part = build.shard(inner, "the inner size of the MLP")
-        self.up = Linear(build, [Source(up, inner, hidden, part)], bias=bias)
-        self.down = Linear(build, [Source(down, hidden, inner, columns=part)], bias=bias)
+        self.up = Linear(build, [WeightShard(up, inner, hidden, part)], bias=bias)
+        self.down = Linear(build, [WeightShard(down, hidden, inner, columns=part)], bias=bias)
         act = ActivationSpec(part[1] - part[0], build.dtype, activation)
         self.call = build.ops.bind("mlp", MLPSpec(self.up.spec, act, self.down.spec))
 
@@ -100,16 +102,16 @@ class MixtureOfExperts:
     ) -> None:
         start, stop = build.shard(inner, "the inner size of the experts")
         n, part = stop - start, (start, stop) if build.group.size > 1 else None
-        self.router = Linear(build, [Source(names.router, experts, hidden)], keep=ROUTER)
+        self.router = Linear(build, [WeightShard(names.router, experts, hidden)], keep=ROUTER)
         wide = [
             [Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in (names.gate, names.up)]
             for e in range(experts)
         ]
         back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(experts)]
         asked = LinearSpec(2 * n, hidden, build.dtype, experts=experts)
-        gate_up, self.gate_up = product_slot(build, asked, {"weight": wide}, stacked=True)
+        gate_up, self.gate_up = product_parameter(build, asked, {"weight": wide}, stacked=True)
         asked = LinearSpec(hidden, n, build.dtype, experts=experts)
-        down, self.down = product_slot(build, asked, {"weight": back}, stacked=True)
+        down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
         spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
         self.wants = None  # routing and experts both take the activation as it is
         self.call = build.ops.bind("moe", MoESpec(self.router.spec, RouteSpec(experts, top_k, renormalise), spec))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
-from tessera.layers.weights import Part, Slot
+from tessera.layers.weights import Parameter, Part
 from tessera.platform.ops import AddNormSpec, NormAddSpec, NormLinearSpec, NormSpec
 from tessera.platform.quantization import ActSpec
 
@@ -32,10 +32,12 @@ class Norm:
         return AddNormSpec(self.spec(n, build.dtype), None if self.whole else build.reduce, self.multiplier)
 
 
-def norm_slot(build: Build, name: str, spec: NormSpec, rows: tuple[int, int] | None = None) -> Slot:
+def norm_parameter(build: Build, name: str, spec: NormSpec, rows: tuple[int, int] | None = None) -> Parameter:
     """A norm's weight [n] of the checkpoint. rows: this rank's of [n], where it has not all."""
     part = Part(f"{name}.weight", (spec.n,), rows, fill=1.0 - spec.offset)
-    return build.slot(Slot({"weight": [part]}, lambda raw, into: build.ops.prepare("rms_norm", spec, raw, into)))
+    return build.register_parameter(
+        Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("rms_norm", spec, raw, into))
+    )
 
 
 class AddNorm:
@@ -44,11 +46,11 @@ class AddNorm:
 
     def __init__(self, build: Build, name: str, n: int, norm: Norm, *, emit: ActSpec | None = None) -> None:
         spec = norm.adding(build, n)
-        self.slot = norm_slot(build, name, spec.norm)
+        self.parameter = norm_parameter(build, name, spec.norm)
         self.call = build.ops.bind_emitting("add_norm", spec, emit)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = self.call(x, residual, self.slot.tensor)
+        result: tuple[Tensor, Tensor] = self.call(x, residual, self.parameter.tensor)
         return result
 
 
@@ -58,11 +60,11 @@ class NormLinear:
     def __init__(self, build: Build, name: str, norm: Norm, linear: Linear) -> None:
         spec = norm.adding(build, linear.spec.k)
         self.linear = linear
-        self.slot = norm_slot(build, name, spec.norm)
+        self.parameter = norm_parameter(build, name, spec.norm)
         self.call: Any = build.ops.bind("norm_linear", NormLinearSpec(spec, linear.spec))
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = self.call(x, residual, self.slot.tensor, self.linear.weight)
+        result: tuple[Tensor, Tensor] = self.call(x, residual, self.parameter.tensor, self.linear.weight)
         return result
 
 
@@ -71,9 +73,9 @@ class NormAdd:
 
     def __init__(self, build: Build, name: str, n: int, norm: Norm) -> None:
         spec = NormAddSpec(norm.spec(n, build.dtype), build.reduce)
-        self.slot = norm_slot(build, name, spec.norm)
+        self.parameter = norm_parameter(build, name, spec.norm)
         self.call = build.ops.bind("norm_add", spec)
 
     def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
-        result: Tensor = self.call(x, residual, self.slot.tensor)
+        result: Tensor = self.call(x, residual, self.parameter.tensor)
         return result

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.weights import Join, Part, Slot
+from tessera.layers.weights import Join, Parameter, Part
 from tessera.platform.ops import LinearSpec, Packed
 from tessera.platform.quantization import Scheme
 from tessera.quantization import quantised
@@ -15,11 +15,11 @@ from tessera.quantization import quantised
 Parts = Mapping[str, Join | Sequence[Join]]
 
 
-def product_slot(
+def product_parameter(
     build: Build, asked: LinearSpec, parts: Parts, *, stacked: bool = False, turned: bool = False, keep: str = ""
-) -> tuple[LinearSpec, Slot]:
-    """The spec that the product has, and its slot. turned: the checkpoint has the weight as [k, n]. keep: why it is
-    never quantised."""
+) -> tuple[LinearSpec, Parameter]:
+    """The spec that the product has, and its parameter. turned: the checkpoint has the weight as [k, n]. keep: why it
+    is never quantised."""
     spec, stored = _chosen(build, asked, _name(parts["weight"]), keep)
 
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
@@ -29,7 +29,7 @@ def product_slot(
             raw.update(quantised(raw.pop("weight"), stored))
         return build.ops.prepare("linear", spec, raw, into)
 
-    return spec, build.slot(Slot(parts, prepare, stacked=stacked))
+    return spec, build.register_parameter(Parameter(parts, prepare, stacked=stacked))
 
 
 def _chosen(build: Build, asked: LinearSpec, name: str, keep: str) -> tuple[LinearSpec, Scheme | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tessera.layers.linear import Bounds, Source
+from tessera.layers.linear import Bounds, WeightShard
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Layout(Protocol):
     @property
     def output(self) -> str: ...
 
-    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         """In the order q, k, v."""
 
 
@@ -42,12 +42,12 @@ class Apart:
 
     output: str = "o_proj"
 
-    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
         return [
-            Source(f"{prefix}.q_proj", wide, hidden, heads.rows(heads.q)),
-            Source(f"{prefix}.k_proj", narrow, hidden, heads.rows(heads.kv)),
-            Source(f"{prefix}.v_proj", narrow, hidden, heads.rows(heads.kv)),
+            WeightShard(f"{prefix}.q_proj", wide, hidden, heads.rows(heads.q)),
+            WeightShard(f"{prefix}.k_proj", narrow, hidden, heads.rows(heads.kv)),
+            WeightShard(f"{prefix}.v_proj", narrow, hidden, heads.rows(heads.kv)),
         ]
 
 
@@ -61,14 +61,14 @@ class Joined:
     name: str = "qkv_proj"
     output: str = "o_proj"
 
-    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         wide, narrow = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
         rows = (
             heads.rows(heads.q),
             heads.rows(heads.kv, wide),
             heads.rows(heads.kv, wide + narrow),
         )
-        return [Source(f"{prefix}.{self.name}", wide + 2 * narrow, hidden, part) for part in rows]
+        return [WeightShard(f"{prefix}.{self.name}", wide + 2 * narrow, hidden, part) for part in rows]
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Grouped:
     name: str = "query_key_value"
     output: str = "dense"
 
-    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[Source]:
+    def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
         total = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
         return [
-            Source(f"{prefix}.{self.name}", total, hidden, heads.rows((head, head + count)))
+            WeightShard(f"{prefix}.{self.name}", total, hidden, heads.rows((head, head + count)))
             for head, count in _grouped(heads)
         ]
 

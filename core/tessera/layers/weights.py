@@ -43,7 +43,7 @@ Join = Sequence[Part]
 """Parts that follow each other along the first dimension."""
 
 
-class Slot:
+class Parameter:
     """A place for a weight. parts: by name ("weight", "bias"), the parts to join; `stacked`: a list of joins, stacked.
     value is None until fill()."""
 
@@ -63,8 +63,8 @@ class Slot:
         return joins if self.stacked else (joins,)
 
     def fill(self, raw: dict[str, Tensor]) -> None:
-        """Prepares the joined tensors, which are the slot's from then on: it may take them out of raw. A second fill
-        writes into what stands."""
+        """Prepares the joined tensors and keeps them; it may take them out of raw. A second fill writes into the
+        tensors of the first."""
         self.value = self._prepare(raw, self.value)
 
     @property
@@ -82,7 +82,9 @@ class Slot:
         return sum(int(tensor.nbytes) for tensor in self.packed.values())
 
 
-def count_numbers(slots: Sequence[Slot]) -> int:
-    """Of the checkpoint, that slots hold; a part that several take counts once."""
-    parts = {part for slot in slots for name in slot.parts for join in slot.joins(name) for part in join}
+def count_numbers(parameters: Sequence[Parameter]) -> int:
+    """Of the checkpoint, that parameters hold; a part that several take counts once."""
+    parts = {
+        part for parameter in parameters for name in parameter.parts for join in parameter.joins(name) for part in join
+    }
     return sum(prod(part.shape) for part in parts)

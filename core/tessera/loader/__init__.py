@@ -1,1 +1,1 @@
-"""From files to filled slots: read, decode, shard, fuse, prepare; one slot at a time."""
+"""From files to filled parameters: read, decode, shard, fuse, prepare; one parameter at a time."""

@@ -25,7 +25,7 @@ MAPPED = 256 << 20
 """Bytes that are read before files are mapped anew: what has been read of a mapping is resident until it goes."""
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: of its matrices. release: gives up what
     is held for reading, until the next part is read."""
 

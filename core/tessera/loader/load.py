@@ -1,4 +1,4 @@
-"""Fills the slots of a model, one at a time: read, shard, convert, fuse, prepare, drop."""
+"""Fills the parameters of a model, one at a time: read, shard, convert, fuse, prepare, drop."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tessera.layers.weights import Join, Part, Slot
-from tessera.loader.checkpoint import Source
+from tessera.layers.weights import Join, Parameter, Part
+from tessera.loader.checkpoint import WeightSource
 from tessera.loader.copies import Copies
-from tessera.platform.platform import Arena, Device
+from tessera.platform.device import Arena, Device
 from tessera.platform.runner import Progress
 from tessera.reference.dtypes import torch_dtype
 
 
-def fill_slots(
-    slots: Sequence[Slot], source: Source, dtype: str, device: Device, arena: Arena, report: Callable[[Progress], None]
+def load_weights(
+    parameters: Sequence[Parameter],
+    source: WeightSource,
+    dtype: str,
+    device: Device,
+    arena: Arena,
+    report: Callable[[Progress], None],
 ) -> None:
-    """Every slot's weight on the device in `dtype`. A part that two slots take alone (a tied head) is read once and
-    shared. arena counts the bytes."""
+    """Puts every parameter on the device in `dtype`. A tensor that two parameters use as it is (a tied head) is read
+    once and shared. arena counts the bytes."""
     counted: set[object] = set()
     with Copies() as copies:
-        loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(slots), copies)
-        for number, slot in enumerate(slots):
-            slot.fill({name: loader.joined(slot, name) for name in slot.parts})
-            for tensor in slot.packed.values():
+        loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(parameters), copies)
+        for number, parameter in enumerate(parameters):
+            parameter.fill({name: loader.joined(parameter, name) for name in parameter.parts})
+            for tensor in parameter.packed.values():
                 memory = _memory_of(tensor)
                 if memory not in counted:
                     counted.add(memory)
                     arena.hold(tensor)
-            report(Progress("weights", number + 1, len(slots)))
+            report(Progress("weights", number + 1, len(parameters)))
     source.release()
 
 
@@ -43,16 +48,16 @@ def _memory_of(tensor: Tensor) -> object:
 
 class _Loader:
     def __init__(
-        self, source: Source, dtype: torch.dtype, device: Device, shared: frozenset[Part], copies: Copies
+        self, source: WeightSource, dtype: torch.dtype, device: Device, shared: frozenset[Part], copies: Copies
     ) -> None:
         self.source, self.dtype, self.device, self.shared, self.copies = source, dtype, device, shared, copies
         self.kept: dict[Part, Tensor] = {}
 
-    def joined(self, slot: Slot, name: str) -> Tensor:
-        joins = slot.joins(name)
-        if not slot.stacked and len(joins[0]) == 1:
+    def joined(self, parameter: Parameter, name: str) -> Tensor:
+        joins = parameter.joins(name)
+        if not parameter.stacked and len(joins[0]) == 1:
             return self._part(joins[0][0])
-        return self._stack(joins) if slot.stacked else self._join(joins[0])
+        return self._stack(joins) if parameter.stacked else self._join(joins[0])
 
     def _stack(self, joins: Sequence[Join]) -> Tensor:
         return self._filled((self._join(join)[None] for join in joins), len(joins))
@@ -85,9 +90,11 @@ class _Loader:
         return tensor
 
 
-def _taken_twice(slots: Sequence[Slot]) -> frozenset[Part]:
+def _taken_twice(parameters: Sequence[Parameter]) -> frozenset[Part]:
     alone: Counter[Part] = Counter()
-    for slot in slots:
-        if not slot.stacked:
-            alone.update(parts[0] for parts in slot.parts.values() if len(parts) == 1 and isinstance(parts[0], Part))
+    for parameter in parameters:
+        if not parameter.stacked:
+            alone.update(
+                parts[0] for parts in parameter.parts.values() if len(parts) == 1 and isinstance(parts[0], Part)
+            )
     return frozenset(part for part, times in alone.items() if times > 1)

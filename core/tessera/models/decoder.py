@@ -100,7 +100,7 @@ class Decoder:
             notes=_notes(config.layers),
         )
 
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
@@ -109,7 +109,7 @@ class Decoder:
         for block in blocks:
             x, residual = block.transform(block.attend(x, residual, launch, caches))
         states = last.attend(x, residual, launch, caches)
-        return Hidden(*last.transform([launch.given_out(state) for state in states]))
+        return Hidden(*last.transform([launch.select_logits(state) for state in states]))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return self.norm(hidden.last, hidden.residual)[0]

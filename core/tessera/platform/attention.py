@@ -7,32 +7,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.platform.device import Device, Reason, Tensor
+from tessera.platform.launch import Buffers, Launch, Plan
 from tessera.platform.ops import BoundOps, NormSpec, RotarySpec
-from tessera.platform.platform import Device, Reason, Tensor
 from tessera.platform.quantization import QuantSpec
-
-if TYPE_CHECKING:
-    from tessera.platform.launch import Buffers, Launch
 
 Caches = MutableSequence[Sequence[Tensor]]
 """By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place,
 or caches[i] = new where memory is donated."""
-
-Plan = Any
-"""What a backend computed once for one cache group of one launch."""
 
 
 # ---- what a layer keeps
 # -----------------------------------------------------------------------------------------------------------------
 
 
-class Paged(msgspec.Struct, frozen=True, tag=True):
+class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """Keys and values of every token, in `dtype`. quant: they are its numbers times scales, which planes "k_scale" and
     "v_scale" of the layout hold."""
 
@@ -42,13 +37,13 @@ class Paged(msgspec.Struct, frozen=True, tag=True):
     quant: QuantSpec | None = None
 
 
-class Window(Paged, frozen=True, tag=True):
+class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
     """Keys and values of the last `window` tokens."""
 
     window: int = 0
 
 
-class Latent(msgspec.Struct, frozen=True, tag=True):
+class MLASpec(msgspec.Struct, frozen=True, tag=True):
     """One compressed vector a token for all heads. Declared; no layer of core keeps it yet."""
 
     rank: int
@@ -56,23 +51,14 @@ class Latent(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
-class State(msgspec.Struct, frozen=True, tag=True):
+class StateSpec(msgspec.Struct, frozen=True, tag=True):
     """Tensors of fixed shape a request, whatever its length: one slot each. shapes and dtypes by name."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     dtype: str
 
 
-class Cross(msgspec.Struct, frozen=True, tag=True):
-    """Keys and values of an encoder's output. Declared; no layer of core keeps it yet."""
-
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    max_tokens: int
-
-
-CacheSpec = Paged | Window | Latent | State | Cross
+CacheSpec = FullAttentionSpec | SlidingWindowSpec | MLASpec | StateSpec
 """What a layer keeps."""
 
 
@@ -100,15 +86,15 @@ class LayerSpec:
 @dataclass(frozen=True)
 class CacheConstraints:
     """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred
-    first; multiples of them too where block_multiple. host_lengths: what it must know on the host."""
+    first; multiples of them too where block_multiple. host_lengths: the lengths that it must know on the
+    host. returns_lse: attend() can return the log of the sum of exponents."""
 
     block_sizes: tuple[int, ...]
     block_multiple: bool = True
     align_bytes: int = 1
     index_dtype: str = "int32"
     host_lengths: Literal["none", "bound", "exact"] = "bound"
-    features: frozenset[str] = frozenset()  # "lse", "spans", "tree", "sinks", ...
-    capture: Literal["no", "uniform", "any"] = "no"
+    returns_lse: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,7 +229,7 @@ class HeadsLayer(AttentionLayer):
 
 
 class AttentionBackend(ABC):
-    """One way of doing attention over blocks, or of another mixer over State. fallback: it is core's reference, which
+    """One way of doing attention over blocks, or another mixer over StateSpec. fallback: it is core's reference, which
     --no-fallback forbids."""
 
     name: str
@@ -263,7 +249,7 @@ class AttentionBackend(ABC):
     @abstractmethod
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         """Where the bytes of one block of one layer are. block_size: tokens a block, one that constraints()
-        allows; 0 for a State, whose block is one request. What bind() is given as caches has one tensor a
+        allows; 0 for a StateSpec, whose block is one request. What bind() is given as caches has one tensor a
         plane, [num_blocks, *plane.shape] of its dtype."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tessera.platform.platform import Tensor
+from tessera.platform.device import Tensor
 
 
 class Communicator(ABC):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tessera.platform.attention import Caches, CacheSpec
+from tessera.platform.device import Tensor
 from tessera.platform.launch import Launch
 from tessera.platform.ops import LogitsSampleSpec, Packed, SampleSpec
-from tessera.platform.platform import Tensor
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,6 @@ class ModelFacts:
     num_parameters: int = 0
     chunkable: bool = True
     prefix_cacheable: bool = True
-    encoder_tokens: int = 0
-    unsplittable: bool = False
     tasks: tuple[str, ...] = ("generate",)
     notes: tuple[str, ...] = ()
 
@@ -48,7 +46,6 @@ class Hidden:
 
     last: Tensor
     residual: Tensor | None = None
-    taps: tuple[Tensor, ...] = ()
 
 
 class SamplingHead(Protocol):
@@ -62,14 +59,14 @@ class SamplingHead(Protocol):
 
 
 class Model(Protocol):
-    """Between token ids and logits a model calls only ops, mixers, views and Launch.given_out()."""
+    """Between token ids and logits a model calls only ops, mixers, views and Launch.select_logits()."""
 
     facts: ModelFacts
 
     @property
     def head(self) -> SamplingHead: ...
 
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         """[T] -> [T, hidden]."""
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:

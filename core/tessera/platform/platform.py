@@ -9,30 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from tessera.platform.attention import AttentionBackend
+from tessera.platform.collectives import Communicator
+from tessera.platform.device import Device, Reason
+from tessera.platform.graph import GraphRunner
+from tessera.platform.launch import Resource, ShapePolicy, StepRules
+from tessera.platform.model import ModelFacts
+from tessera.platform.ops import OpSet
+from tessera.platform.quantization import Scheme
+from tessera.platform.runner import ModelRunner, RunnerServices
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ParallelConfig
-    from tessera.platform.attention import AttentionBackend
-    from tessera.platform.collectives import Communicator
-    from tessera.platform.graph import GraphRunner
-    from tessera.platform.launch import Resource, ShapePolicy, StepRules
-    from tessera.platform.model import ModelFacts
-    from tessera.platform.ops import OpSet
-    from tessera.platform.quantization import Scheme
-    from tessera.platform.runner import ModelRunner, RunnerServices
-
-Tensor = Any
-"""The device's own: torch's at op depth, another library's where a platform brings its runner."""
-
-Reason = str
-"""`Reason | None`: None means yes, a text says why not, for a person to read."""
-
-Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
-"""What memory is taken for."""
-
-T_co = TypeVar("T_co", covariant=True)
 
 _FACETS = ("platform", "attention", "quantization", "launch", "collectives", "graph", "runner", "testing")
 _OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
@@ -77,110 +67,13 @@ class Probe:
 @dataclass(frozen=True)
 class Capabilities:
     """Facts about work. dtypes: that weights and activations may have, the preferred first. async_dispatch: the host
-    may run ahead of the device. stable_sleep: addresses survive sleep, so captured graphs do too."""
+    may run ahead of the device."""
 
     dtypes: tuple[str, ...]
-    fp8: str | None = None  # "e4m3", "e4m3fnuz", ...
     index_dtype: str = "int64"
     async_dispatch: bool = True
     static_shapes: bool = False
     capture: bool = False
-    pinned_host: bool = False
-    stable_sleep: bool = False
-
-
-@dataclass(frozen=True)
-class MemoryFigures:
-    """Bytes of a device. host: its memory is the host's, so what core takes is missing elsewhere."""
-
-    total: int
-    free: int
-    host: bool = False
-
-
-class Future(Protocol[T_co]):
-    """A value on its way: result() waits for it."""
-
-    def done(self) -> bool:
-        """Whether result() would return at once."""
-
-    def result(self) -> T_co:
-        """The value, once it is there; the host waits for the device until then."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A Future whose value is there."""
-
-    value: Any
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        return self.value
-
-
-class Arena:
-    """A context in which allocations of one purpose are made and counted: `with device.arena("kv") as arena:
-    arena.hold(tensor)`."""
-
-    def __init__(self, tag: Tag) -> None:
-        self.tag = tag
-        self.nbytes = 0
-
-    def hold(self, tensor: Tensor) -> Tensor:
-        """Counts a tensor (anything with nbytes) that was allocated for this purpose, and returns it."""
-        self.nbytes += int(tensor.nbytes)
-        return tensor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
-class SleepingArena(Arena, ABC):
-    """An optional ability: memory that can be given up and taken back. Core does not use it yet."""
-
-    @abstractmethod
-    def release(self, *, to_host: bool, keep_addresses: bool) -> None:
-        """Gives the memory back to the device. to_host: its contents go to the host first, else they are lost.
-        keep_addresses: restore() must bring every tensor back to where it was."""
-
-    @abstractmethod
-    def restore(self) -> None:
-        """Takes the memory again, and the contents that went to the host."""
-
-
-class Device(ABC):
-    """One opened device. target: what tensors are made on (a torch.device at op depth). name: for people."""
-
-    target: Any
-    name: str = ""
-
-    @abstractmethod
-    def memory(self) -> MemoryFigures:
-        """Bytes as they are now: asked at start-up for the budget, and again once the weights are loaded. Never
-        in a step."""
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Waits until all that was launched on the device is done, and raises what went wrong there."""
-
-    @abstractmethod
-    def to_host(self, tensor: Tensor) -> Future[Any]:
-        """Starts a copy to the host, on a stream of its own where there is one; result() is a NumPy array."""
-
-    def arena(self, tag: Tag) -> Arena:
-        """Default: only counts."""
-        return Arena(tag)
-
-    def seed(self, value: int) -> None:
-        """Default: nothing; core's randomness is counter-based and asks no device for numbers."""
 
 
 @dataclass(frozen=True)

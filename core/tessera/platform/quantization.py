@@ -28,7 +28,7 @@ class ActSpec(QuantSpec):
 
 
 KV_INT8 = QuantSpec("int8", granularity="token")
-"""Of a cache (Paged.quant): a float32 scale for each token and head, of keys and of values apart."""
+"""Of a cache (FullAttentionSpec.quant): a float32 scale for each token and head, of keys and of values apart."""
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
+from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.explained import Explained
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
-from tessera.platform.platform import Device, Future, Tensor
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.platform.collectives import Communicator
-
-Artifacts = MutableMapping[str, bytes]
-"""What warm-up may keep between runs (tuning results, compiled code), by name."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share block tables. block_bytes: of all its layers. tokens a block: block_size; a State group has 0,
-    one block a request."""
+    """Layers that share block tables. block_size: tokens a block; 0 for a group of StateSpec, which has one block a
+    request. block_bytes: of all its layers."""
 
     layers: tuple[int, ...]
     kind: str  # "paged", "window" or "state"
@@ -146,23 +143,17 @@ class ModelRunner(ABC):
         """Takes the memory of the cache, as solved from LoadedModel.needs. Called once, after load()."""
 
     @abstractmethod
-    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
-        """Compiles, captures and tunes all that a step may need, so that no step does. store: bytes kept
-        between runs, by name, to read and to write. report: called with each part done. Called once, after
-        allocate()."""
+    def warm_up(self, report: Callable[[Progress], None]) -> None:
+        """Compiles, captures and tunes all that a step may need, so that no step does. report: called as each part is
+        done. Called once, after allocate()."""
 
     @abstractmethod
     def execute(self, step: SchedulerOutput) -> Any:
         """Launches the forward; what it returns is given to sample()."""
 
     @abstractmethod
-    def sample(self, pending: Any, masks: Masks | None) -> Future[StepOutput]:
-        """Launches sampling; masks may need the token before."""
-
-    @abstractmethod
-    def control(self, verb: Control) -> ControlResult:
-        """Does something beside the steps, in order with them. What it does not support, or what failed, is a
-        ControlResult with one line in error; it raises nothing."""
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        """Launches sampling of the step that execute() returned `pending` for."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +183,7 @@ class Feature(Protocol):
 
     def before(self, launch: Launch) -> None:
         """Before the forward of each launch; may write into the launch's tensors, not move them. Not into rows,
-        q_start, q_len, sample_at and block_tables, which the next launch may have as they are."""
+        query_start_loc, query_lens, logits_indices and block_tables, which the next launch may have as they are."""
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
         """logits [S, vocabulary] of a launch -> those to sample from, of the same shape and dtype."""

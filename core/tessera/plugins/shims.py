@@ -105,9 +105,6 @@ class AdaptedKernel(Kernel[Any]):
     def packed_bytes(self, spec: Any) -> int | None:
         return self.kernel.packed_bytes(self.older(spec))
 
-    def workspace(self, spec: Any, max_tokens: int) -> int:
-        return self.kernel.workspace(self.older(spec), max_tokens)
-
 
 class OlderOps(BoundOps):
     """The same bound ops, by the names they had."""

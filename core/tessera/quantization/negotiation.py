@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tessera.errors import PlatformError
+from tessera.platform.device import Reason
 from tessera.platform.ops import BoundOps, LinearSpec
-from tessera.platform.platform import Platform, Reason
+from tessera.platform.platform import Platform
 from tessera.platform.quantization import QuantSpec, Scheme
 from tessera.quantization.schemes import GROUPS, candidates
 

@@ -19,14 +19,14 @@ from tessera.platform.attention import (
     CacheConstraints,
     Caches,
     CacheSpec,
+    FullAttentionSpec,
     HeadsLayer,
     KVLayout,
     LayerSpec,
-    Paged,
 )
+from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Device, Reason
 from tessera.reference.kept import align_bytes, layout, read, why_not_kept, write
 from tessera.reference.plans import persistent
 
@@ -43,14 +43,14 @@ class RowGrid:
 
     @classmethod
     def of(cls, launch: Launch) -> RowGrid:
-        at = launch.q_start.device
+        start, at = launch.query_start_loc[:-1], launch.query_start_loc.device
         place = torch.arange(launch.key.width, device=at)[None, :]
-        valid = place < launch.q_len[:, None]
-        token = torch.where(valid, launch.q_start[:, None] + place, 0).long()
+        valid = place < launch.query_lens[:, None]
+        token = torch.where(valid, start[:, None] + place, 0).long()
         tokens = torch.arange(launch.key.tokens, device=at)[:, None]
-        inside = (tokens >= launch.q_start[None, :]) & (tokens < (launch.q_start + launch.q_len)[None, :])
+        inside = (tokens >= start[None, :]) & (tokens < (start + launch.query_lens)[None, :])
         row = inside.to(torch.int32).argmax(-1)
-        offset = (tokens[:, 0] - launch.q_start[row]).clamp(0, launch.key.width - 1)
+        offset = (tokens[:, 0] - start[row]).clamp(0, launch.key.width - 1)
         return cls(token, valid, row, offset.long())
 
 
@@ -75,22 +75,21 @@ class ReferenceAttention(AttentionBackend):
     fallback = True
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         return why_not_kept(spec, spec.cache)
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        assert isinstance(spec.cache, Paged)
+        assert isinstance(spec.cache, FullAttentionSpec)
         return CacheConstraints(
             block_sizes=(16, 1),
             align_bytes=align_bytes(spec.cache),
             host_lengths="none",
-            capture="any",
-            features=frozenset({"lse"}),
+            returns_lse=True,
         )
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, Paged)
+        assert isinstance(spec, FullAttentionSpec)
         return layout(spec, block_size)
 
     def bind(
@@ -100,12 +99,12 @@ class ReferenceAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
         size = launch.block_sizes[group]
-        slots, tables = launch.slots[group], launch.block_tables[group]
+        slots, tables = launch.slot_mapping[group], launch.block_tables[group]
         at = tables.device
-        first = (launch.kv_len - launch.q_len)[:, None, None]
+        first = (launch.seq_lens - launch.query_lens)[:, None, None]
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
-        filled = key < launch.kv_len[:, None, None]
+        filled = key < launch.seq_lens[:, None, None]
         plan = PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, filled)
         return persistent(plan, f"{self.name}{group}", buffers)
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from tessera.platform.attention import KVLayout, LayerSpec, Paged, Plane
+from tessera.platform.attention import FullAttentionSpec, KVLayout, LayerSpec, Plane
+from tessera.platform.device import Reason
 from tessera.platform.ops import QuantizeSpec
-from tessera.platform.platform import Reason
 from tessera.platform.quantization import KV_INT8, ActSpec
 from tessera.reference.quantized import quantize
 
 _BY_ROW = ActSpec(KV_INT8.dtype, granularity="token")
 
 
-def why_not_kept(spec: LayerSpec, cache: Paged) -> Reason | None:
+def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
     """Why there is no definition of a layer's cache."""
     if cache.quant is None and cache.dtype == spec.dtype:
         return None
@@ -24,14 +24,14 @@ def why_not_kept(spec: LayerSpec, cache: Paged) -> Reason | None:
     return f"keys and values are kept in {spec.dtype}, or in int8 with a scale a token and head"
 
 
-def layout(spec: Paged, block_size: int) -> KVLayout:
+def layout(spec: FullAttentionSpec, block_size: int) -> KVLayout:
     """Scales first, so that what is wider lies where its size suits it."""
     heads = ("token", block_size), ("head", spec.num_kv_heads)
     scales = () if spec.quant is None else tuple(Plane(f"{name}_scale", spec.quant.scale_dtype, heads) for name in "kv")
     return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
 
 
-def align_bytes(spec: Paged) -> int:
+def align_bytes(spec: FullAttentionSpec) -> int:
     return 1 if spec.quant is None else 4
 
 

@@ -23,7 +23,7 @@ def edit_logits(spec: EditLogitsSpec, logits: Tensor, history: History, edits: E
     holds = known < edits.until
     if spec.prefix:
         place = known[:, None] - spec.prefix + torch.arange(spec.prefix, device=logits.device)
-        answered = place >= history.num_prompt[row][:, None]
+        answered = place >= history.num_prompt_tokens[row][:, None]
         held = history.tokens[history.rows[row].long()[:, None], place.clamp(min=0).long()]
         holds = holds & ((edits.prefix < 0) | (answered & (held == edits.prefix))).all(-1)
     logits.index_put_((row, edits.token.long()), torch.where(holds, edits.value, 0.0), accumulate=True)
@@ -34,7 +34,7 @@ def penalise(spec: PenaliseSpec, logits: Tensor, history: History, penalties: Pe
     held = history.tokens[history.rows.long()].long()
     place = torch.arange(held.shape[-1], device=logits.device)[None, :]
     known = place < history.num_tokens[:, None]
-    answered = known & (place >= history.num_prompt[:, None])
+    answered = known & (place >= history.num_prompt_tokens[:, None])
     times = torch.zeros_like(logits).scatter_add_(-1, held, answered.to(logits.dtype))
     seen = torch.zeros_like(logits).scatter_add_(-1, held, known.to(logits.dtype)) > 0
     repetition = torch.where(seen, penalties.repetition[:, None], 1.0)

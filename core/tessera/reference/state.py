@@ -1,4 +1,4 @@
-"""Linear attention over a State: the definition of a mixer that keeps a matrix a head instead of keys and values.
+"""Linear attention over a StateSpec: the definition of a mixer that keeps a matrix a head instead of keys and values.
 
 S_t = g S_(t-1) + k_t v_t^T and y_t = scale q_t S_t, with one decay g a head: retention, arXiv:2307.08621, in its chunk
 form, so static shapes suffice.
@@ -21,11 +21,11 @@ from tessera.platform.attention import (
     LayerSpec,
     Mixer,
     Plane,
-    State,
+    StateSpec,
 )
+from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Device, Reason
 from tessera.reference.attention import RowGrid
 from tessera.reference.plans import persistent
 
@@ -47,15 +47,15 @@ class ReferenceLinearAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> Reason | None:
         return (
             None
-            if spec.kind == "linear_attention" and isinstance(spec.cache, State)
+            if spec.kind == "linear_attention" and isinstance(spec.cache, StateSpec)
             else f"no linear attention over {spec.kind}"
         )
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(block_sizes=(1,), host_lengths="none", capture="any")
+        return CacheConstraints(block_sizes=(1,), host_lengths="none")
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, State)
+        assert isinstance(spec, StateSpec)
         return KVLayout(
             tuple(
                 Plane(name, spec.dtype, tuple((f"{name}{i}", n) for i, n in enumerate(shape)))
@@ -69,8 +69,8 @@ class ReferenceLinearAttention(AttentionBackend):
         return LinearAttentionLayer(spec, device)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> StatePlan:
-        fresh = launch.kv_len == launch.q_len
-        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group][:, 0], launch.q_len, fresh)
+        fresh = launch.seq_lens == launch.query_lens
+        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group][:, 0], launch.query_lens, fresh)
         return persistent(plan, f"{self.name}{group}", buffers)
 
 

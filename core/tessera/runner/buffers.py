@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.platform.platform import Device
+from tessera.platform.device import Device
 from tessera.reference.dtypes import torch_dtype
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tessera.errors import MemoryBudgetError
 from tessera.platform.attention import KVLayout
-from tessera.platform.platform import Device
+from tessera.platform.device import Device
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan
 from tessera.reference.dtypes import torch_dtype
 from tessera.step import BlockCopy

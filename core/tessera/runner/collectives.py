@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tessera.platform.collectives import Alone, Communicator
-from tessera.platform.platform import Device, Platform, WorkerSpec
+from tessera.platform.device import Device
+from tessera.platform.platform import Platform, WorkerSpec
 
 HOST = "gloo"
 

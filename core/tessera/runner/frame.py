@@ -16,40 +16,40 @@ from tessera.platform.launch import ALL_POSITIONS, LaunchShape
 class Frame:
     """A launch with R places for rows and T for tokens, of which num_rows and num_tokens are taken.
 
-    rows, q_start, q_len [R] int32 as a Launch has them. row_of, within [num_tokens]: of each token the place of its
-    row, and its own in that row. at [num_tokens]: the token's place in the launch; None where all are taken in order.
-    token_rows [T]: the row of each place. given_out: as Launch.sample_at.
+    rows, query_start_loc, query_lens int32 as in a Launch. row_of, within [num_tokens]: the place of each token's
+    row, and of the token in it. at [num_tokens]: the token's place in the launch; None where all are taken in order.
+    token_rows [T]: the row of each place. logits_indices: as Launch.logits_indices.
     """
 
     num_rows: int
     num_tokens: int
     rows: Array
-    q_start: Array
-    q_len: Array
+    query_start_loc: Array
+    query_lens: Array
     row_of: Array
     within: Array
     at: Array | None
     token_rows: Array
-    given_out: Array
+    logits_indices: Array
 
     @classmethod
     def of(cls, cut: LaunchShape, rows: Array, lengths: Array, null_row: int) -> Frame:
         """Rows beyond the given ones, and places without a token, are the null row's."""
         key, num_rows, num_tokens = cut.key, len(rows), int(lengths.sum())
-        padded, q_len = filled(rows, key.rows, null_row), filled(lengths, key.rows, 0)
-        q_start = _first_tokens(cut, q_len)
+        padded, query_lens = filled(rows, key.rows, null_row), filled(lengths, key.rows, 0)
+        query_start_loc = _start_loc(cut, query_lens)
         row_of = np.repeat(np.arange(num_rows), lengths)
         within = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        at = q_start[row_of] + within
+        at = query_start_loc[row_of] + within
         in_order = num_tokens == key.tokens and bool((at == np.arange(num_tokens)).all())
         token_rows = np.full(key.tokens, null_row)
         token_rows[at] = rows[row_of]
-        given_out = np.where(q_len > 0, q_start + q_len - 1, 0).astype(np.int32)
+        logits_indices = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0).astype(np.int32)
         if ALL_POSITIONS in key.bits:
-            given_out = np.concatenate((given_out, np.arange(key.tokens, dtype=np.int32)))
+            logits_indices = np.concatenate((logits_indices, np.arange(key.tokens, dtype=np.int32)))
         return cls(
-            num_rows, num_tokens, padded, q_start, q_len, row_of, within.astype(np.int32), None if in_order else at,
-            token_rows, given_out,
+            num_rows, num_tokens, padded, query_start_loc, query_lens, row_of, within.astype(np.int32),
+            None if in_order else at, token_rows, logits_indices,
         )  # fmt: skip
 
     def by_row(self, values: Array) -> Array:
@@ -75,11 +75,13 @@ def outline(cut: LaunchShape, rows: Array, lengths: Array) -> tuple[Any, ...]:
     return key.rows, key.tokens, cut.stride, ALL_POSITIONS in key.bits, rows.tobytes(), lengths.tobytes()
 
 
-def _first_tokens(cut: LaunchShape, lengths: Array) -> Array:
-    """Where in the launch each row begins."""
+def _start_loc(cut: LaunchShape, lengths: Array) -> Array:
+    """Where in the launch each row begins, and where the last one ends."""
     if cut.stride:
-        return np.arange(len(lengths), dtype=np.int32) * cut.stride
-    return (np.cumsum(lengths) - lengths).astype(np.int32)
+        return np.arange(len(lengths) + 1, dtype=np.int32) * cut.stride
+    result = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=result[1:])
+    return result
 
 
 def filled(values: Array, size: int, filler: int) -> Array:

@@ -47,9 +47,9 @@ class _Standing:
     outline: tuple[Any, ...]
     frame: Frame
     rows: Tensor
-    q_start: Tensor
-    q_len: Tensor
-    sample_at: Tensor
+    query_start_loc: Tensor
+    query_lens: Tensor
+    logits_indices: Tensor
     begins: Array
     token_begins: Array
     tables: dict[int, Tensor] = field(default_factory=dict)
@@ -77,25 +77,25 @@ class LaunchBuilder:
     def build(self, step: SchedulerOutput) -> Iterator[Prepared]:
         """The step's launches, each made when it is asked for: they share the buffers, so one must be launched before
         the next is made."""
-        kv_len = step.starts + step.num_tokens
-        for fitting in self.shapes.launches(self._shape(step, kv_len)):
+        seq_lens = step.starts + step.num_scheduled_tokens
+        for fitting in self.shapes.launches(self._shape(step, seq_lens)):
             part = slice(fitting.first, fitting.last)
-            rows, starts, lengths = step.rows[part], step.starts[part], step.num_tokens[part]
+            rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
             scored = self.batch.sampling.scored_among(rows, starts)
             cut = _giving_out_all(fitting) if len(scored) else fitting
             standing = self._stand(cut, rows, lengths)
-            launch = self._launch(cut.key, standing, starts, kv_len[part])
-            first = standing.frame.q_start[: len(rows)]
+            launch = self._launch(cut.key, standing, starts, seq_lens[part])
+            first = standing.frame.query_start_loc[: len(rows)]
             drawing = slice(None) if len(step.samples) == len(step.rows) else np.isin(rows, step.samples).nonzero()[0]
-            yield Prepared(launch, rows, kv_len[part], drawing, starts, first, scored, standing.begins)
+            yield Prepared(launch, rows, seq_lens[part], drawing, starts, first, scored, standing.begins)
 
-    def _shape(self, step: SchedulerOutput, kv_len: Array) -> StepShape:
+    def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
         """Rows that decode come first."""
-        others = step.num_tokens != 1
+        others = step.num_scheduled_tokens != 1
         first = int(others.argmax())
         decode = first if others[first] else len(step.rows)
-        blocks = (kv_len + (self.smallest_block - 1)) // self.smallest_block
-        return StepShape(decode, 0, step.num_tokens, kv_len, blocks, self.bits)
+        blocks = (seq_lens + (self.smallest_block - 1)) // self.smallest_block
+        return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self.bits)
 
     def rows_again(self, prepared: Prepared) -> Launch:
         """The launch with its rows and columns as they were, where another has taken the buffers since."""
@@ -112,7 +112,7 @@ class LaunchBuilder:
 
     def _launch(self, key: LaunchKey, standing: _Standing, starts: Array, ends: Array) -> Launch:
         put, frame = self.buffers.put, standing.frame
-        kv_len, positions = frame.by_row(ends), frame.positions(starts)
+        seq_lens, positions = frame.by_row(ends), frame.positions(starts)
         launch = self._in_buffers = Launch(
             key=key,
             num_rows=frame.num_rows,
@@ -120,18 +120,18 @@ class LaunchBuilder:
             rows=standing.rows,
             tokens=self._tokens(standing, positions),
             positions=put("positions", positions, "int32"),
-            q_start=standing.q_start,
-            q_len=standing.q_len,
-            kv_len=put("kv_len", kv_len, "int32"),
-            kv_len_host=kv_len,
-            q_len_host=frame.q_len,
+            query_start_loc=standing.query_start_loc,
+            query_lens=standing.query_lens,
+            seq_lens=put("seq_lens", seq_lens, "int32"),
+            seq_lens_host=seq_lens,
+            query_lens_host=frame.query_lens,
             host_lengths="exact",
-            slots=[
-                put(f"slots{number}", values, self.index_dtype)
+            slot_mapping=[
+                put(f"slot_mapping{number}", values, self.index_dtype)
                 for number, values in enumerate(self._slots(frame, positions))
             ],
             block_tables=[self._table(standing, number, key) for number in range(len(self.plan.groups))],
-            sample_at=standing.sample_at,
+            logits_indices=standing.logits_indices,
             block_sizes=self.block_sizes,
             columns=self._columns(frame.rows),
             windows=self.windows,
@@ -148,9 +148,9 @@ class LaunchBuilder:
                 asked,
                 frame,
                 rows=put("rows", frame.rows, "int32"),
-                q_start=put("q_start", frame.q_start, "int32"),
-                q_len=put("q_len", frame.q_len, "int32"),
-                sample_at=put("sample_at", frame.given_out, "int32"),
+                query_start_loc=put("query_start_loc", frame.query_start_loc, "int32"),
+                query_lens=put("query_lens", frame.query_lens, "int32"),
+                logits_indices=put("logits_indices", frame.logits_indices, "int32"),
                 begins=frame.rows.astype(np.int64) * width,
                 token_begins=frame.token_rows * width,
             )
@@ -210,12 +210,13 @@ def _giving_out_all(cut: LaunchShape) -> LaunchShape:
 def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
     """Elements of the buffers of the largest launch and of its sampling. columns: of the features."""
     sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
-    sizes |= dict.fromkeys(("rows", "q_start", "q_len", "kv_len", "feed"), rows)
-    sizes["sample_at"] = rows + tokens
+    sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens", "feed"), rows)
+    sizes["query_start_loc"] = rows + 1
+    sizes["logits_indices"] = rows + tokens
     sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
     sizes |= dict.fromkeys((f"column_{name}" for name in columns), rows)
     for number, group in enumerate(plan.groups):
-        sizes[f"slots{number}"] = tokens
+        sizes[f"slot_mapping{number}"] = tokens
         sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)
     return sizes
 

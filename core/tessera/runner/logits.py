@@ -35,7 +35,7 @@ class RowSet:
     """What one choice of rows asks for, on the device; kept while these rows go on. bits, edits: None where none of
     them asks for it."""
 
-    num_prompt: Tensor
+    num_prompt_tokens: Tensor
     penalties: Penalties
     bits: Tensor | None
     edits: Edits | None
@@ -78,7 +78,7 @@ class LogitsEditor:
         """Of as many columns of the table as the longest row needs, in a few sizes."""
         most = max(_FEWEST_TOKENS, 1 << int(positions.max() - 1).bit_length())
         num_tokens = self._put(_padded(positions, len(places), 0), np.int32)
-        return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt, num_tokens)
+        return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt_tokens, num_tokens)
 
     # ---- what a choice of rows asks for ------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class LogitsEditor:
             _padded(columns.repetition[rows], size, 1.0),
         )
         return RowSet(
-            self._put(_padded(columns.num_prompt[rows], size, 0), np.int32),
+            self._put(_padded(columns.num_prompt_tokens[rows], size, 0), np.int32),
             Penalties(*(self._put(values, np.float32) for values in penalties)),
             self._bits(rows, size, vocab),
             self._edits(rows),

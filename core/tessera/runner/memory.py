@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tessera.config import EngineConfig
 from tessera.errors import MemoryBudgetError
+from tessera.platform.device import MemoryFigures
 from tessera.platform.model import ModelFacts
-from tessera.platform.platform import MemoryFigures
 from tessera.platform.runner import MemoryBudget
 
 HOST_CACHE_LIMIT = 4 << 30

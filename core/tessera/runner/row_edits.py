@@ -23,16 +23,16 @@ class RowEdits:
     prefix: Array
 
     @classmethod
-    def of(cls, params: SamplingParams, num_prompt: int, eos: Sequence[int], vocab: int) -> RowEdits | None:
-        """None where nothing is asked for. num_prompt: tokens of the prompt; eos: the model's own ends of text, which
-        min_tokens holds off together with the request's."""
+    def of(cls, params: SamplingParams, num_prompt_tokens: int, eos: Sequence[int], vocab: int) -> RowEdits | None:
+        """None where the request edits nothing. eos: the model's own end-of-text tokens, which min_tokens holds off
+        together with the request's stop tokens."""
         entries: list[tuple[int, float, int, tuple[int, ...]]] = [
             (token, bias, FOREVER, ()) for token, bias in (params.logit_bias or {}).items()
         ]
         entries += [(word[-1], -np.inf, FOREVER, tuple(word[:-1])) for word in params.bad_words_ids or ()]
         if params.min_tokens:
             ends = dict.fromkeys((*eos, *(params.stop_token_ids or ())))
-            entries += [(token, -np.inf, num_prompt + params.min_tokens, ()) for token in ends]
+            entries += [(token, -np.inf, num_prompt_tokens + params.min_tokens, ()) for token in ends]
         entries = [entry for entry in entries if entry[0] < vocab]
         if not entries:
             return None

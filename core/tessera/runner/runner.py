@@ -11,17 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.errors import PlatformError
 from tessera.layers.build import Build
 from tessera.layers.weights import count_numbers
-from tessera.loader.load import fill_slots
-from tessera.platform.attention import AttentionBackend, KVLayout, Plan
+from tessera.loader.load import load_weights
+from tessera.platform.attention import AttentionBackend, KVLayout
 from tessera.platform.graph import Eager, GraphRunner
-from tessera.platform.launch import ExactShapes, Launch, LaunchKey, ShapePolicy
+from tessera.platform.launch import ExactShapes, Launch, LaunchKey, Plan, ShapePolicy
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import (
-    Artifacts,
     CacheNeeds,
     CachePlan,
     LoadedModel,
@@ -33,7 +31,6 @@ from tessera.plugins.contract import check_members
 from tessera.quantization import weights_of
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
-from tessera.request import TensorRef
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.cache import CacheMemory
 from tessera.runner.explain import explain, left_in_words
@@ -44,7 +41,7 @@ from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.scorer import Scorer, Scoring
 from tessera.runner.services import Services
 from tessera.runner.transfer import PendingStep, SampledRows
-from tessera.step import Close, Control, ControlResult, ExportBlocks, Masks, SchedulerOutput, StepStats
+from tessera.step import SchedulerOutput, StepStats
 
 
 class CoreRunner(ModelRunner):
@@ -71,7 +68,7 @@ class CoreRunner(ModelRunner):
         self.build = services.build
         services.fill_defaults(platform, self.model.facts)
         with self.device.arena("weights") as arena:
-            fill_slots(self.build.slots, services.source, services.dtype, self.device, arena, self.report)
+            load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.graphs, uncaptured = self._graph_runner()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
@@ -93,7 +90,7 @@ class CoreRunner(ModelRunner):
             workspace_bytes=workspace,
             columns=tuple(column.name for feature in self.features for column in feature.columns()),
             choices=explain(self.build),
-            num_weights=count_numbers(self.build.slots),
+            num_weights=count_numbers(self.build.parameters),
         )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
@@ -152,7 +149,7 @@ class CoreRunner(ModelRunner):
         self.scorer = Scorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
 
-    def warm_up(self, store: Artifacts, report: Callable[[Progress], None]) -> None:
+    def warm_up(self, report: Callable[[Progress], None]) -> None:
         self.executables: dict[LaunchKey, Any] = {}
         with torch.inference_mode():
             for number, key in enumerate(self.keys):
@@ -190,9 +187,7 @@ class CoreRunner(ModelRunner):
         return _Executed(step, results, perf_counter() - began)
 
     @torch.inference_mode()
-    def sample(self, pending: _Executed, masks: Masks | None) -> PendingStep:
-        if masks is not None:
-            raise PlatformError("masked rows are not served yet.")
+    def sample(self, pending: _Executed) -> PendingStep:
         began = perf_counter()
         drawn: list[SampledRows] = []
         scored: list[Scoring] = []
@@ -208,12 +203,12 @@ class CoreRunner(ModelRunner):
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.drawing, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
-        return PendingStep(pending.step.step, pending.step.epoch, drawn, scored, stats)
+        return PendingStep(pending.step.step, drawn, scored, stats)
 
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
         [R + T, hidden]."""
-        return self.model.finish(self.model.forward(self.model.embed(launch.tokens, launch.spans), launch, self.caches))
+        return self.model.finish(self.model.forward(self.model.embed(launch.tokens), launch, self.caches))
 
     def _replay(self, launch: Launch) -> Tensor:
         executable = self.executables.get(self.graphs.key_of(launch.key))
@@ -234,21 +229,6 @@ class CoreRunner(ModelRunner):
             plans.append(made[key])
         launch.plans = plans
         return launch
-
-    # ---- control -----------------------------------------------------------------------------------------------------
-    # -------------------
-
-    def control(self, verb: Control) -> ControlResult:
-        match verb:
-            case Close():
-                return ControlResult()
-            case ExportBlocks(group, blocks):
-                data = self.memory.export(self.plan.groups[group], group, torch.from_numpy(blocks.astype(np.int64)))
-                return ControlResult(
-                    tensors={"blocks": TensorRef(b"", "uint8", tuple(data.shape), data.numpy().tobytes())}
-                )
-            case _:
-                return ControlResult(error=f"{type(verb).__name__} is not supported yet.")
 
 
 class _Executed:

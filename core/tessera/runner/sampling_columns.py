@@ -34,7 +34,7 @@ class SamplingColumns:
     seed: Array
     logprobs: Array
     scored: Array
-    num_prompt: Array
+    num_prompt_tokens: Array
     presence: Array
     frequency: Array
     repetition: Array
@@ -58,7 +58,7 @@ class SamplingColumns:
             seed=np.zeros(rows, np.int64),
             logprobs=np.full(rows, -1, np.int32),
             scored=np.full(rows, -1, np.int32),
-            num_prompt=np.zeros(rows, np.int32),
+            num_prompt_tokens=np.zeros(rows, np.int32),
             presence=np.zeros(rows, np.float32),
             frequency=np.zeros(rows, np.float32),
             repetition=np.ones(rows, np.float32),
@@ -70,7 +70,7 @@ class SamplingColumns:
     def open(self, opened: RowOpened) -> None:
         """A request's own values into its row. A prompt whose answer has begun was scored before."""
         row, params = opened.row, opened.params
-        answered = len(opened.tokens) > opened.num_prompt
+        answered = len(opened.tokens) > opened.num_prompt_tokens
         self.temperature[row] = params.temperature
         self.top_k[row] = params.top_k
         self.top_p[row] = params.top_p
@@ -82,7 +82,7 @@ class SamplingColumns:
         self.scoring.discard(row)
         if self.scored[row] >= 0:
             self.scoring.add(row)
-        self.num_prompt[row] = opened.num_prompt
+        self.num_prompt_tokens[row] = opened.num_prompt_tokens
         self.presence[row] = params.presence_penalty
         self.frequency[row] = params.frequency_penalty
         self.repetition[row] = params.repetition_penalty
@@ -92,7 +92,7 @@ class SamplingColumns:
         """The places of those of rows, which go on at starts, that compute tokens of a prompt that are asked for."""
         if not self.scoring:
             return np.zeros(0, np.intp)
-        return np.flatnonzero((self.scored[rows] >= 0) & (starts < self.num_prompt[rows] - 1))
+        return np.flatnonzero((self.scored[rows] >= 0) & (starts < self.num_prompt_tokens[rows] - 1))
 
     def _ask(self, opened: RowOpened) -> None:
         row, params = opened.row, opened.params
@@ -101,7 +101,7 @@ class SamplingColumns:
             self.masks.pop(row, None)
             self.changed += 1
         asks = Asks.PENALTIES if params.penalised else Asks(0)
-        edits = RowEdits.of(params, opened.num_prompt, self.eos, self.vocab)
+        edits = RowEdits.of(params, opened.num_prompt_tokens, self.eos, self.vocab)
         if edits is not None:
             self.edits[row] = edits
             asks |= Asks.EDITS

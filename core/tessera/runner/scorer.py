@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.platform.device import Device, Future
 from tessera.platform.model import Model
 from tessera.platform.ops import HotCall, LogprobsSpec
-from tessera.platform.platform import Device, Future
 from tessera.runner.batch import InputBatch
 from tessera.runner.launch import Prepared
-from tessera.step import ScoredTokens
+from tessera.step import PromptLogprobs
 
 TOKENS_AT_ONCE = 32
 """Whose logits are made together, so that a long prompt takes no more memory than a short one."""
@@ -36,10 +36,10 @@ class Scoring:
     def done(self) -> bool:
         return all(part.done() for part in self.parts)
 
-    def result(self) -> ScoredTokens:
+    def result(self) -> PromptLogprobs:
         ids, logprobs, ranks = (part.result()[: self.count] for part in self.parts)
         kept = slice(self.logprobs + 1)
-        return ScoredTokens(self.row, self.start, ids[:, kept], logprobs[:, kept], ranks)
+        return PromptLogprobs(self.row, self.start, ids[:, kept], logprobs[:, kept], ranks)
 
 
 class Scorer:
@@ -54,7 +54,7 @@ class Scorer:
         """hidden [T, n]: of every token of the launch, normed."""
         for place in prepared.scored.tolist():
             row, start = int(prepared.rows[place]), int(prepared.starts[place])
-            known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt[row]) - 1)
+            known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt_tokens[row]) - 1)
             for first in range(start, known, TOKENS_AT_ONCE):
                 count = min(TOKENS_AT_ONCE, known - first)
                 at = int(prepared.first[place]) + first - start

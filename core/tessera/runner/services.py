@@ -15,13 +15,14 @@ from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
-from tessera.loader.checkpoint import Dummy, Safetensors, Source
+from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.models.refused import RefusedTypeError
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
+from tessera.platform.device import Device
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
-from tessera.platform.platform import Capabilities, Device, Platform
+from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature
 from tessera.platform.runner import InputBatch as HostBatch
@@ -46,7 +47,7 @@ class Services:
         groups: Mapping[str, Communicator],
         capabilities: Capabilities,
         *,
-        source: Source | None = None,
+        source: WeightSource | None = None,
         bind: type[BoundOps] = BoundOps,
     ) -> None:
         self.config, self.device, self.groups = config, device, groups
@@ -134,7 +135,7 @@ class Services:
         return tokens
 
 
-def source_of(config: EngineConfig) -> Source:
+def source_of(config: EngineConfig) -> WeightSource:
     """Where a configuration's weights come from. Raises ModelError."""
     return Dummy(config.seed) if config.model.load_format == "dummy" else Safetensors(config.model.path)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.platform.device import Device, Future
 from tessera.platform.ops import Sampled
-from tessera.platform.platform import Device, Future
 from tessera.runner.scorer import Scoring
 from tessera.step import RowLogprobs, StepOutput, StepStats
 
@@ -54,10 +54,8 @@ class SampledRows:
 class PendingStep:
     """A step's output: waits for its copies when asked."""
 
-    def __init__(
-        self, step: int, epoch: int, parts: Sequence[SampledRows], scored: Sequence[Scoring], stats: StepStats
-    ) -> None:
-        self.step, self.epoch, self.parts, self.scored, self.stats = step, epoch, parts, scored, stats
+    def __init__(self, step: int, parts: Sequence[SampledRows], scored: Sequence[Scoring], stats: StepStats) -> None:
+        self.step, self.parts, self.scored, self.stats = step, parts, scored, stats
 
     def done(self) -> bool:
         drawn = all(copy is None or copy.done() for part in self.parts for copy in part.parts)
@@ -74,6 +72,5 @@ class PendingStep:
             tokens=tokens,
             logprobs=[row for part in self.parts for row in part.logprobs()],
             stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
-            epoch=self.epoch,
-            scored=[scoring.result() for scoring in self.scored],
+            prompt_logprobs=[scoring.result() for scoring in self.scored],
         )

@@ -9,14 +9,15 @@ from tessera.config import EngineConfig
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP
 from tessera.platform.collectives import Communicator
-from tessera.platform.platform import Device, Future, Platform, WorkerSpec
+from tessera.platform.device import Device, Future
+from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.runner.collectives import join
 from tessera.runner.memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
-from tessera.step import Control, ControlResult, Masks, SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 Report = Callable[[Progress], None]
 
@@ -62,16 +63,13 @@ class Worker:
         self.runner.allocate(plan)
 
     def warm_up(self, report: Report) -> None:
-        self.runner.warm_up({}, report)
+        self.runner.warm_up(report)
 
     def execute(self, step: SchedulerOutput) -> Any:
         return self.runner.execute(step)
 
-    def sample(self, pending: Any, masks: Masks | None) -> Future[StepOutput]:
-        return self.runner.sample(pending, masks)
-
-    def control(self, verb: Control) -> ControlResult:
-        return self.runner.control(verb)
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        return self.runner.sample(pending)
 
     def close(self) -> None:
         for group in self.groups.values():

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from tessera.scheduler.outputs import (
+    EngineCoreOutputs,
+    FinishedRequest,
+    RequestLogprobs,
+    SchedulerCounters,
+    StartedRequest,
+)
 from tessera.scheduler.policy import FairShare, FirstComeFirstServed, Priority, SchedulingPolicy, policy_named
-from tessera.scheduler.progress import Finished, KeyLogprobs, Progressed, SchedulerCounters, Started
 from tessera.scheduler.scheduler import Scheduler
 
 __all__ = [
+    "EngineCoreOutputs",
     "FairShare",
-    "Finished",
+    "FinishedRequest",
     "FirstComeFirstServed",
-    "KeyLogprobs",
     "Priority",
-    "Progressed",
+    "RequestLogprobs",
     "Scheduler",
     "SchedulerCounters",
     "SchedulingPolicy",
-    "Started",
+    "StartedRequest",
     "policy_named",
 ]

@@ -10,15 +10,15 @@ import numpy as np
 from tessera.arrays import Array, int32
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit
-from tessera.scheduler.draft import StepDraft
+from tessera.scheduler.draft import ScheduledStep
 from tessera.scheduler.in_flight import InFlight
-from tessera.scheduler.occupancy import Occupancy
+from tessera.scheduler.occupancy import RowAllocator
+from tessera.scheduler.outputs import SchedulerCounters, StartedRequest
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import SchedulerCounters, Started
 from tessera.scheduler.requests import Requests
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status, Work
-from tessera.scheduler.shares import TokenShares
+from tessera.scheduler.shares import TokenBudget
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 
 
@@ -45,9 +45,9 @@ class Admission:
         requests: Requests,
         rows: Rows,
         cache: KVCacheManager,
-        occupancy: Occupancy,
+        occupancy: RowAllocator,
         resources: ResourceList,
-        shares: TokenShares,
+        shares: TokenBudget,
         policy: SchedulingPolicy,
         in_flight: InFlight,
         counters: SchedulerCounters,
@@ -67,9 +67,9 @@ class Admission:
         self._max_placed = max_placed
         self._kept_free = cache.share_of_blocks(watermark)
         self._followers: list[TrackedRequest] = []
-        self._started: list[Started] = []
+        self._started: list[StartedRequest] = []
 
-    def take_started(self) -> list[Started]:
+    def take_started(self) -> list[StartedRequest]:
         """Requests that started for the first time since the last call."""
         started, self._started = self._started, []
         return started
@@ -96,7 +96,7 @@ class Admission:
             return None
         if self._rows.status[leader.row] != Status.RUNNING:
             return None
-        return leader if self._cache.windows.sees(leader.row, request.num_prompt - 1) else None
+        return leader if self._cache.windows.sees(leader.row, request.num_prompt_tokens - 1) else None
 
     def _origin(self, request: TrackedRequest) -> _Origin | None:
         """None where a sibling is still computing the prompt: all of it but the last token must be in the cache for
@@ -106,7 +106,7 @@ class Admission:
             chain = request.chain if request.reads_cache else None
             hit = self._cache.get_computed_blocks(chain, request.tokens, self._shares.chunk_multiple)
             return _Origin(hit.num_tokens, hit=hit)
-        shared = request.num_prompt - 1
+        shared = request.num_prompt_tokens - 1
         return _Origin(shared, leader=leader) if self._rows.num_retired[leader.row] >= shared else None
 
     # ---- whoever has to give way -------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Admission:
     def _next(self) -> TrackedRequest:
         return self._requests[self._policy.next(self._requests.waiting.heads).key]
 
-    def start_waiting(self, draft: StepDraft) -> None:
+    def start_waiting(self, draft: ScheduledStep) -> None:
         """As many as there is room for, in the policy's order."""
         while len(self._requests.waiting) and draft.room:
             request = self._next()
@@ -161,7 +161,9 @@ class Admission:
         """The next request, which does not start though nothing is under way, and what keeps it from that."""
         request = self._next()
         self._resources.begin_step()
-        said = self._resources.reason(request, self._shares.chunk(0, request.num_tokens, self._shares.per_grant))
+        said = self._resources.reason(
+            request, self._shares.chunk(0, request.num_tokens, self._shares.max_tokens_per_request)
+        )
         return request, said or "the scheduling policy lets nobody start"
 
     def _may_ask(self, request: TrackedRequest) -> bool:
@@ -177,7 +179,7 @@ class Admission:
         """As long as this stays the same there is not more room for blocks than before."""
         return self._cache.num_freed, len(self._rows.running)
 
-    def _start(self, draft: StepDraft, request: TrackedRequest) -> bool:
+    def _start(self, draft: ScheduledStep, request: TrackedRequest) -> bool:
         """False where it must wait, and all behind it."""
         origin = self._origin(request)
         if origin is None:
@@ -213,7 +215,7 @@ class Admission:
         others = len(self._rows.running)
         return self._cache.has(needed, beside=(self._kept_free + others if others else 0) - returning)
 
-    def _grant(self, draft: StepDraft, start: int, left: int) -> int:
+    def _grant(self, draft: ScheduledStep, start: int, left: int) -> int:
         """Tokens that the step has for it."""
         if left > 1 and (draft.kind == "decode" or draft.num_prefills >= self._shares.max_prefill_rows):
             return 0
@@ -231,20 +233,20 @@ class Admission:
             self._occupancy.fork(request, origin.leader)
         if not request.started:
             request.started = True
-            self._started.append(Started(request.key, origin.num_tokens, time.monotonic()))
+            self._started.append(StartedRequest(request.key, origin.num_tokens, time.monotonic()))
             self._count(request, origin)
 
     def _count(self, request: TrackedRequest, origin: _Origin) -> None:
         counters = self._counters
         counters.requests += 1
-        counters.prompt_tokens += request.num_prompt
+        counters.prompt_tokens += request.num_prompt_tokens
         if origin.leader is not None:
             counters.forked_tokens += origin.num_tokens
         elif request.chain is not None and request.reads_cache:
-            counters.prefix_queries_tokens += request.num_prompt
+            counters.prefix_queries_tokens += request.num_prompt_tokens
             counters.cached_prompt_tokens += origin.num_tokens
 
-    def _give(self, draft: StepDraft, request: TrackedRequest, start: int, count: int, left: int) -> None:
+    def _give(self, draft: ScheduledStep, request: TrackedRequest, start: int, count: int, left: int) -> None:
         work, tokens = Work(int32([request.row]), int32([start]), int32([left])), int32([count])
         demand = self._cache.demand(work.rows, work.starts, work.starts + tokens)
         if demand is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.scheduler.progress import FinishReason
+from tessera.scheduler.outputs import FinishReason
 from tessera.scheduler.rows import Rows
 from tessera.scheduler.tracked import TrackedRequest
 

@@ -12,7 +12,7 @@ from tessera.scheduler.rows import Work
 Kind = Literal["mixed", "prefill", "decode"]
 
 
-class StepDraft:
+class ScheduledStep:
     """Which rows compute how many tokens from where. kind: what the step may hold; a row with one token left decodes.
 
     short: a running request did not get its blocks, so nobody may start. promised [groups] int64: blocks that rows wait

@@ -7,13 +7,13 @@ import numpy as np
 
 from tessera.arrays import Array, int32
 from tessera.kvcache.manager import KVCacheManager
-from tessera.scheduler.draft import StepDraft
+from tessera.scheduler.draft import ScheduledStep
 from tessera.scheduler.in_flight import InFlight
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status, Work
-from tessera.scheduler.shares import TokenShares
+from tessera.scheduler.shares import TokenBudget
 from tessera.scheduler.tracked import TrackedRequest
 
 
@@ -26,7 +26,7 @@ class Grants:
         rows: Rows,
         cache: KVCacheManager,
         resources: ResourceList,
-        shares: TokenShares,
+        shares: TokenBudget,
         policy: SchedulingPolicy,
         in_flight: InFlight,
     ) -> None:
@@ -38,7 +38,7 @@ class Grants:
         self._policy = policy
         self._in_flight = in_flight
 
-    def give(self, draft: StepDraft, work: Work) -> None:
+    def give(self, draft: ScheduledStep, work: Work) -> None:
         """Tokens for rows that run. Where there are blocks for all, which is nearly always, that is a few operations on
         arrays."""
         tokens = self._shares.share(work, draft.room, draft.num_prefills)
@@ -58,7 +58,7 @@ class Grants:
         kept = ~needy & (self._rows.status[work.rows] == Status.RUNNING)
         draft.grant(work.where(kept), tokens[kept])
 
-    def _one_by_one(self, draft: StepDraft, work: Work, tokens: Array) -> None:
+    def _one_by_one(self, draft: ScheduledStep, work: Work, tokens: Array) -> None:
         """In order: each asks the resources, and takes blocks from others where it must."""
         for place, wanted in enumerate(tokens.tolist()):
             row, start, left = work.at(place)
@@ -72,7 +72,7 @@ class Grants:
                 self._resources.take(request, count)
                 draft.grant(work.one(place), int32([count]))
 
-    def _secure(self, draft: StepDraft, request: TrackedRequest, start: int, end: int) -> bool:
+    def _secure(self, draft: ScheduledStep, request: TrackedRequest, start: int, end: int) -> bool:
         """Blocks for a running request, preempting others until there are enough. False where it sits out this step:
         what it needs comes back with steps in flight (blocks, or a shared one for itself), or it was the victim."""
         row, cache = int32([request.row]), self._cache

@@ -8,7 +8,7 @@ from tessera.kvcache.manager import KVCacheManager
 from tessera.scheduler.rows import Rows
 
 
-class KnownPrefixes:
+class PrefixPublisher:
     """Does nothing where there is no prefix cache."""
 
     def __init__(self, rows: Rows, cache: KVCacheManager) -> None:

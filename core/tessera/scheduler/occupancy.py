@@ -10,14 +10,14 @@ import numpy as np
 from tessera.kvcache.manager import KVCacheManager
 from tessera.kvcache.prefix_cache import PrefixHit
 from tessera.scheduler.in_flight import InFlight, StepInFlight
-from tessera.scheduler.known import KnownPrefixes
+from tessera.scheduler.known import PrefixPublisher
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status
 from tessera.scheduler.tracked import TrackedRequest
 from tessera.step import RowOpened
 
 
-class Occupancy:
+class RowAllocator:
     """place(), then open() or fork(), then leave(); and what the runner has to hear of it with the next step.
     num_placed: requests that have a row and have not left it."""
 
@@ -25,7 +25,7 @@ class Occupancy:
         self,
         rows: Rows,
         cache: KVCacheManager,
-        known: KnownPrefixes,
+        known: PrefixPublisher,
         resources: ResourceList,
         in_flight: InFlight,
         max_model_len: int,
@@ -56,22 +56,22 @@ class Occupancy:
 
     def fork(self, request: TrackedRequest, leader: TrackedRequest) -> None:
         """It runs from now on, with a sibling's prompt up to its last token."""
-        shared = request.num_prompt - 1
+        shared = request.num_prompt_tokens - 1
         self._cache.fork(leader.row, request.row, shared)
         if request.chain is not None and leader.chain is not None:
             request.chain = leader.chain.fork(shared)
             self._rows.num_cached[request.row] = shared - shared % request.chain.unit
         self._run(request, shared)
 
-    def _run(self, request: TrackedRequest, num_computed: int) -> None:
+    def _run(self, request: TrackedRequest, num_computed_tokens: int) -> None:
         told, row = request.request, request.row
-        self._rows.open(row, num_computed, min(request.num_prompt + told.max_tokens, self._max_model_len))
+        self._rows.open(row, num_computed_tokens, min(request.num_prompt_tokens + told.max_tokens, self._max_model_len))
         self._opened[row] = RowOpened(
             row=row,
             request_id=told.request_id,
             tokens=request.tokens,
-            num_prompt=request.num_prompt,
-            num_computed=num_computed,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_computed_tokens=num_computed_tokens,
             params=told.params,
             seed=told.seed,
             adapter=told.adapter,

@@ -11,9 +11,9 @@ from tessera.errors import OverloadedError, RequestError
 from tessera.kvcache.manager import KVCacheManager
 from tessera.log import about
 from tessera.request import Request
-from tessera.scheduler.occupancy import Occupancy
+from tessera.scheduler.occupancy import RowAllocator
+from tessera.scheduler.outputs import FinishedRequest, FinishReason, SchedulerCounters
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import Finished, FinishReason, SchedulerCounters
 from tessera.scheduler.rows import Rows, Status
 from tessera.scheduler.tracked import NO_ROW, TrackedRequest
 from tessera.scheduler.waiting import WaitingQueue
@@ -30,7 +30,7 @@ class Requests:
         config: SchedulerConfig,
         rows: Rows,
         cache: KVCacheManager,
-        occupancy: Occupancy,
+        occupancy: RowAllocator,
         policy: SchedulingPolicy,
         counters: SchedulerCounters,
         max_model_len: int,
@@ -45,7 +45,7 @@ class Requests:
         self._max_model_len = max_model_len
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedRequest] = []
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -81,16 +81,17 @@ class Requests:
             raise OverloadedError(f"Prompts of {waiting.num_tokens} tokens are waiting already; try again later.")
 
     def _check_fits(self, request: Request) -> None:
-        num_prompt, most = len(request.prompt), self._max_model_len
-        if not 0 < num_prompt < most:
-            raise RequestError(f"The prompt must have 1 to {most - 1} tokens, got {num_prompt}.", param="prompt")
-        total = min(num_prompt + request.max_tokens, most)
+        num_prompt_tokens, most = len(request.prompt), self._max_model_len
+        if not 0 < num_prompt_tokens < most:
+            raise RequestError(f"The prompt must have 1 to {most - 1} tokens, got {num_prompt_tokens}.", param="prompt")
+        total = min(num_prompt_tokens + request.max_tokens, most)
         fits = self._cache.max_tokens + 1  # the last token is never fed back
         if total > fits:
             raise RequestError(
-                f"The prompt's {num_prompt} tokens and an answer of up to {total - num_prompt} are {total} tokens, "
-                f"but the KV cache has room for requests of {fits}; shorten the prompt or lower max_tokens.",
-                param="max_tokens" if num_prompt < fits else "prompt",
+                f"The prompt's {num_prompt_tokens} tokens and an answer of up to {total - num_prompt_tokens} are "
+                f"{total} tokens, but the KV cache has room for requests of {fits}; shorten the prompt or lower "
+                "max_tokens.",
+                param="max_tokens" if num_prompt_tokens < fits else "prompt",
             )
 
     # ---- it gives up its place ---------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class Requests:
         self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, message: str | None = None
     ) -> None:
         del self._by_key[request.key]
-        self._finished.append(Finished(request.key, reason, stop_token, message))
+        self._finished.append(FinishedRequest(request.key, reason, stop_token, message))
         status = None if request.row == NO_ROW else self._rows.status[request.row]
         if status is None:
             self.waiting.remove(request)
@@ -129,7 +130,7 @@ class Requests:
         else:
             self._leave(request, Status.ENDED)
 
-    def take_finished(self) -> list[Finished]:
+    def take_finished(self) -> list[FinishedRequest]:
         """Those that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished

@@ -55,9 +55,9 @@ class Work:
 class Rows:
     """Arrays over rows; a row is the same in the runner's state.
 
-    int32: num_prompt; num_tokens, known here, prompt and answer; num_computed, in the cache once the steps in flight
-    are done; num_retired, in the cache already; pending, sampled in steps in flight; min_total and max_total, tokens
-    before which no stop token counts and after which it ends; num_cached, known to the prefix cache.
+    int32: num_prompt_tokens; num_tokens, known here, prompt and answer; num_computed_tokens, in the cache once the
+    steps in flight are done; num_retired, in the cache already; pending, sampled in steps in flight; min_total and
+    max_total, tokens before which no stop token counts and after which it ends; num_cached, known to the prefix cache.
     int64: key, order (of arrival); sampled_step that drew its newest token. rank float64: the policy's.
     tokens [rows, max_model_len] int32: what is known; memory is touched only as far as rows get.
     num_naming: rows whose request names tokens that end it. departures: counts requests that ended or left their row.
@@ -68,8 +68,10 @@ class Rows:
         self.tokens = np.zeros((num_rows, max_model_len), dtype=np.int32)
         self.status = np.zeros(num_rows, dtype=np.int8)
         self._left = np.zeros((4, num_rows), dtype=np.int32)  # what work() asks for, so that it asks once
-        self.num_tokens, self.pending, self.num_computed, self.max_total = self._left
-        self.num_prompt, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), dtype=np.int32)
+        self.num_tokens, self.pending, self.num_computed_tokens, self.max_total = self._left
+        self.num_prompt_tokens, self.num_retired, self.min_total, self.num_cached = np.zeros(
+            (4, num_rows), dtype=np.int32
+        )
         self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
         self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
         self.rank = np.zeros(num_rows, dtype=np.float64)
@@ -105,16 +107,16 @@ class Rows:
         self.requests[row] = request
         self.set_status(row, Status.RESERVED)
         self.key[row], self.order[row], self.rank[row] = request.key, request.order, request.rank
-        self.num_prompt[row], self.num_tokens[row] = request.num_prompt, len(request.tokens)
+        self.num_prompt_tokens[row], self.num_tokens[row] = request.num_prompt_tokens, len(request.tokens)
         return row
 
-    def open(self, row: int, num_computed: int, max_total: int) -> None:
-        """Its request runs from now on, num_computed of its tokens being in the cache."""
+    def open(self, row: int, num_computed_tokens: int, max_total: int) -> None:
+        """Its request runs from now on, num_computed_tokens of its tokens being in the cache."""
         request = self.request(row)
         params = request.request.params
         self.tokens[row, : len(request.tokens)] = request.tokens
-        self.num_computed[row] = self.num_retired[row] = num_computed
-        self.min_total[row], self.max_total[row] = request.num_prompt + params.min_tokens, max_total
+        self.num_computed_tokens[row] = self.num_retired[row] = num_computed_tokens
+        self.min_total[row], self.max_total[row] = request.num_prompt_tokens + params.min_tokens, max_total
         self.ignores_eos[row], self.has_stop_ids[row] = params.ignore_eos, bool(params.stop_token_ids)
         self.num_naming += bool(params.stop_token_ids)
         self.set_status(row, Status.RUNNING)
@@ -132,9 +134,9 @@ class Rows:
         request.row = NO_ROW
         self.requests[row] = None
         for counts in (
-            self.num_prompt,
+            self.num_prompt_tokens,
             self.num_tokens,
-            self.num_computed,
+            self.num_computed_tokens,
             self.num_retired,
             self.pending,
             self.num_cached,
@@ -167,7 +169,7 @@ class Rows:
 
     def advance(self, rows: Array, ends: Array, sampling: Array, step: int) -> None:
         """Rows take part in a step that computes their tokens up to ends; those that sample draw one more."""
-        self.num_computed[rows] = ends
+        self.num_computed_tokens[rows] = ends
         self.pending[sampling] += 1
         self.sampled_step[sampling] = step
 
@@ -193,9 +195,9 @@ class Rows:
         assert not self.status.any(), "a free row has a status"
         assert not self.num_naming, "a free row names tokens"
         for counts in (
-            self.num_prompt,
+            self.num_prompt_tokens,
             self.num_tokens,
-            self.num_computed,
+            self.num_computed_tokens,
             self.num_retired,
             self.pending,
             self.num_cached,

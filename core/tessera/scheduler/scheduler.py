@@ -16,17 +16,23 @@ from tessera.platform.runner import CachePlan
 from tessera.request import Request
 from tessera.scheduler.admission import Admission
 from tessera.scheduler.answers import StopRules
-from tessera.scheduler.draft import Kind, StepDraft
+from tessera.scheduler.draft import Kind, ScheduledStep
 from tessera.scheduler.grants import Grants
 from tessera.scheduler.in_flight import InFlight, StepInFlight
-from tessera.scheduler.known import KnownPrefixes
-from tessera.scheduler.occupancy import Occupancy
+from tessera.scheduler.known import PrefixPublisher
+from tessera.scheduler.occupancy import RowAllocator
+from tessera.scheduler.outputs import (
+    EngineCoreOutputs,
+    FinishedRequest,
+    RequestLogprobs,
+    RequestPromptLogprobs,
+    SchedulerCounters,
+)
 from tessera.scheduler.policy import SchedulingPolicy
-from tessera.scheduler.progress import Finished, KeyLogprobs, KeyScored, Progressed, SchedulerCounters
 from tessera.scheduler.requests import Requests
 from tessera.scheduler.resources import ResourceList
 from tessera.scheduler.rows import Rows, Status
-from tessera.scheduler.shares import TokenShares
+from tessera.scheduler.shares import TokenBudget
 from tessera.step import SchedulerOutput, StepOutput
 
 
@@ -57,15 +63,17 @@ class Scheduler:
         self._mixes = rules.mix_prefill_decode
         self._num_groups = len(plan.groups)
         whole = not (config.chunked_prefill and chunkable)
-        shares = self._shares = TokenShares(config, rules, whole=whole, max_model_len=max_model_len)
+        shares = self._shares = TokenBudget(config, rules, whole=whole, max_model_len=max_model_len)
         self._policy = policy
         self._resources = ResourceList(resources)
         self._stop_rules = StopRules(eos_token_ids)
-        cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * shares.per_grant)
+        cache = self._cache = KVCacheManager(
+            plan, prefix_caching=prefix_caching, ahead=depth * shares.max_tokens_per_request
+        )
         rows = self._rows = Rows(plan.num_rows, max_model_len)
-        known = self._known = KnownPrefixes(rows, cache)
+        known = self._known = PrefixPublisher(rows, cache)
         flying = self._in_flight = InFlight()
-        occupancy = self._occupancy = Occupancy(rows, cache, known, self._resources, flying, max_model_len)
+        occupancy = self._occupancy = RowAllocator(rows, cache, known, self._resources, flying, max_model_len)
         self._requests = Requests(config, rows, cache, occupancy, policy, self.counters, max_model_len)
         self._grants = Grants(self._requests, rows, cache, self._resources, shares, policy, flying)
         self._admission = Admission(
@@ -118,7 +126,7 @@ class Scheduler:
         """Ends requests at any moment; keys that are not known (any more) are ignored."""
         self._requests.abort(keys)
 
-    def take_finished(self) -> list[Finished]:
+    def take_finished(self) -> list[FinishedRequest]:
         """Requests that ended and were not told of yet; update() tells of them too."""
         return self._requests.take_finished()
 
@@ -139,7 +147,7 @@ class Scheduler:
         self._known.free_behind()
         self._admission.make_way()
         for kind in self._kinds():
-            draft = StepDraft(kind, self._shares.budget, self._num_groups)
+            draft = ScheduledStep(kind, self._shares.budget, self._num_groups)
             self._resources.begin_step()
             self._fill(draft)
             if not draft.empty:
@@ -148,7 +156,7 @@ class Scheduler:
             self._end_one_that_is_stuck()
         return None
 
-    def _fill(self, draft: StepDraft) -> None:
+    def _fill(self, draft: ScheduledStep) -> None:
         """Those that run, then those that wait; in between, prompts that the next to start goes before."""
         work = draft.may_hold(self._rows.work())
         late = self._admission.overtaken(work)
@@ -176,7 +184,7 @@ class Scheduler:
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
-    def _emit(self, draft: StepDraft) -> SchedulerOutput:
+    def _emit(self, draft: ScheduledStep) -> SchedulerOutput:
         """The step as plain data, rows that decode first; from here on it is in flight."""
         number, (work, tokens) = self.counters.steps, draft.grants()
         rows, ends = work.rows, work.starts + tokens
@@ -196,7 +204,7 @@ class Scheduler:
             after=after,
             rows=int32(rows),
             starts=work.starts,
-            num_tokens=tokens,
+            num_scheduled_tokens=tokens,
             samples=int32(sampling),
             blocks=blocks,
             opened=opened,
@@ -206,7 +214,7 @@ class Scheduler:
 
     # ---- its answers are in ------------------------------------------------------------------------------------------
 
-    def update(self, output: StepOutput) -> Progressed:
+    def update(self, output: StepOutput) -> EngineCoreOutputs:
         """The oldest step in flight retires. Tokens of rows whose request ended in the meantime are dropped."""
         step, rows = self._in_flight.retire(output.step), self._rows
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
@@ -214,7 +222,7 @@ class Scheduler:
         for error in output.errors:
             if rows.goes_on(error.row):
                 self._requests.end(rows.request(error.row), "error", message=error.message)
-        scored = self._take_scored(output)
+        prompt_logprobs = self._take_prompt_logprobs(output)
         drawn, tokens = self._take_tokens(step, output)
         keys = rows.key[drawn]
         logprobs = self._take_logprobs(output, drawn)
@@ -222,14 +230,14 @@ class Scheduler:
         for ending in self._stop_rules.endings(rows, drawn, tokens):
             self._requests.end(ending.request, ending.reason, ending.stop_token)
         self._occupancy.retire(step)
-        return Progressed(
+        return EngineCoreOutputs(
             keys=keys,
             counts=np.ones(len(keys), dtype=np.int32),
             tokens=tokens,
             finished=self.take_finished(),
             logprobs=logprobs,
             started=self._admission.take_started(),
-            scored=scored,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array]:
@@ -245,15 +253,17 @@ class Scheduler:
         self.counters.generation_tokens += len(drawn)
         return drawn, tokens
 
-    def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[KeyLogprobs]:
+    def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[RequestLogprobs]:
         if not output.logprobs:
             return []
         keys = dict(zip(drawn.tolist(), self._rows.key[drawn].tolist(), strict=True))
-        return [KeyLogprobs(keys[of.row], of) for of in output.logprobs if of.row in keys]
+        return [RequestLogprobs(keys[of.row], of) for of in output.logprobs if of.row in keys]
 
-    def _take_scored(self, output: StepOutput) -> list[KeyScored]:
+    def _take_prompt_logprobs(self, output: StepOutput) -> list[RequestPromptLogprobs]:
         rows = self._rows
-        return [KeyScored(int(rows.key[of.row]), of) for of in output.scored if rows.goes_on(of.row)]
+        return [
+            RequestPromptLogprobs(int(rows.key[of.row]), of) for of in output.prompt_logprobs if rows.goes_on(of.row)
+        ]
 
     def _retire(self, step: StepInFlight) -> None:
         """What the step computed is in the cache for sure."""

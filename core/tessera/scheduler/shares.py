@@ -11,33 +11,33 @@ from tessera.platform.launch import StepRules
 from tessera.scheduler.rows import Work
 
 
-class TokenShares:
-    """budget: tokens of a step. per_grant: of one request. whole: prompts are not cut. chunk_multiple: where they may
-    be cut. max_prefill_rows: rows with more than one token."""
+class TokenBudget:
+    """budget: tokens of a step. max_tokens_per_request: tokens of one request in a step. whole: prompts are not cut.
+    chunk_multiple: where they may be cut. max_prefill_rows: rows with more than one token."""
 
     def __init__(self, config: SchedulerConfig, rules: StepRules, *, whole: bool, max_model_len: int) -> None:
         self.budget = config.max_num_batched_tokens
         self.whole = whole
         self.chunk_multiple = rules.chunk_multiple
         self.max_prefill_rows = self.budget if rules.max_prefill_rows is None else rules.max_prefill_rows
-        self.per_grant = min(self.budget, rules.tokens_per_grant or self.budget)
+        self.max_tokens_per_request = min(self.budget, rules.max_tokens_per_request or self.budget)
         self._check(max_model_len)
 
     def _check(self, max_model_len: int) -> None:
-        most = f"a step takes {self.per_grant} tokens of one request; raise --max-num-batched-tokens"
+        most = f"a step takes {self.max_tokens_per_request} tokens of one request; raise --max-num-batched-tokens"
         field = "scheduler.max_num_batched_tokens"
-        if self.whole and self.per_grant < max_model_len:
+        if self.whole and self.max_tokens_per_request < max_model_len:
             raise ConfigError(
                 f"A prompt of up to {max_model_len} tokens is not cut, but {most} or lower --max-model-len.",
                 param=field,
             )
-        if self.per_grant < self.chunk_multiple:
+        if self.max_tokens_per_request < self.chunk_multiple:
             raise ConfigError(f"Prompts are cut at multiples of {self.chunk_multiple} tokens, but {most}.", param=field)
 
     def chunk(self, start: int, left: int, room: int) -> int:
         """How many of the `left` tokens from `start` on are computed next where there is room for so many; 0 where no
         cut is allowed there."""
-        room = min(room, self.per_grant)
+        room = min(room, self.max_tokens_per_request)
         if left <= room:
             return left
         if self.whole:

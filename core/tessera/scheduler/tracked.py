@@ -41,13 +41,13 @@ class TrackedRequest:
         return self.request.key
 
     @property
-    def num_prompt(self) -> int:
+    def num_prompt_tokens(self) -> int:
         return len(self.request.prompt)
 
     @property
     def prompt_tokens(self) -> int:
         """Of its prompt that wait to be computed, before the cache was asked: of a shared one the last."""
-        return self.num_prompt if self.request.leader < 0 else 1
+        return self.num_prompt_tokens if self.request.leader < 0 else 1
 
     @property
     def num_tokens(self) -> int:
@@ -56,11 +56,11 @@ class TrackedRequest:
     @property
     def reads_cache(self) -> bool:
         """Whether it may start from a prefix that others computed: not while each token of its prompt is asked for."""
-        return self.request.params.prompt_logprobs is None or len(self.tokens) > self.num_prompt
+        return self.request.params.prompt_logprobs is None or len(self.tokens) > self.num_prompt_tokens
 
     @property
     def num_computed_tokens(self) -> int:
-        return 0 if self.row == NO_ROW else int(self._rows.num_computed[self.row])
+        return 0 if self.row == NO_ROW else int(self._rows.num_computed_tokens[self.row])
 
     @property
     def priority(self) -> int:

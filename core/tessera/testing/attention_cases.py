@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tessera.platform.attention import LayerSpec, Paged, Window
+from tessera.platform.attention import FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from tessera.platform.quantization import KV_INT8
 
 Rows = tuple[tuple[int, int], ...]
@@ -39,9 +39,9 @@ class AttentionCase:
 
     def spec(self) -> LayerSpec:
         quant = KV_INT8 if self.kept == KV_INT8.dtype else None
-        cache = Paged(self.kv_heads, self.head_dim, self.kept, quant)
+        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, quant)
         if self.window is not None:
-            cache = Window(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
+            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
             window=self.window, softcap=self.softcap,

@@ -33,7 +33,7 @@ class Shaping:
         for step in self._steps(grants):
             tokens, lengths = (np.array(column, np.int32) for column in list(zip(*step, strict=True))[:2])
             decode = sum(count == 1 for count in tokens)
-            for shape in self.policy.launches(StepShape(decode, 0, tokens, lengths, -(-lengths // block_size))):
+            for shape in self.policy.launches(StepShape(decode, tokens, lengths, -(-lengths // block_size))):
                 yield step[shape.first : shape.last], shape
 
     def _steps(self, grants: Sequence[Grant]) -> Iterator[list[Grant]]:
@@ -47,7 +47,7 @@ class Shaping:
     def _pieces(self, grant: Grant) -> Iterator[Grant]:
         """Each of no more tokens than a step may have of a row."""
         tokens, length, row = grant
-        most = self.rules.tokens_per_grant or tokens
+        most = self.rules.max_tokens_per_request or tokens
         most = max(most - most % self.rules.chunk_multiple, 1)
         done = length - tokens
         while done < length:

@@ -218,9 +218,14 @@ class AttentionTrial:
             slots[starts[i] : starts[i] + count] = (
                 table[i, at // case.block_size] * case.block_size + at % case.block_size
             )
-        q_len, kv_len, q_start = (np.zeros(rows, np.int32) for _ in range(3))
-        q_len[: len(grants)], q_start[: len(grants)] = lengths, starts
-        kv_len[: len(grants)] = [length for _, length, _ in grants]
+        query_lens, seq_lens = np.zeros((2, rows), np.int32)
+        query_lens[: len(grants)] = lengths
+        # Padding begins where the last row's tokens end, or at its stride.
+        ends = (
+            [stride * i for i in range(len(grants), rows + 1)] if stride else [sum(lengths)] * (rows + 1 - len(grants))
+        )
+        query_start_loc = np.array([*starts, *ends], np.int32)
+        seq_lens[: len(grants)] = [length for _, length, _ in grants]
         exact = self.backend.constraints(case.spec()).host_lengths == "exact"
 
         def tensor(values: Any) -> Tensor:
@@ -233,15 +238,15 @@ class AttentionTrial:
             rows=tensor(np.arange(rows)),
             tokens=tensor(np.zeros(tokens, np.int32)),
             positions=tensor(positions),
-            q_start=tensor(q_start),
-            q_len=tensor(q_len),
-            kv_len=tensor(kv_len),
-            kv_len_host=kv_len if exact else kv_len + _LOOSE,
-            q_len_host=q_len,
+            query_start_loc=tensor(query_start_loc),
+            query_lens=tensor(query_lens),
+            seq_lens=tensor(seq_lens),
+            seq_lens_host=seq_lens if exact else seq_lens + _LOOSE,
+            query_lens_host=query_lens,
             host_lengths="exact" if exact else "bound",
-            slots=[tensor(slots)],
+            slot_mapping=[tensor(slots)],
             block_tables=[tensor(table)],
-            sample_at=tensor(np.where(q_len > 0, q_start + q_len - 1, 0)),
+            logits_indices=tensor(np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)),
             block_sizes=(case.block_size,),
             windows=(case.window,),
         )

@@ -110,7 +110,7 @@ class OpInputs:
         return History(
             tokens=self._integers(0, min(vocab, 7), self.tokens + 2, length),
             rows=torch.randperm(self.tokens + 2, generator=self.random)[: self.tokens].to(torch.int32),
-            num_prompt=(num_tokens * torch.rand(self.tokens, generator=self.random)).to(torch.int32),
+            num_prompt_tokens=(num_tokens * torch.rand(self.tokens, generator=self.random)).to(torch.int32),
             num_tokens=num_tokens,
         )
 

@@ -6,8 +6,8 @@ import os
 
 import torch
 
-from tessera.platform.device import HostDevice, TorchDevice
-from tessera.platform.platform import Capabilities, Device, MemoryFigures, Platform
+from tessera.platform.device import Device, HostDevice, MemoryFigures, TorchDevice
+from tessera.platform.platform import Capabilities, Platform
 
 
 class ReferencePlatform(Platform):

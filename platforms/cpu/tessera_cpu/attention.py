@@ -21,11 +21,11 @@ from tessera.platform import (
     Caches,
     CacheSpec,
     Device,
+    FullAttentionSpec,
     HeadsLayer,
     KVLayout,
     Launch,
     LayerSpec,
-    Paged,
     Plane,
     RotarySpec,
 )
@@ -98,7 +98,7 @@ class SdpaAttention(AttentionBackend):
     name = "sdpa"
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
@@ -106,7 +106,7 @@ class SdpaAttention(AttentionBackend):
         return CacheConstraints(block_sizes=(16, 1), host_lengths="exact")
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, Paged)
+        assert isinstance(spec, FullAttentionSpec)
         axes = (("token", block_size), ("head", spec.num_kv_heads), ("dim", spec.head_dim))
         return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
@@ -115,20 +115,23 @@ class SdpaAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> SdpaPlan:
         size, table = launch.block_sizes[group], launch.block_tables[group]
-        lengths, starts = launch.q_len_host[: launch.num_rows].tolist(), launch.q_start[: launch.num_rows].tolist()
+        lengths, starts = (
+            launch.query_lens_host[: launch.num_rows].tolist(),
+            launch.query_start_loc[: launch.num_rows].tolist(),
+        )
         decoding = 0
         while decoding < len(lengths) and lengths[decoding] == 1:
             decoding += 1
-        keys = launch.kv_len_host.tolist()
+        keys = launch.seq_lens_host.tolist()
         decode = None
         if decoding:
-            past = _decode_past(table[:decoding], launch.kv_len[:decoding], keys[:decoding], size)
+            past = _decode_past(table[:decoding], launch.seq_lens[:decoding], keys[:decoding], size)
             decode = Part(_tokens(starts[:decoding]), past)
         prefill = tuple(
             Part(slice(starts[row], starts[row] + lengths[row]), _past(table[row], keys[row], lengths[row], size))
             for row in range(decoding, len(lengths))
         )
-        slots = launch.slots[group].long()  # as writing wants them: once, not in every layer
+        slots = launch.slot_mapping[group].long()  # as writing wants them: once, not in every layer
         return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 
@@ -136,12 +139,12 @@ def _tokens(starts: list[int]) -> slice | Tensor:
     return slice(0, len(starts)) if starts[-1] == len(starts) - 1 else torch.tensor(starts)
 
 
-def _decode_past(table: Tensor, kv_len: Tensor, keys: list[int], size: int) -> Past:
+def _decode_past(table: Tensor, seq_lens: Tensor, keys: list[int], size: int) -> Past:
     """Of rows with one query each."""
     rows, widest = len(keys), max(keys)
     blocks = table[:, : -(-widest // size)]
     place = torch.arange(blocks.shape[1] * size)[None, :]
-    nobodys = (place >= kv_len[:, None]) | (blocks == 0).repeat_interleave(size, dim=1)
+    nobodys = (place >= seq_lens[:, None]) | (blocks == 0).repeat_interleave(size, dim=1)
     nobodys[:, widest:] = False  # not looked at
     stale = nobodys.flatten().nonzero()[:, 0]
     return Past(
@@ -149,7 +152,7 @@ def _decode_past(table: Tensor, kv_len: Tensor, keys: list[int], size: int) -> P
         (rows, place.shape[1]),
         widest,
         stale if len(stale) else None,
-        (kv_len - 1)[:, None, None, None],
+        (seq_lens - 1)[:, None, None, None],
         whole=min(keys) == widest,
     )
 

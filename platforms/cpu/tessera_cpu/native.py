@@ -140,7 +140,7 @@ class Launch(ctypes.Structure):
         ("tables", c_void_p),
         ("start", c_void_p),
         ("length", c_void_p),
-        ("kv_len", c_void_p),
+        ("seq_lens", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
         ("table_stride", c_int64),

@@ -21,11 +21,11 @@ from tessera.platform import (
     Caches,
     CacheSpec,
     Device,
+    FullAttentionSpec,
     HeadsLayer,
     KVLayout,
     Launch,
     LayerSpec,
-    Paged,
     Plane,
 )
 from tessera_cpu import native
@@ -54,7 +54,7 @@ class PagedAttention(AttentionBackend):
         self.library = library
 
     def supports(self, spec: LayerSpec) -> str | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         kept = spec.cache.dtype, spec.cache.quant
         if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
@@ -68,7 +68,7 @@ class PagedAttention(AttentionBackend):
         return CacheConstraints(block_sizes=(BLOCK, TOKENS), host_lengths="exact", align_bytes=4)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, Paged)
+        assert isinstance(spec, FullAttentionSpec)
         heads, dim = ("head", spec.num_kv_heads), spec.head_dim
         keys = (heads, ("token", block_size // TOKENS), ("dim", dim // 2), ("token", TOKENS), ("dim", 2))
         values = (heads, ("token", block_size // 2), ("dim", dim), ("token", 2))
@@ -82,8 +82,8 @@ class PagedAttention(AttentionBackend):
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
         tensors = (
-            launch.block_tables[group], launch.q_start, launch.q_len, launch.kv_len, launch.positions,
-            launch.slots[group],
+            launch.block_tables[group], launch.query_start_loc, launch.query_lens, launch.seq_lens, launch.positions,
+            launch.slot_mapping[group],
         )  # fmt: skip
         tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
         described = native.Launch(

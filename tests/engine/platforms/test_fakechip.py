@@ -159,10 +159,10 @@ def test_to_host_starts_a_copy_of_what_is_there_then(chip: Any) -> None:
 def test_memory_is_counted_and_nobody_s_is_poison(chip: Any) -> None:
     device = torch.device("fakechip", 0)
     free, total = torch.accelerator.get_memory_info(device)
-    kept, given_out = torch.empty(1000, device=device), chip.allocated(0)
+    kept, taken = torch.empty(1000, device=device), chip.allocated(0)
     assert torch.accelerator.get_memory_info(device) == (free - 4000, total)
     assert torch.empty(2, device=device).isnan().all()
-    assert chip.allocated(0) > given_out
+    assert chip.allocated(0) > taken
     del kept
 
 

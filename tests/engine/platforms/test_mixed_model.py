@@ -1,4 +1,4 @@
-"""A model from a plugin with two cache groups that grow and a State, and an op that a platform may replace."""
+"""A model from a plugin with two cache groups that grow and a StateSpec, and an op that a platform may replace."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
 
     monkeypatch.setattr(BoundOps, "bind", bind_unseen)
     monkeypatch.setattr(Build, "mixer", mixer_unseen)
-    monkeypatch.setattr(Launch, "given_out", mode.wrapped(Launch.given_out, None))
+    monkeypatch.setattr(Launch, "select_logits", mode.wrapped(Launch.select_logits, None))
     return mode
 
 

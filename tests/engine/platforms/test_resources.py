@@ -28,7 +28,7 @@ def test_limits_hold_and_everything_finishes(llama: Path, alone: Alone, name: st
         slots, tokens = run.executor.platform.slots, run.executor.platform.tokens
         assert run.engine.stats.counters.preemptions > 0
         assert (slots.most, slots.holders) == (SLOTS, set())
-        assert tokens.most == max(step.total_tokens for step in run.steps) <= TOKENS
+        assert tokens.most == max(step.total_num_scheduled_tokens for step in run.steps) <= TOKENS
     for key in set(keys) - {keys[1], keys[7]}:
         question, seed = (QUESTIONS[key], key) if key < len(QUESTIONS) else (QUESTIONS[0], 20 + key - len(QUESTIONS))
         assert run.answers[key] == alone(question, 30, seed=seed, ignore_eos=True, **SAMPLED)
@@ -43,15 +43,15 @@ def test_a_platforms_defaults_reach_its_workers_buffers(llama: Path) -> None:
             run.add([1 + number % 50] * 10, 3, ignore_eos=True)
         run.finish()
         assert max(len(step.rows) for step in run.steps) == ROWS
-        assert max(step.total_tokens for step in run.steps) == ROWS * 10
+        assert max(step.total_num_scheduled_tokens for step in run.steps) == ROWS * 10
 
 
 def test_a_request_that_a_resource_never_takes_ends_with_its_reason(llama: Path) -> None:
     with EngineRun(llama, "tests.platforms.limited:ShutCpuPlatform") as run:
         key = run.add(QUESTIONS[0], 4)
-        progressed = run.engine.step()
-        assert progressed is not None
-        (finished,) = progressed.finished
+        outputs = run.engine.step()
+        assert outputs is not None
+        (finished,) = outputs.finished
         assert (finished.key, finished.reason) == (key, "error")
         assert finished.message == "This request cannot go on: door: it is shut."
         assert not run.engine.has_work

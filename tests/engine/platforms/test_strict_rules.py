@@ -27,7 +27,7 @@ def test_every_launch_of_a_step_is_replayed(llama: Path, name: str) -> None:
         runner, steps = run.executor.runner, run.steps
     assert runner.graphs.replays - warm >= len(steps)
     assert set(runner.executables) == set(runner.shapes.keys())
-    kinds = [{bool(n == 1) for n in step.num_tokens} for step in steps]
+    kinds = [{bool(n == 1) for n in step.num_scheduled_tokens} for step in steps]
     assert any(len(kind) == 2 for kind in kinds) == (name == "strict")
 
 

@@ -164,7 +164,7 @@ def test_chunks_of_prompts_change_no_token(start: Start, alone: Alone, budget: i
     run, questions = start(max_num_seqs=4, max_num_batched_tokens=budget), prompts(5, longest=90, seed=10)
     answers = run.ask(questions, 8, **SAMPLED)
     assert answers == [alone(question, 8, seed=i, **SAMPLED) for i, question in enumerate(questions)]
-    assert max(step.total_tokens for step in run.steps) <= budget
+    assert max(step.total_num_scheduled_tokens for step in run.steps) <= budget
     assert any(len(step.samples) < len(step.rows) for step in run.steps)
 
 

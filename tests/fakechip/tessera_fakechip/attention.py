@@ -18,12 +18,12 @@ from tessera.platform import (
     Caches,
     CacheSpec,
     Device,
+    FullAttentionSpec,
     HeadsLayer,
     KVLayout,
     Launch,
     LayerSpec,
     Mixer,
-    Paged,
     Plane,
     Reason,
 )
@@ -59,17 +59,15 @@ class FakechipAttention(AttentionBackend):
     name = "fakechip"
 
     def supports(self, spec: LayerSpec) -> Reason | None:
-        if spec.kind != "attention" or not isinstance(spec.cache, Paged):
+        if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return CacheConstraints(
-            (BLOCK,), block_multiple=False, align_bytes=ALIGNMENT, host_lengths="none", capture="any"
-        )
+        return CacheConstraints((BLOCK,), block_multiple=False, align_bytes=ALIGNMENT, host_lengths="none")
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, Paged)
+        assert isinstance(spec, FullAttentionSpec)
         heads, tokens, dims = ("head", spec.num_kv_heads), ("token", block_size), ("dim", spec.head_dim)
         return KVLayout((Plane("k", spec.dtype, (heads, dims, tokens)), Plane("v", spec.dtype, (heads, tokens, dims))))
 
@@ -77,8 +75,10 @@ class FakechipAttention(AttentionBackend):
         return Layer(spec, weights, ops)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
-        size, slots, tables = launch.block_sizes[group], launch.slots[group], launch.block_tables[group]
-        start, count, length = (each[:, None] for each in (launch.q_start, launch.q_len, launch.kv_len))  # [R, 1]
+        size, slots, tables = launch.block_sizes[group], launch.slot_mapping[group], launch.block_tables[group]
+        start, count, length = (
+            each[:, None] for each in (launch.query_start_loc[:-1], launch.query_lens, launch.seq_lens)
+        )  # [R, 1]
         width, at = torch.arange(launch.key.width, device=start.device), tables.device
         token = torch.where(width < count, start + width, 0)
         here = torch.arange(launch.key.tokens, device=at) - start  # [R, T]

@@ -27,8 +27,8 @@ class Buckets(ShapePolicy):
             yield LaunchShape(self._answers(_fitting(ROWS, last - first), step.bits), first, last, stride=1)
 
     def _prefill(self, step: StepShape) -> Iterator[LaunchShape]:
-        for row in range(step.num_decode, len(step.q_len)):
-            width = _fitting(WIDTHS, int(step.q_len[row]))
+        for row in range(step.num_decode, len(step.query_lens)):
+            width = _fitting(WIDTHS, int(step.query_lens[row]))
             yield LaunchShape(self._prompt(width, step.bits), row, row + 1, stride=width)
 
     def _answers(self, rows: int, bits: frozenset[str] = frozenset()) -> LaunchKey:

@@ -48,4 +48,4 @@ class Static(FakechipPlatform):
         return Buckets(config.model.max_model_len)
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(mix_prefill_decode=False, chunk_multiple=8, tokens_per_grant=max(WIDTHS))
+        return StepRules(mix_prefill_decode=False, chunk_multiple=8, max_tokens_per_request=max(WIDTHS))

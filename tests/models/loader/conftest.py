@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from tessera.layers.build import TENSOR_GROUP, Build
-from tessera.loader.load import fill_slots
+from tessera.loader.load import load_weights
 from tessera.platform.collectives import Alone
+from tessera.platform.device import Arena
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Arena
 from tessera.plugins import load_path
 from tessera.plugins.builtin import NATIVE_MODELS
 from tessera.reference import REFERENCE
@@ -42,16 +42,16 @@ class Built:
 
     @property
     def parts(self):
-        """(slot, name, index of the join, part) of every part."""
-        for slot in self.build.slots:
-            for name in slot.parts:
-                for index, join in enumerate(slot.joins(name)):
+        """(parameter, name, index of the join, part) of every part."""
+        for parameter in self.build.parameters:
+            for name in parameter.parts:
+                for index, join in enumerate(parameter.joins(name)):
                     for part in join:
-                        yield slot, name, index, part
+                        yield parameter, name, index, part
 
     def load(self, source, dtype="float32"):
         self.progress = []
-        fill_slots(self.build.slots, source, dtype, self.device, self.arena, self.progress.append)
+        load_weights(self.build.parameters, source, dtype, self.device, self.arena, self.progress.append)
         return self
 
 

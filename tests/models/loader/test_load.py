@@ -1,4 +1,4 @@
-"""Weights reach their slots: whole or by shards, joined, each once."""
+"""Weights reach their parameters: whole or by shards, joined, each once."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Counting:
 
 
 def placed(ranks):
-    """The tensors of a checkpoint put together again from what the slots of all ranks hold. Values of several ranks at
-    one place must be equal; nothing may be left out."""
+    """The tensors of a checkpoint put together again from the parameters of all ranks. Values of several ranks at one
+    place must be equal; nothing may be left out."""
     whole = {}
     for rank in ranks:
         at = Counter()
-        for slot, name, index, part in rank.parts:
-            value = slot.packed[name][index] if slot.stacked else slot.packed[name]
-            key = (id(slot), name, index)
+        for parameter, name, index, part in rank.parts:
+            value = parameter.packed[name][index] if parameter.stacked else parameter.packed[name]
+            key = (id(parameter), name, index)
             shard = value[at[key] : at[key] + part.shape[0]]
             at[key] += part.shape[0]
             put(whole.setdefault(part.name, torch.full(part.whole, torch.nan)), shard, part)
@@ -90,7 +90,7 @@ def test_shards_put_together_are_the_checkpoint(built, checkpoint, name, size):
 def test_the_last_rank_pads_the_vocabulary(built, checkpoint):
     folder, tensors = checkpoint()
     last = built(rank=3, size=4).load(Safetensors(str(folder)))  # 29 rows: 8, 8, 8 and 5
-    rows = last.model.embedding.slot.tensor
+    rows = last.model.embedding.parameter.tensor
     assert rows.shape == (8, 20)
     assert torch.equal(rows[:5], tensors["model.embed_tokens.weight"][24:])
     assert not rows[5:].any()
@@ -99,7 +99,7 @@ def test_the_last_rank_pads_the_vocabulary(built, checkpoint):
 def test_a_rank_whose_vocabulary_is_all_padding(built, checkpoint):
     folder, _ = checkpoint(vocab_size=5)
     last = built(rank=3, size=4, vocab_size=5).load(Safetensors(str(folder)))  # 2, 2, 1 and none
-    assert last.model.embedding.slot.tensor.tolist() == [[0.0] * 20] * 2
+    assert last.model.embedding.parameter.tensor.tolist() == [[0.0] * 20] * 2
 
 
 def test_only_the_first_rank_adds_a_bias_to_a_partial_sum(built):
@@ -132,10 +132,12 @@ def test_a_tied_head_is_read_once_and_shared(built, checkpoint, size):
     assert "lm_head.weight" not in tensors
     source = Counting(Safetensors(str(folder)))
     loaded = built(rank=size - 1, size=size, tie_word_embeddings=True).load(source)
-    embedding, head = loaded.model.embedding.slot.tensor, loaded.model.head.weight["weight"]
+    embedding, head = loaded.model.embedding.parameter.tensor, loaded.model.head.weight["weight"]
     assert embedding.data_ptr() == head.data_ptr()
     assert set(source.reads.values()) == {1}
-    distinct = {slot.packed[name].data_ptr(): slot.packed[name].nbytes for slot, name, _, _ in loaded.parts}
+    distinct = {
+        parameter.packed[name].data_ptr(): parameter.packed[name].nbytes for parameter, name, _, _ in loaded.parts
+    }
     assert loaded.arena.nbytes == sum(distinct.values())
 
 
@@ -143,7 +145,7 @@ def test_an_untied_head_is_another(built, checkpoint):
     folder, tensors = checkpoint()
     loaded = built().load(Safetensors(str(folder)))
     assert torch.equal(loaded.model.head.weight["weight"], tensors["lm_head.weight"])
-    assert loaded.model.embedding.slot.tensor.data_ptr() != loaded.model.head.weight["weight"].data_ptr()
+    assert loaded.model.embedding.parameter.tensor.data_ptr() != loaded.model.head.weight["weight"].data_ptr()
 
 
 # ---- dtypes, files, progress -----------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def test_no_file_stays_mapped_for_a_loaded_models_small_weights(built, checkpoin
 def test_progress_counts_the_slots(built, checkpoint):
     folder, _ = checkpoint()
     loaded = built().load(Safetensors(str(folder)))
-    total = len(loaded.build.slots)
+    total = len(loaded.build.parameters)
     assert [(step.done, step.total) for step in loaded.progress] == [(n + 1, total) for n in range(total)]
 
 
@@ -267,4 +269,4 @@ def test_random_weights_differ_from_each_other():
 
 
 def test_random_norms_change_nothing(built):
-    assert built().load(Dummy(0)).model.norm.slot.tensor.tolist() == [1.0] * 20
+    assert built().load(Dummy(0)).model.norm.parameter.tensor.tolist() == [1.0] * 20

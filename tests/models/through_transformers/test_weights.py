@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from tessera.layers.build import Build
 from tessera.loader.checkpoint import Safetensors
-from tessera.loader.load import fill_slots
+from tessera.loader.load import load_weights
 from tessera.models.through_transformers.model import through_transformers
+from tessera.platform.device import Arena
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Arena
 from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
@@ -30,9 +30,9 @@ def built(name, dtype="float32"):
 
 
 def parts(build):
-    for slot in build.slots:
-        for name in slot.parts:
-            for join in slot.joins(name):
+    for parameter in build.parameters:
+        for name in parameter.parts:
+            for join in parameter.joins(name):
                 yield from join
 
 
@@ -63,10 +63,10 @@ def test_a_tied_head_is_read_once(through, name):
     build, model = built(name)
     device, arena = ReferencePlatform().open(0), Arena("weights")
     stored = load_file(folder / "model.safetensors")
-    fill_slots(build.slots, Safetensors(str(folder)), "float32", device, arena, lambda _: None)
+    load_weights(build.parameters, Safetensors(str(folder)), "float32", device, arena, lambda _: None)
     assert "lm_head.weight" not in stored
     embedding = getattr(model._embed, "weight", None)
-    embedding = model._embed.slot.tensor if embedding is None else embedding
+    embedding = model._embed.parameter.tensor if embedding is None else embedding
     assert model.head.weight["weight"].data_ptr() == embedding.data_ptr()
     assert arena.nbytes == sum(tensor.nbytes for tensor in stored.values())
 
@@ -75,9 +75,12 @@ def test_what_stays_in_float32(through):
     folder, _ = through("glm4_moe")
     build, _ = built("glm4_moe", "bfloat16")
     device = ReferencePlatform().open(0)
-    fill_slots(build.slots, Safetensors(str(folder)), "bfloat16", device, Arena("weights"), lambda _: None)
+    load_weights(build.parameters, Safetensors(str(folder)), "bfloat16", device, Arena("weights"), lambda _: None)
     dtypes = {
-        part.name: slot.packed["weight"].dtype for slot in build.slots for join in slot.joins("weight") for part in join
+        part.name: parameter.packed["weight"].dtype
+        for parameter in build.parameters
+        for join in parameter.joins("weight")
+        for part in join
     }
     wide = {name for name, dtype in dtypes.items() if dtype == torch.float32}
     assert wide == {"model.layers.1.mlp.gate.e_score_correction_bias"}

@@ -8,7 +8,7 @@ import tokenizers
 from tessera.arrays import int32
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
 from tessera.engine.frontend import FrontEnd
-from tessera.scheduler.progress import Finished, KeyLogprobs, Progressed, Started
+from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest, RequestLogprobs, StartedRequest
 from tessera.text import Tokenizer
 
 END = 256
@@ -47,11 +47,11 @@ def front_end(tokenizer: Tokenizer | None = None, *, max_num_seqs: int = 8, max_
 def step(
     tokens: dict[int, list[int]],
     *,
-    finished: list[Finished] | None = None,
-    logprobs: list[KeyLogprobs] | None = None,
-    started: list[Started] | None = None,
-) -> Progressed:
-    return Progressed(
+    finished: list[FinishedRequest] | None = None,
+    logprobs: list[RequestLogprobs] | None = None,
+    started: list[StartedRequest] | None = None,
+) -> EngineCoreOutputs:
+    return EngineCoreOutputs(
         keys=np.array(list(tokens), dtype=np.int64),
         counts=int32([len(new) for new in tokens.values()]),
         tokens=int32([token for new in tokens.values() for token in new]),

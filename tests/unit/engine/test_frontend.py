@@ -14,7 +14,7 @@ from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
 from tessera.request import Logprob, RequestOutputKind, SamplingParams
-from tessera.scheduler.progress import Finished, KeyLogprobs, SchedulerCounters, Started
+from tessera.scheduler.outputs import FinishedRequest, RequestLogprobs, SchedulerCounters, StartedRequest
 from tessera.step import RowLogprobs
 from tests.unit.engine.bytewise import END, byte_tokenizer, front_end, step
 
@@ -34,7 +34,7 @@ def feed(front, state, steps, *, finish=None):
     key = state.requests[0].key
     outputs, aborted = [], []
     for number, tokens in enumerate(steps):
-        ends = [Finished(key, *finish)] if finish and number == len(steps) - 1 else []
+        ends = [FinishedRequest(key, *finish)] if finish and number == len(steps) - 1 else []
         update = front.update(step({key: tokens}, finished=ends), 11.0 + number)
         aborted += update.abort
         output = state.take() if update.changed else None
@@ -99,7 +99,7 @@ def test_a_stop_string_aborts_in_the_engine_and_late_tokens_are_ignored():
     output = state.take()
     assert output.finished
     assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("", "END")
-    late = front.update(step({key: list(b"!")}, finished=[Finished(key, "abort")]), 3.0)
+    late = front.update(step({key: list(b"!")}, finished=[FinishedRequest(key, "abort")]), 3.0)
     assert (late.changed, late.abort) == ([], [])
     assert state.take() is None
     assert front.metrics.request_success == {"stop": 1, "length": 0, "abort": 0, "error": 0}
@@ -164,11 +164,11 @@ def test_n_answers_grow_and_end_apart():
     front.update(step({second: [98]}), 1.0)
     output = state.take()
     assert [(one.index, one.text) for one in output.outputs] == [(1, "b")]
-    front.update(step({first: [97], second: [98]}, finished=[Finished(second, "length")]), 2.0)
+    front.update(step({first: [97], second: [98]}, finished=[FinishedRequest(second, "length")]), 2.0)
     output = state.take()
     assert [(one.index, one.text, one.finish_reason) for one in output.outputs] == [(0, "a", None), (1, "b", "length")]
     assert not output.finished
-    front.update(step({first: [END]}, finished=[Finished(first, "stop")]), 3.0)
+    front.update(step({first: [END]}, finished=[FinishedRequest(first, "stop")]), 3.0)
     output = state.take()
     assert [(one.index, one.finish_reason) for one in output.outputs] == [(0, "stop")]
     assert output.finished
@@ -177,9 +177,9 @@ def test_n_answers_grow_and_end_apart():
 def test_final_only_waits_for_all_answers():
     front, state = begin(SamplingParams(n=2, seed=1, output_kind=FINAL_ONLY))
     first, second = (request.key for request in state.requests)
-    front.update(step({first: [97], second: [98]}, finished=[Finished(first, "length")]), 1.0)
+    front.update(step({first: [97], second: [98]}, finished=[FinishedRequest(first, "length")]), 1.0)
     assert state.take() is None
-    front.update(step({second: [98]}, finished=[Finished(second, "length")]), 2.0)
+    front.update(step({second: [98]}, finished=[FinishedRequest(second, "length")]), 2.0)
     assert [one.text for one in state.take().outputs] == ["a", "bb"]
 
 
@@ -189,7 +189,7 @@ def test_log_probabilities_are_by_token_with_the_drawn_one_first():
     rows = RowLogprobs(
         0, int32([[99, 97, 98], [97, 97, 98]]), np.float32([[-3, -1, -2], [-0.5, -0.5, -2]]), int32([5, 1])
     )
-    front.update(step({key: [99, 97]}, logprobs=[KeyLogprobs(key, rows)]), 1.0)
+    front.update(step({key: [99, 97]}, logprobs=[RequestLogprobs(key, rows)]), 1.0)
     output = state.take().outputs[0]
     assert output.logprobs == [
         {99: Logprob(-3, 5, "c"), 97: Logprob(-1, 1, "a"), 98: Logprob(-2, 2, "b")},
@@ -197,8 +197,8 @@ def test_log_probabilities_are_by_token_with_the_drawn_one_first():
     ]
     assert output.cumulative_logprob == -3.5
     rows = RowLogprobs(0, int32([[END, 1, 2]]), np.float32([[-1, -2, -3]]), int32([1]))
-    finished = [Finished(key, "stop")]
-    front.update(step({key: [END]}, logprobs=[KeyLogprobs(key, rows)], finished=finished), 2.0)
+    finished = [FinishedRequest(key, "stop")]
+    front.update(step({key: [END]}, logprobs=[RequestLogprobs(key, rows)], finished=finished), 2.0)
     output = state.take().outputs[0]
     assert [list(position) for position in output.logprobs] == [[END, 1, 2]]
     assert output.cumulative_logprob == -4.5
@@ -208,7 +208,7 @@ def test_log_probabilities_end_where_a_stop_string_ends_the_tokens():
     front, state = begin(SamplingParams(max_tokens=9, logprobs=0, stop="b"))
     key = state.requests[0].key
     rows = RowLogprobs(0, int32([[97], [98], [99]]), np.float32([[-1], [-2], [-4]]), int32([1, 1, 1]))
-    front.update(step({key: list(b"abc")}, logprobs=[KeyLogprobs(key, rows)]), 1.0)
+    front.update(step({key: list(b"abc")}, logprobs=[RequestLogprobs(key, rows)]), 1.0)
     output = state.take().outputs[0]
     assert (output.token_ids, len(output.logprobs), output.cumulative_logprob) == ([97, 98], 2, -3.0)
 
@@ -216,7 +216,7 @@ def test_log_probabilities_end_where_a_stop_string_ends_the_tokens():
 def test_a_failed_answer_ends_the_request_with_an_error():
     front, state = begin(SamplingParams(n=2, seed=1))
     first, second = (request.key for request in state.requests)
-    update = front.update(step({}, finished=[Finished(first, "error", None, "The row overflowed.")]), 1.0)
+    update = front.update(step({}, finished=[FinishedRequest(first, "error", None, "The row overflowed.")]), 1.0)
     assert update.abort == [second]
     with pytest.raises(EngineStepError, match="The row overflowed"):
         state.take()
@@ -234,7 +234,7 @@ def test_a_refused_request_ends_with_the_refusal():
 def test_dropping_aborts_what_has_not_ended():
     front, state = begin(SamplingParams(n=2, seed=1))
     first, second = (request.key for request in state.requests)
-    front.update(step({first: [97]}, finished=[Finished(first, "length")]), 1.0)
+    front.update(step({first: [97]}, finished=[FinishedRequest(first, "length")]), 1.0)
     assert front.drop(state, 2.0) == [second]
     assert [one.finish_reason for one in state.take().outputs] == ["length", "abort"]
     assert front.drop(state, 3.0) == []
@@ -256,9 +256,11 @@ def test_each_request_hears_of_the_engines_death():
 def test_times_and_cached_tokens():
     front, state = begin(SamplingParams(max_tokens=3))
     key = state.requests[0].key
-    front.update(step({key: [97]}, started=[Started(key, 1, 10.5)]), 11.0)
+    front.update(step({key: [97]}, started=[StartedRequest(key, 1, 10.5)]), 11.0)
     front.update(step({key: [98]}), 12.0)
-    front.update(step({key: [99]}, finished=[Finished(key, "length")], started=[Started(key, 2, 11.9)]), 14.0)
+    front.update(
+        step({key: [99]}, finished=[FinishedRequest(key, "length")], started=[StartedRequest(key, 2, 11.9)]), 14.0
+    )
     output = state.take()
     times = output.metrics
     assert (times.arrival, times.first_scheduled, times.first_token, times.last_token) == (10.0, 10.5, 11.0, 14.0)
@@ -289,7 +291,7 @@ def gone():
 def test_what_a_reader_has_had_some_of_ends_and_the_rest_starts_over(kind):
     front, state = begin(SamplingParams(max_tokens=90, output_kind=kind))
     key = state.requests[0].key
-    front.update(step({key: list(b"ab")}, started=[Started(key, 1, 10.5)]), 11.0)
+    front.update(step({key: list(b"ab")}, started=[StartedRequest(key, 1, 10.5)]), 11.0)
     had_some = state.take() is not None
     assert had_some == (kind is not FINAL_ONLY)
     lost = front.lose(gone, 12.0)
@@ -301,7 +303,7 @@ def test_what_a_reader_has_had_some_of_ends_and_the_rest_starts_over(kind):
     else:
         assert front.replay() == [state]
         assert front.unfinished(state) == state.requests
-        front.update(step({key: [*b"xyz", END]}, finished=[Finished(key, "stop")]), 13.0)
+        front.update(step({key: [*b"xyz", END]}, finished=[FinishedRequest(key, "stop")]), 13.0)
         output = state.take()
         assert (output.outputs[0].text, output.num_cached_tokens) == ("xyz", 1)
 
@@ -310,12 +312,12 @@ def test_a_stream_of_which_nothing_was_read_starts_over():
     """Tokens were there, and nobody had taken them."""
     front, state = begin(SamplingParams(max_tokens=90, output_kind=DELTA, logprobs=0, stop="q"))
     key = state.requests[0].key
-    logprobs = KeyLogprobs(key, RowLogprobs(0, int32([[97]]), np.float32([[-1.0]]), int32([1])))
+    logprobs = RequestLogprobs(key, RowLogprobs(0, int32([[97]]), np.float32([[-1.0]]), int32([1])))
     front.update(step({key: [97]}, logprobs=[logprobs]), 11.0)
     assert front.lose(gone, 12.0) == []
     assert state.take() is None
     front.update(step({key: [97]}, logprobs=[logprobs]), 13.0)
-    front.update(step({key: list(b"bc")}, finished=[Finished(key, "length")]), 14.0)
+    front.update(step({key: list(b"bc")}, finished=[FinishedRequest(key, "length")]), 14.0)
     (answer,) = state.take().outputs
     assert (answer.text, answer.token_ids, answer.cumulative_logprob) == ("abc", [*b"abc"], -1.0)
     assert front.num_unfinished == 0
@@ -324,10 +326,10 @@ def test_a_stream_of_which_nothing_was_read_starts_over():
 def test_of_several_answers_those_that_ended_are_kept():
     front, state = begin(SamplingParams(max_tokens=90, n=2, output_kind=FINAL_ONLY, seed=5))
     first, second = (request.key for request in state.requests)
-    front.update(step({first: list(b"one"), second: list(b"tw")}, finished=[Finished(first, "length")]), 11.0)
+    front.update(step({first: list(b"one"), second: list(b"tw")}, finished=[FinishedRequest(first, "length")]), 11.0)
     assert front.lose(gone, 12.0) == []
     assert front.unfinished(state) == [state.requests[1]]
-    front.update(step({second: list(b"two")}, finished=[Finished(second, "length")]), 13.0)
+    front.update(step({second: list(b"two")}, finished=[FinishedRequest(second, "length")]), 13.0)
     assert [answer.text for answer in state.take().outputs] == ["one", "two"]
 
 

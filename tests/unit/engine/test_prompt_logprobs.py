@@ -7,24 +7,24 @@ import pytest
 
 from tessera.arrays import int32
 from tessera.request import Logprob, RequestOutputKind, SamplingParams
-from tessera.scheduler.progress import Finished, KeyScored
-from tessera.step import ScoredTokens
+from tessera.scheduler.outputs import FinishedRequest, RequestPromptLogprobs
+from tessera.step import PromptLogprobs
 from tests.unit.engine.bytewise import byte_tokenizer, front_end, step
 from tests.unit.engine.test_frontend import begin, feed
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
 
 
-def scored(start: int, tokens: bytes, value: float) -> ScoredTokens:
+def scored(start: int, tokens: bytes, value: float) -> PromptLogprobs:
     ids = int32([[token, 120] for token in tokens])
     values = np.float32([[value, -0.25]] * len(tokens))
-    return ScoredTokens(0, start, ids, values, int32([3] * len(tokens)))
+    return PromptLogprobs(0, start, ids, values, int32([3] * len(tokens)))
 
 
 def send(front, key, *pieces):
-    progressed = step({})
-    progressed.scored = [KeyScored(key, piece) for piece in pieces]
-    assert front.update(progressed, 1.0).changed == []
+    outputs = step({})
+    outputs.prompt_logprobs = [RequestPromptLogprobs(key, piece) for piece in pieces]
+    assert front.update(outputs, 1.0).changed == []
 
 
 @pytest.mark.parametrize("kind", RequestOutputKind)
@@ -35,12 +35,12 @@ def test_pieces_in_any_order_and_again_after_preemption(kind):
     send(front, first, scored(1, b"b", -9.0))
     send(front, first, scored(1, b"bc", -1.5), scored(3, b"d", -1.5))
     send(front, 10**6, scored(1, b"zzz", -1.0))
-    front.update(step({first: [97]}, finished=[Finished(first, "length")]), 2.0)
+    front.update(step({first: [97]}, finished=[FinishedRequest(first, "length")]), 2.0)
     output = state.take()
     expected = [None, *({ord(c): Logprob(-1.5, 3, c), 120: Logprob(-0.25, 1, "x")} for c in "bcd")]
     if kind is not FINAL_ONLY:
         assert output.prompt_logprobs == expected
-    front.update(step({second: [97]}, finished=[Finished(second, "length")]), 3.0)
+    front.update(step({second: [97]}, finished=[FinishedRequest(second, "length")]), 3.0)
     assert state.take().prompt_logprobs == (None if kind is DELTA else expected)
 
 

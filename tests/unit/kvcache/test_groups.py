@@ -7,11 +7,21 @@ import pytest
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.errors import ConfigError, MemoryBudgetError, PlatformError
 from tessera.kvcache import solve
-from tessera.platform import CacheNeeds, Cross, KVLayout, Latent, LoadedModel, ModelFacts, Paged, Plane, State, Window
+from tessera.platform import (
+    CacheNeeds,
+    FullAttentionSpec,
+    KVLayout,
+    LoadedModel,
+    MLASpec,
+    ModelFacts,
+    Plane,
+    SlidingWindowSpec,
+    StateSpec,
+)
 
 
 def paged(layer, sizes=(16,), *, multiple=True, spec=None, align=1, index="int32", per_token=8):
-    spec = spec or Paged(1, 4, "float32")
+    spec = spec or FullAttentionSpec(1, 4, "float32")
 
     def layout(block_size):
         return KVLayout((Plane("k", "int8", (("token", max(block_size, 1)), ("dim", per_token))),))
@@ -20,11 +30,11 @@ def paged(layer, sizes=(16,), *, multiple=True, spec=None, align=1, index="int32
 
 
 def window(layer, size, sizes=(16,)):
-    return paged(layer, sizes, spec=Window(1, 4, "float32", window=size))
+    return paged(layer, sizes, spec=SlidingWindowSpec(1, 4, "float32", window=size))
 
 
 def state(layer, nbytes):
-    return paged(layer, (), spec=State((("s", (nbytes,)),), "int8"), per_token=nbytes)
+    return paged(layer, (), spec=StateSpec((("s", (nbytes,)),), "int8"), per_token=nbytes)
 
 
 def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budget=2048):
@@ -138,7 +148,7 @@ def test_too_little_memory_says_what_fits():
         solved([paged(0)], 2 * 128 - 1)
 
 
-@pytest.mark.parametrize("spec", [Latent(4, 2, "float32"), Cross(1, 4, "float32", 8)])
+@pytest.mark.parametrize("spec", [MLASpec(4, 2, "float32")])
 def test_caches_that_are_not_served_are_refused(spec):
     with pytest.raises(PlatformError, match="Layer 3 keeps a"):
         solved([paged(3, spec=spec)], 100_000)

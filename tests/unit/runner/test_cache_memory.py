@@ -6,12 +6,21 @@ import numpy as np
 import torch
 
 from tessera.arrays import int32
-from tessera.platform import CacheGroup, CacheNeeds, CachePlan, HostDevice, KVLayout, MemoryFigures, Paged, Plane
+from tessera.platform import (
+    CacheGroup,
+    CacheNeeds,
+    CachePlan,
+    FullAttentionSpec,
+    HostDevice,
+    KVLayout,
+    MemoryFigures,
+    Plane,
+)
 from tessera.runner.cache import CacheMemory
 from tessera.step import BlockCopy
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
-SPEC = Paged(3, 5, "bfloat16")
+SPEC = FullAttentionSpec(3, 5, "bfloat16")
 
 
 def layout(block_size: int) -> KVLayout:

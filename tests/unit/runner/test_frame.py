@@ -36,27 +36,29 @@ def test_it_is_what_loops_over_rows_say(case):
     frame = Frame.of(cut, int32(rows), int32(lengths), NULL)
     starts = [10 * place + 3 for place in range(len(rows))]
     positions, token_rows = [0] * cut.key.tokens, [NULL] * cut.key.tokens
-    sample_at, at = [], 0
+    logits_indices, at = [], 0
     for place, (row, length, start) in enumerate(zip(rows, lengths, starts, strict=True)):
         first = place * cut.stride if cut.stride else at
         for token in range(length):
             positions[first + token], token_rows[first + token] = start + token, row
-        sample_at.append(first + length - 1)
+        logits_indices.append(first + length - 1)
         at += length
     padding = cut.key.rows - len(rows)
     assert frame.positions(int32(starts)).tolist() == positions
     assert frame.token_rows.tolist() == token_rows
-    assert frame.given_out.tolist() == sample_at + [0] * padding
+    assert frame.logits_indices.tolist() == logits_indices + [0] * padding
     assert frame.rows.tolist() == rows + [NULL] * padding
-    assert frame.q_len.tolist() == lengths + [0] * padding
+    assert frame.query_lens.tolist() == lengths + [0] * padding
     assert frame.by_row(int32(starts)).tolist() == starts + [0] * padding
     assert (frame.num_rows, frame.num_tokens) == (len(rows), sum(lengths))
-    assert {array.dtype for array in (frame.rows, frame.q_start, frame.q_len, frame.given_out)} == {np.dtype(np.int32)}
+    assert {array.dtype for array in (frame.rows, frame.query_start_loc, frame.query_lens, frame.logits_indices)} == {
+        np.dtype(np.int32)
+    }
 
 
 def test_all_positions_follow_those_of_the_rows():
     cut = shape(2, 5, bits=(ALL_POSITIONS,))
-    assert Frame.of(cut, int32([4, 2]), int32([2, 3]), NULL).given_out.tolist() == [1, 4, 0, 1, 2, 3, 4]
+    assert Frame.of(cut, int32([4, 2]), int32([2, 3]), NULL).logits_indices.tolist() == [1, 4, 0, 1, 2, 3, 4]
 
 
 def test_an_outline_is_equal_where_the_frame_is():

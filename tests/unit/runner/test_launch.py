@@ -138,8 +138,8 @@ def test_tables_that_stay_are_not_copied_again():
         return set(copied)
 
     everything = decode(0, 0, 3, opened=opened, block=5)
-    assert {"rows", "q_len", "tables0", "tables1"} <= everything
-    assert {"rows", "q_len", "tables0"} <= decode(1, 3, 1), "one token is not three"
-    standing = {"positions", "token_at", "kv_len", "slots0", "slots1", "slots2", "column_push"}
+    assert {"rows", "query_lens", "tables0", "tables1"} <= everything
+    assert {"rows", "query_lens", "tables0"} <= decode(1, 3, 1), "one token is not three"
+    standing = {"positions", "token_at", "seq_lens", "slot_mapping0", "slot_mapping1", "slot_mapping2", "column_push"}
     assert decode(2, 4, 1, block=6) == standing | {"tables0", "tables1", "tables2"}
     assert decode(3, 5, 1) == standing

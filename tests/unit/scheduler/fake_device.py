@@ -51,7 +51,7 @@ class DeviceRow:
     tokens: list[int]
     hashes: np.ndarray
     seed: int
-    num_computed: int
+    num_computed_tokens: int
     tables: list[list[int]] = field(default_factory=list)
 
     def add(self, token: int) -> None:
@@ -79,9 +79,9 @@ class FakeDevice:
         self._apply(step)
         self._check_shape(step)
         rows = step.rows.tolist()
-        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             self._write(step.step, row, start, count)
-        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             self._read(step.step, row, start, start + count)
         self._check_all()
         return self._sample(step)
@@ -93,14 +93,14 @@ class FakeDevice:
         for opened in step.opened:
             assert opened.row not in self.rows, "a row is opened twice"
             assert 0 < opened.row + 1 <= self.plan.num_rows
-            assert 0 <= opened.num_computed < len(opened.tokens)
+            assert 0 <= opened.num_computed_tokens < len(opened.tokens)
             tokens = opened.tokens.tolist()
             self.rows[opened.row] = DeviceRow(
                 opened.request_id,
                 tokens,
                 history(tokens),
                 opened.seed,
-                opened.num_computed,
+                opened.num_computed_tokens,
                 [[] for _ in self.plan.groups],
             )
         assert len(step.blocks) == len(self.plan.groups)
@@ -131,9 +131,9 @@ class FakeDevice:
         assert len(set(rows)) == len(rows), "a row twice in a step"
         ends = {row: len(self.rows[row].tokens) for row in rows}
         samples, kinds = [], []
-        for row, start, count in zip(rows, step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+        for row, start, count in zip(rows, step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             assert count > 0
-            assert start == self.rows[row].num_computed, "a row goes on where it has not stopped"
+            assert start == self.rows[row].num_computed_tokens, "a row goes on where it has not stopped"
             assert start + count <= ends[row], "a token is computed that nobody knows"
             if start + count == ends[row]:
                 samples.append(row)
@@ -156,7 +156,7 @@ class FakeDevice:
                 assert self.written[group][block, offset] != step, "a slot is written twice in a step"
                 self.slots[group][block, offset] = state.hashes[position]
                 self.written[group][block, offset] = step
-        state.num_computed = start + count
+        state.num_computed_tokens = start + count
 
     def _read(self, step: int, row: int, start: int, end: int) -> None:
         for group, spec in enumerate(self.plan.groups):
@@ -178,8 +178,8 @@ class FakeDevice:
             held = max((np.count_nonzero(table) for table in states), default=0)
             self.most_held[group] = max(self.most_held[group], held)
             for state in self.rows.values():
-                blocks = state.tables[group][: -(-state.num_computed // spec.block_size)]
-                seen = slice(first_seen(spec, state.num_computed), state.num_computed)
+                blocks = state.tables[group][: -(-state.num_computed_tokens // spec.block_size)]
+                seen = slice(first_seen(spec, state.num_computed_tokens), state.num_computed_tokens)
                 held = self.slots[group][blocks].reshape(-1)[seen]
                 assert np.array_equal(held, state.hashes[seen]), "a row's history is not in its blocks"
 

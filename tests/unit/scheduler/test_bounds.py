@@ -136,7 +136,7 @@ def test_at_most_one_part_in_a_hundred_of_the_cache_is_held_for_nothing(depth):
         if step is not None:
             drawn = len(step.samples)
             outputs.append(StepOutput(step.step, step.samples, np.ones(drawn, np.int32), np.ones(drawn, np.int32)))
-            held += int(scheduler._rows.num_computed.sum())
+            held += int(scheduler._rows.num_computed_tokens.sum())
             room += int(scheduler._cache.tables.counts[0].sum()) * block_size
         if step is None or len(outputs) == depth:
             scheduler.update(outputs.popleft())

@@ -53,12 +53,12 @@ def waits(policy, flood, depth, *, num_blocks):
             drawn = len(step.samples)
             outputs.append(StepOutput(step.step, step.samples, np.ones(drawn, np.int32), np.ones(drawn, np.int32)))
         if outputs and (step is None or len(outputs) == depth):
-            progressed = scheduler.update(outputs.popleft())
-            for key in progressed.keys.tolist():
+            result = scheduler.update(outputs.popleft())
+            for key in result.keys.tolist():
                 if key in arrived:
                     first.setdefault(key, now)
-            ended += sum(end.key not in arrived for end in progressed.finished)
-            open_ -= sum(end.key in arrived for end in progressed.finished)
+            ended += sum(end.key not in arrived for end in result.finished)
+            open_ -= sum(end.key in arrived for end in result.finished)
     scheduler.check_integrity()
     return [first.get(key, STEPS) - at for key, at in arrived.items() if at < STEPS - 50], ended
 

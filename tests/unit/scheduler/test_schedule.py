@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 
 def grants(step):
-    return dict(zip(step.rows.tolist(), step.num_tokens.tolist(), strict=True))
+    return dict(zip(step.rows.tolist(), step.num_scheduled_tokens.tolist(), strict=True))
 
 
 def test_a_prompt_is_chunked_beside_decodes():
@@ -29,13 +29,13 @@ def test_a_prompt_is_chunked_beside_decodes():
     world.update()
     world.add(prompt_of(RNG, 40), 4)
     step = world.schedule()
-    assert step.num_tokens.tolist() == [1, 15]
+    assert step.num_scheduled_tokens.tolist() == [1, 15]
     assert step.samples.tolist() == [step.rows[0]]
     world.update()
-    assert world.schedule().num_tokens.tolist() == [1, 15]
+    assert world.schedule().num_scheduled_tokens.tolist() == [1, 15]
     world.update()
     step = world.schedule()
-    assert step.num_tokens.tolist() == [1, 10]
+    assert step.num_scheduled_tokens.tolist() == [1, 10]
     assert step.samples.tolist() == step.rows.tolist()
     world.update()
     world.run()
@@ -47,9 +47,9 @@ def test_the_oldest_prompt_goes_on_however_many_decode():
     for _ in range(3):
         world.add([1, 2], 9, leader=leader)
     world.add(prompt_of(RNG, 20), 2)
-    assert world.schedule().num_tokens.tolist() == [2, 4]
+    assert world.schedule().num_scheduled_tokens.tolist() == [2, 4]
     world.update()
-    assert world.schedule().num_tokens.tolist() == [1, 1, 4], "two of the four that decode sit out"
+    assert world.schedule().num_scheduled_tokens.tolist() == [1, 1, 4], "two of the four that decode sit out"
     world.update()
     world.run()
 
@@ -68,8 +68,8 @@ def test_steps_run_ahead_of_their_answers():
     assert third.after == 1
     world.update()
     assert world.schedule() is None, "the steps in flight draw its last token"
-    progressed = world.update()
-    assert [(end.reason, end.stop_token) for end in progressed.finished] == [("length", None)]
+    outputs = world.update()
+    assert [(end.reason, end.stop_token) for end in outputs.finished] == [("length", None)]
     world.run()
 
 
@@ -172,7 +172,7 @@ def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight(c
     assert world.finished_at[keys[0]] < world.finished_at[keys[1]]
     opened = [entry for step in world.steps for entry in step.opened]
     assert all(entry.request_id == f"request-{keys[1]}" for entry in opened[2:])
-    assert all(len(entry.tokens) > entry.num_prompt == 8 for entry in opened[2:])
+    assert all(len(entry.tokens) > entry.num_prompt_tokens == 8 for entry in opened[2:])
     assert [record.request_id for record in caplog.records] == [f"request-{keys[1]}"] * counters.preemptions
     assert all(record.getMessage().startswith("preempted: ") for record in caplog.records)
 
@@ -218,8 +218,8 @@ def test_logprobs_go_to_their_request():
     step = world.schedule()
     output = world.outputs[0][0]
     output.logprobs.append(RowLogprobs(int(step.rows[0]), int32([[5]]), np.zeros((1, 1), np.float32), int32([1])))
-    progressed = world.update()
-    assert [(entry.key, entry.logprobs.ids.tolist()) for entry in progressed.logprobs] == [(key, [[5]])]
+    outputs = world.update()
+    assert [(entry.key, entry.logprobs.ids.tolist()) for entry in outputs.logprobs] == [(key, [[5]])]
     world.schedule()
     world.scheduler.abort([key])
     world.outputs[0][0].logprobs.append(output.logprobs[0])
@@ -245,7 +245,7 @@ def test_starts_are_told_once_with_what_was_cached():
 
 
 def computed(world):
-    return sum(step.total_tokens for step in world.steps)
+    return sum(step.total_num_scheduled_tokens for step in world.steps)
 
 
 def test_a_hit_leaves_a_token_to_compute():
@@ -342,7 +342,7 @@ def test_a_follower_waits_until_the_prompt_is_there_for_sure():
     world.schedule()
     assert world.schedule().opened == []
     world.update()
-    assert world.schedule().opened[0].num_computed == 0
+    assert world.schedule().opened[0].num_computed_tokens == 0
     world.update()
     world.run()
     assert (world.finished[leader].reason, world.finished[follower].reason) == ("error", "length")
@@ -383,7 +383,7 @@ def test_prompts_and_answers_take_turns_where_they_do_not_mix():
     kinds = []
     for _ in range(8):
         step = world.schedule()
-        kinds.append("prefill" if step.num_tokens[0] > 1 else "decode")
+        kinds.append("prefill" if step.num_scheduled_tokens[0] > 1 else "decode")
         world.update()
     assert kinds == ["decode", "prefill"] * 4
     world.run()
@@ -394,7 +394,7 @@ def test_chunks_end_at_multiples():
     world.add(prompt_of(RNG, 43), 2)
     sizes = []
     for _ in range(3):
-        sizes.append(world.schedule().num_tokens.tolist())
+        sizes.append(world.schedule().num_scheduled_tokens.tolist())
         world.update()
     assert sizes == [[16], [16], [11]]
     world.run()
@@ -404,9 +404,9 @@ def test_a_prompt_that_may_not_be_cut_waits_until_it_fits():
     world = World(plan(max_model_len=32), budget=32, chunked=False)
     world.add(prompt_of(RNG, 20), 3)
     world.add(prompt_of(RNG, 20), 3)
-    assert world.schedule().num_tokens.tolist() == [20]
+    assert world.schedule().num_scheduled_tokens.tolist() == [20]
     world.update()
-    assert world.schedule().num_tokens.tolist() == [1, 20]
+    assert world.schedule().num_scheduled_tokens.tolist() == [1, 20]
     world.update()
     world.run()
 
@@ -454,7 +454,7 @@ def test_a_policy_chooses_who_starts_and_who_gives_way():
     world.run()
     assert world.scheduler.counters.preemptions > 0
     assert world.finished_at[keys[3]] < world.finished_at[keys[0]]
-    assert [tokens for _, tokens in policy.heard] == [step.total_tokens for step in world.steps]
+    assert [tokens for _, tokens in policy.heard] == [step.total_num_scheduled_tokens for step in world.steps]
     assert all(seconds > 0 for seconds, _ in policy.heard)
 
 
@@ -519,7 +519,7 @@ def test_an_urgent_prompt_goes_before_one_in_the_middle():
     world.update()
     urgent = world.add(prompt_of(RNG, 6), 2, priority=0)
     step = world.schedule()
-    assert sorted(step.num_tokens.tolist()) == [2, 6], "the long one has what is left"
+    assert sorted(step.num_scheduled_tokens.tolist()) == [2, 6], "the long one has what is left"
     world.update()
     world.run()
     assert world.finished_at[urgent] < world.finished_at[long]
@@ -627,10 +627,10 @@ class Never(Resource):
     def __init__(self, longest, held):
         self.longest, self.held = longest, held
 
-    def fits(self, request, grant):
-        return grant if request.num_prompt < self.longest else "the door is shut"
+    def fits(self, request, num_tokens):
+        return num_tokens if request.num_prompt_tokens < self.longest else "the door is shut"
 
-    def take(self, request, grant):
+    def take(self, request, num_tokens):
         pass
 
     def release(self, request):

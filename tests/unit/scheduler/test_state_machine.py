@@ -24,10 +24,10 @@ class Tickets(Resource):
         self.count = count
         self.holders: set[int] = set()
 
-    def fits(self, request, grant):
-        return grant if len(self.holders) < self.count else "no ticket is left"
+    def fits(self, request, num_tokens):
+        return num_tokens if len(self.holders) < self.count else "no ticket is left"
 
-    def take(self, request, grant):
+    def take(self, request, num_tokens):
         assert request.key not in self.holders
         self.holders.add(request.key)
 
@@ -47,12 +47,12 @@ class Bandwidth(Resource):
     def begin_step(self):
         self.left = self.tokens
 
-    def fits(self, request, grant):
+    def fits(self, request, num_tokens):
         room = min(self.left, self.tokens // 2)
-        return min(grant, room) if room else "the step is full"
+        return min(num_tokens, room) if room else "the step is full"
 
-    def take(self, request, grant):
-        self.left -= grant
+    def take(self, request, num_tokens):
+        self.left -= num_tokens
         assert self.left >= 0
 
     def release(self, request):
@@ -107,7 +107,7 @@ KINDS = {
         plan(paged(6, 12), num_rows=ROWS * depth, max_model_len=48),
         depth=depth,
         budget=11,
-        rules=StepRules(chunk_multiple=8, tokens_per_grant=16, max_prefill_rows=1),
+        rules=StepRules(chunk_multiple=8, max_tokens_per_request=16, max_prefill_rows=1),
     ),
     "resources": lambda depth: World(
         plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48),

@@ -10,7 +10,7 @@ from tessera.arrays import int32
 from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request, SamplingParams
-from tessera.scheduler import FirstComeFirstServed, Progressed, Scheduler
+from tessera.scheduler import EngineCoreOutputs, FirstComeFirstServed, Scheduler
 from tests.unit.scheduler.fake_device import FakeDevice, expected_answer, history
 
 
@@ -100,24 +100,24 @@ class World:
         self.check()
         return step
 
-    def update(self) -> Progressed:
+    def update(self) -> EngineCoreOutputs:
         output, _ = self.outputs.popleft()
-        progressed = self.scheduler.update(output)
-        self.take(progressed)
+        outputs = self.scheduler.update(output)
+        self.take(outputs)
         self.check()
-        return progressed
+        return outputs
 
-    def take(self, progressed: Progressed) -> None:
+    def take(self, outputs: EngineCoreOutputs) -> None:
         at = 0
-        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+        for key, count in zip(outputs.keys.tolist(), outputs.counts.tolist(), strict=True):
             assert key not in self.finished, "a token after the end"
-            self.answers[key] += progressed.tokens[at : at + count].tolist()
+            self.answers[key] += outputs.tokens[at : at + count].tolist()
             at += count
-        assert at == len(progressed.tokens)
-        for started in progressed.started:
+        assert at == len(outputs.tokens)
+        for started in outputs.started:
             assert started.key not in self.started
             self.started[started.key] = started
-        for finished in progressed.finished:
+        for finished in outputs.finished:
             self.end(finished)
 
     def end(self, finished) -> None:
@@ -189,16 +189,18 @@ class World:
                             )
 
     def _check_step(self, step) -> None:
-        assert step.total_tokens <= self.config.max_num_batched_tokens
+        assert step.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
         assert len(step.rows) <= min(self.config.max_num_seqs, self.rules.max_rows or 10**9)
-        if self.rules.tokens_per_grant:
-            assert step.num_tokens.max() <= self.rules.tokens_per_grant
+        if self.rules.max_tokens_per_request:
+            assert step.num_scheduled_tokens.max() <= self.rules.max_tokens_per_request
         opened = {row.row: row for row in step.opened}
         tokens = {row: len(state.tokens) for row, state in self.device.rows.items()}
         tokens |= {row: len(entry.tokens) for row, entry in opened.items()}
         prefills = 0
         sampling = set(step.samples.tolist())
-        for row, start, count in zip(step.rows.tolist(), step.starts.tolist(), step.num_tokens.tolist(), strict=True):
+        for row, start, count in zip(
+            step.rows.tolist(), step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True
+        ):
             prefills += count > 1 or row not in sampling
             if start + count < tokens[row]:
                 assert (start + count) % self.rules.chunk_multiple == 0

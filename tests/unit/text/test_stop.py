@@ -18,14 +18,14 @@ def oracle(text: str, stops: list[str], include: bool) -> tuple[str, str | None]
 
 
 def run(checker: StopChecker, pieces: list[str], armed: bool = True) -> tuple[list[str], str | None]:
-    given_out = []
+    logits_indices = []
     for piece in pieces:
         emit, stopped = checker.feed(piece, armed)
-        given_out.append(emit)
+        logits_indices.append(emit)
         if stopped is not None:
-            return given_out, stopped
+            return logits_indices, stopped
     emit, stopped = checker.flush()
-    return [*given_out, emit], stopped
+    return [*logits_indices, emit], stopped
 
 
 @settings(max_examples=400, deadline=None)
@@ -35,21 +35,21 @@ def run(checker: StopChecker, pieces: list[str], armed: bool = True) -> tuple[li
     include=st.booleans(),
 )
 def test_equals_a_search_of_the_whole_text(pieces: list[str], stops: list[str], include: bool) -> None:
-    given_out, stopped = run(StopChecker(stops, include), pieces)
-    assert ("".join(given_out), stopped) == oracle("".join(pieces), stops, include)
+    logits_indices, stopped = run(StopChecker(stops, include), pieces)
+    assert ("".join(logits_indices), stopped) == oracle("".join(pieces), stops, include)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="ab", max_size=30), stops=st.lists(st.text("abc", min_size=1, max_size=5), min_size=1))
 def test_holds_back_only_what_could_begin_a_stop(text: str, stops: list[str]) -> None:
     checker = StopChecker(stops)
-    given_out = ""
+    logits_indices = ""
     for position, char in enumerate(text, start=1):
         emit, stopped = checker.feed(char)
-        given_out += emit
+        logits_indices += emit
         if stopped is not None:
             return
-        held = text[len(given_out) : position]
+        held = text[len(logits_indices) : position]
         could_begin = [end for end in range(position) if any(s.startswith(text[end:position]) for s in stops)]
         assert len(held) <= position - min(could_begin, default=position)
 
@@ -97,9 +97,9 @@ def test_long_repetitive_stop_strings_stay_cheap() -> None:
     stop = "ab" * 2000 + "c"
     checker = StopChecker([stop])
     text = "ab" * 5000
-    given_out = "".join(checker.feed(text[start : start + 100])[0] for start in range(0, len(text), 100))
-    assert len(text) - len(given_out) == 4000
-    assert checker.feed("c") == (text[len(given_out) : -4000], stop)
+    logits_indices = "".join(checker.feed(text[start : start + 100])[0] for start in range(0, len(text), 100))
+    assert len(text) - len(logits_indices) == 4000
+    assert checker.feed("c") == (text[len(logits_indices) : -4000], stop)
 
 
 def test_empty_stop_string_is_a_bug_of_the_caller() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers.integrations.moe import grouped_mm_experts_forward
 
 from tessera.layers.build import Build
-from tessera.layers.product import product_slot
-from tessera.layers.weights import Slot
+from tessera.layers.product import product_parameter
+from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.platform.ops import ExpertsSpec, GateSpec, LinearSpec
 from tessera.reference.core import gate
@@ -34,9 +34,9 @@ class BoundExperts:
     def __init__(self, build: Build, names: CheckpointNames, module: Any, top_k: int, activation: str) -> None:
         experts, wide, k = module.gate_up_proj.shape
         asked = LinearSpec(wide, k, build.dtype, experts=experts)
-        gate_up, self.gate_up = _slot(build, names, module.gate_up_proj, asked)
+        gate_up, self.gate_up = _parameter(build, names, module.gate_up_proj, asked)
         asked = LinearSpec(k, wide // 2, build.dtype, experts=experts)
-        down, self.down = _slot(build, names, module.down_proj, asked)
+        down, self.down = _parameter(build, names, module.down_proj, asked)
         spec = ExpertsSpec(gate_up, GateSpec(wide // 2, build.dtype, activation), down, top_k)
         self.call = build.ops.bind("experts", spec)
 
@@ -46,11 +46,11 @@ class BoundExperts:
         return result
 
 
-def _slot(build: Build, names: CheckpointNames, weight: Tensor, asked: LinearSpec) -> tuple[LinearSpec, Slot]:
+def _parameter(build: Build, names: CheckpointNames, weight: Tensor, asked: LinearSpec) -> tuple[LinearSpec, Parameter]:
     joins = names.joins(weight)
     stacked = len(joins) > 1
     parts = {"weight": joins if stacked else joins[0]}
-    return product_slot(build, asked, parts, stacked=stacked)
+    return product_parameter(build, asked, parts, stacked=stacked)
 
 
 def _aligned(module: Any) -> bool:

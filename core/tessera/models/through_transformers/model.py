@@ -67,7 +67,7 @@ class ThroughTransformers:
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
         )
 
-    def embed(self, tokens: Tensor, spans: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         result: Tensor = self._embed(tokens)
         return result
 
@@ -75,7 +75,7 @@ class ThroughTransformers:
         self.step.launch, self.step.caches = launch, caches
         positions = launch.positions.long()[None]
         states = self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0]
-        return Hidden(launch.given_out(states))
+        return Hidden(launch.select_logits(states))
 
     def finish(self, hidden: Hidden) -> Tensor:
         return hidden.last
@@ -93,7 +93,7 @@ class SharedHead:
 
     @property
     def weight(self) -> Packed:
-        return self.product.slot.packed
+        return self.product.parameter.packed
 
     def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
         return LogitsSampleSpec(self.product.spec, sample, None, self.shape.cap, self.shape.scale)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from tessera.layers.build import Build
-from tessera.layers.product import product_slot
-from tessera.layers.weights import Slot
+from tessera.layers.product import product_parameter
+from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.anatomy import sizes
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.platform.ops import EmbeddingSpec, LinearSpec
@@ -29,11 +29,11 @@ class Product(nn.Module):
             parts["bias"] = names.joins(module.bias)[0]
         asked = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
         turned = isinstance(module, Conv1D)
-        self.spec, self.slot = product_slot(build, asked, parts, turned=turned, keep=keep)
+        self.spec, self.parameter = product_parameter(build, asked, parts, turned=turned, keep=keep)
         self.linear = build.ops.bind("linear", self.spec)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear(x.reshape(-1, x.shape[-1]), self.slot.packed)
+        result: Tensor = self.linear(x.reshape(-1, x.shape[-1]), self.parameter.packed)
         return result.view(*x.shape[:-1], self.n)
 
 
@@ -43,9 +43,11 @@ class TokenEmbedding:
     def __init__(self, build: Build, names: CheckpointNames, module: nn.Embedding) -> None:
         spec = EmbeddingSpec(module.num_embeddings, module.embedding_dim, build.dtype)
         parts = {"weight": names.joins(module.weight)[0]}
-        self.slot = build.slot(Slot(parts, lambda raw, into: build.ops.prepare("embedding", spec, raw, into)))
+        self.parameter = build.register_parameter(
+            Parameter(parts, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        )
         self.call = build.ops.bind("embedding", spec)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.call(tokens, self.slot.tensor)
+        result: Tensor = self.call(tokens, self.parameter.tensor)
         return result

@@ -1,5 +1,5 @@
-"""A module of transformers with this engine's parts in it: products, the embedding and experts exchanged, and a slot
-for every weight that its own code goes on using."""
+"""A module of transformers with this engine's parts in it: products, the embedding and experts exchanged, and a
+parameter for every weight that its own code goes on using."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tessera.layers.build import Build
 from tessera.layers.mlp import ROUTER
-from tessera.layers.weights import Slot
+from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.anatomy import Anatomy
 from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
 from tessera.models.through_transformers.experts import exchange_experts
@@ -51,7 +51,7 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
 
 
 def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:
-    """Slots for a module's own weights; tables that it computed go to the device."""
+    """Parameters for a module's own weights; tables that it computed go to the device."""
     for key, buffer in module.named_buffers(recurse=False):
         if key in module._non_persistent_buffers_set:
             setattr(module, key, buffer.to(build.device.target))
@@ -61,7 +61,7 @@ def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) ->
         joins = names.joins(weight, None if dtype == build.dtype else dtype)
         stacked = len(joins) > 1
         parts = {"weight": joins if stacked else joins[0]}
-        build.slot(Slot(parts, _Place(module, key, tuple(weight.shape)), stacked=stacked))
+        build.register_parameter(Parameter(parts, _Place(module, key, tuple(weight.shape)), stacked=stacked))
 
 
 class _Place:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tessera.platform.ops.binding import BoundOps, Choice, Emission
 from tessera.platform.ops.elementwise import ActivationSpec, AddSpec, GateSpec, SoftCapSpec
-from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed, TunedKernel
+from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed
 from tessera.platform.ops.linear import EmbeddingSpec, LinearSpec, PackedEmbeddingSpec
 from tessera.platform.ops.logits import EditLogitsSpec, Edits, History, MaskLogitsSpec, PenaliseSpec, Penalties
 from tessera.platform.ops.mlp import GatedMLPSpec, MLPSpec
@@ -76,7 +76,6 @@ __all__ = [
     "Sampled",
     "SamplingRows",
     "SoftCapSpec",
-    "TunedKernel",
     "replace",
     "with_extra",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tessera.platform.platform import Device, Reason, Tensor
+from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.quantization import ActSpec, Scheme
 
 if TYPE_CHECKING:
@@ -50,21 +50,6 @@ class Kernel(ABC, Generic[S]):
     def packed_bytes(self, spec: S) -> int | None:
         """Bytes of the prepared weight, without weights, for planning. None: as the raw one."""
         return None
-
-    def workspace(self, spec: S, max_tokens: int) -> int:
-        """Bytes of scratch memory that a call of at most max_tokens tokens takes besides its results. Default: 0. Core
-        does not ask yet."""
-        return 0
-
-
-class TunedKernel(Kernel[S]):
-    """An optional ability: a kernel that measures shapes at warm-up and keeps the result as data. Core does not use it
-    yet."""
-
-    @abstractmethod
-    def tune(self, spec: S, shapes: Sequence[int], store: Mapping[str, bytes]) -> None:
-        """Measures how it runs best. shapes: numbers of tokens T. store: what was measured, by name, to read
-        and to write."""
 
 
 class FunctionKernel(Kernel[Any]):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tessera.platform.platform import Tensor
+from tessera.platform.device import Tensor
 
 
 class History(NamedTuple):
     """The tokens that S rows have. tokens [N, M] int32: of row rows[s] of this table the first num_tokens[s] are known,
-    and of these num_prompt[s] are the prompt. rows, num_prompt, num_tokens [S] int32."""
+    and of these num_prompt_tokens[s] are the prompt. rows, num_prompt_tokens, num_tokens [S] int32."""
 
     tokens: Tensor
     rows: Tensor
-    num_prompt: Tensor
+    num_prompt_tokens: Tensor
     num_tokens: Tensor
 
 

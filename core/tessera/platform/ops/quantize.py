@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tessera.platform.platform import Tensor
+from tessera.platform.device import Tensor
 from tessera.platform.quantization import ActSpec
 
 

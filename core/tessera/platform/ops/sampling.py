@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tessera.platform.device import Tensor
 from tessera.platform.ops.linear import LinearSpec
-from tessera.platform.platform import Tensor
 
 
 class SamplingRows(NamedTuple):

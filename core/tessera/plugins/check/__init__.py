@@ -3,7 +3,7 @@ docs/plugins/template.md lists the findings."""
 
 from __future__ import annotations
 
-from tessera.plugins.check.package import Finding, Package, Source, read_package
+from tessera.plugins.check.package import Finding, Package, SourceFile, read_package
 from tessera.plugins.check.rules import check
 
-__all__ = ["Finding", "Package", "Source", "check", "read_package"]
+__all__ = ["Finding", "Package", "SourceFile", "check", "read_package"]

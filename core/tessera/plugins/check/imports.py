@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tessera.plugins.check.package import Finding, Source
+from tessera.plugins.check.package import Finding, SourceFile
 
 _UNSAFE = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"})
 _BUILTINS = frozenset({"eval", "exec"})
@@ -16,7 +16,7 @@ _LEAVE = "core's objects are not a plugin's to change; override what the contrac
 _PLAIN = "keep plain data (JSON, safetensors) and plain code"
 
 
-def foreign_imports(source: Source) -> Iterator[Finding]:
+def foreign_imports(source: SourceFile) -> Iterator[Finding]:
     """Modules of core beyond the contracts."""
     for node in source.nodes():
         for target in _imported(node, source):
@@ -28,7 +28,7 @@ def _allowed(target: str, is_test: bool) -> bool:
     return _is_of(target, "tessera.platform") or (is_test and _is_of(target, "tessera.testing"))
 
 
-def _imported(node: ast.AST, source: Source) -> list[str]:
+def _imported(node: ast.AST, source: SourceFile) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and not node.level:
@@ -40,7 +40,7 @@ def _imported(node: ast.AST, source: Source) -> list[str]:
     return []
 
 
-def unsafe_code(source: Source) -> Iterator[Finding]:
+def unsafe_code(source: SourceFile) -> Iterator[Finding]:
     """Code that runs whatever it is given."""
     for node in source.nodes():
         for target in _imported(node, source):
@@ -53,7 +53,7 @@ def unsafe_code(source: Source) -> Iterator[Finding]:
                 yield source.at(node, "calls torch.load", _PLAIN)
 
 
-def changed_core(source: Source) -> Iterator[Finding]:
+def changed_core(source: SourceFile) -> Iterator[Finding]:
     """Attributes and items assigned on what was imported from core, patches, and writes to sys.modules."""
     for node in source.nodes():
         if isinstance(node, ast.Assign | ast.Delete):
@@ -74,7 +74,7 @@ def _parts(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-def _written(source: Source, target: ast.expr) -> Iterator[Finding]:
+def _written(source: SourceFile, target: ast.expr) -> Iterator[Finding]:
     if not isinstance(target, ast.Attribute | ast.Subscript):
         return
     owner = source.full_name(target.value)
@@ -84,7 +84,7 @@ def _written(source: Source, target: ast.expr) -> Iterator[Finding]:
         yield source.at(target, f"assigns {ast.unparse(target)}, which is core's", _LEAVE)
 
 
-def _called(source: Source, call: ast.Call) -> Iterator[Finding]:
+def _called(source: SourceFile, call: ast.Call) -> Iterator[Finding]:
     name, first = ast.unparse(call.func), call.args[0] if call.args else None
     full = source.full_name(call.func) or name
     if full.startswith("sys.modules."):

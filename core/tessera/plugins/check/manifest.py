@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.plugins.api import API
 from tessera.plugins.check.members import facets_of
-from tessera.plugins.check.package import Finding, Package, Source
+from tessera.plugins.check.package import Finding, Package, SourceFile
 from tessera.plugins.children import end
 from tessera.plugins.levels import levels_problem
 
@@ -68,7 +68,7 @@ def manifest(package: Package) -> Iterator[Finding]:
             yield from _opened_early(package, source, told)
 
 
-def _levels(package: Package, source: Source, told: Told) -> Iterator[Finding]:
+def _levels(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
     problem = levels_problem(told.levels, API)
     if problem is not None:
         what, _, todo = problem.partition("; ")
@@ -79,7 +79,7 @@ def _levels(package: Package, source: Source, told: Told) -> Iterator[Finding]:
         yield Finding(source.file, 0, what, "add them to levels: it is what tells core how to run the plugin")
 
 
-def _opened_early(package: Package, source: Source, told: Told) -> Iterator[Finding]:
+def _opened_early(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
     """A probe is asked in a child process; the module that holds it may be imported elsewhere too."""
     module, _, function = told.probe.partition(":")
     holder = package.source_of(module)

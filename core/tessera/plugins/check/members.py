@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 
 import tessera.platform
 from tessera.hookspecs import Hooks
-from tessera.plugins.check.package import Finding, Package, Source
+from tessera.plugins.check.package import Finding, Package, SourceFile
 from tessera.plugins.members import CONTRACTS, nearest_member, replacement_of
 from tessera.plugins.modules import no_such_hook
 
 _PREFIX = "tessera.platform."
 
 
-def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[Source, ast.ClassDef, type]]:
+def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]:
     """Classes of the package by module and name, each with the class of the contract that it stands on."""
     classes = {
         (source.module, node.name): (source, node)
@@ -23,7 +23,7 @@ def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[Source, ast
         for node in source.nodes()
         if isinstance(node, ast.ClassDef)
     }
-    found: dict[tuple[str, str], tuple[Source, ast.ClassDef, type]] = {}
+    found: dict[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]] = {}
     for _ in classes:  # a base may be found after the class that stands on it
         known = len(found)
         for key, (source, node) in classes.items():
@@ -36,7 +36,7 @@ def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[Source, ast
 
 
 def _base(
-    source: Source, node: ast.ClassDef, found: Mapping[tuple[str, str], tuple[Source, ast.ClassDef, type]]
+    source: SourceFile, node: ast.ClassDef, found: Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]
 ) -> type | None:
     for expression in node.bases:
         plain = expression.value if isinstance(expression, ast.Subscript) else expression

@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """names: what imports bind at any depth, by the local name, in full ("tessera.platform.Platform"). type_only: nodes
     that a type checker alone runs."""
 
@@ -67,7 +67,7 @@ class Package:
 
     folder: Path
     project: Mapping[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     broken: tuple[Finding, ...]
 
     @cached_property
@@ -76,7 +76,7 @@ class Package:
         found = self.project.get("project", {}).get("entry-points", {}).get("tessera", {})
         return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
-    def source_of(self, module: str) -> Source | None:
+    def source_of(self, module: str) -> SourceFile | None:
         return next((source for source in self.sources if source.module == module), None)
 
 
@@ -120,7 +120,7 @@ def _project(folder: Path, broken: list[Finding]) -> Mapping[str, Any]:
     return {}
 
 
-def _source(name: str, tree: ast.Module) -> Source:
+def _source(name: str, tree: ast.Module) -> SourceFile:
     parts = name.removesuffix(".py").split("/")
     module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     package = module if parts[-1] == "__init__" else module.rpartition(".")[0]
@@ -131,7 +131,7 @@ def _source(name: str, tree: ast.Module) -> Source:
         for statement in block.body
         for node in ast.walk(statement)
     )
-    return Source(name, module, tree, "tests" in parts[:-1], dict(_bound(tree, package)), type_only)
+    return SourceFile(name, module, tree, "tests" in parts[:-1], dict(_bound(tree, package)), type_only)
 
 
 def _bound(tree: ast.Module, package: str) -> Iterator[tuple[str, str]]:

@@ -116,9 +116,9 @@ class Generation:
 
     def usage(self) -> Usage:
         """As far as `outputs` has come; each prompt counts once."""
-        num_prompt = sum(len(prompt.token_ids) for prompt in self.prompts)
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
         details = PromptTokensDetails(sum(self._cached))
-        return Usage(num_prompt, self._generated, num_prompt + self._generated, details)
+        return Usage(num_prompt_tokens, self._generated, num_prompt_tokens + self._generated, details)
 
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
@@ -133,9 +133,9 @@ class Generation:
             tenant=owner.tenant,
         )
 
-    def _bounded(self, num_prompt: int) -> SamplingParams:
+    def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
         """The params with the server's limit, where the request has none of its own."""
-        limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt)
+        limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt_tokens)
         if self.params.max_tokens is not None or limit is None:
             return self.params
         return msgspec.structs.replace(self.params, max_tokens=limit)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from tessera.platform.attention import AttentionBackend
-from tessera.platform.platform import Reason
+from tessera.platform.device import Reason
 from tessera.testing.attention_cases import AttentionCase, attention_cases
 from tessera.testing.attention_trial import AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
@@ -141,7 +141,7 @@ def _check(target: Target, backend: AttentionBackend, name: str, dtype: str, kep
 
 def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
     usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
-    if "lse" not in backend.constraints(usual.spec()).features:
+    if not backend.constraints(usual.spec()).returns_lse:
         return absent("it gives no log of the sum of exponents")
     for size in block_sizes(backend, usual):
         for name in ("mixed-plain", "mixed-window-softcap"):

@@ -43,7 +43,7 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
     done = 0
     for shape in shapes:
         key, part = shape.key, slice(shape.first, shape.last)
-        lengths = step.q_len[part]
+        lengths = step.query_lens[part]
         if shape.first != done or shape.last <= shape.first:
             yield f"rows {shape.first} to {shape.last} do not follow row {done}"
         done = shape.last
@@ -65,8 +65,8 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
             yield f"{_key(key)} has a row of {int(step.blocks[part].max())} blocks"
         if key.kind == "decode" and shape.last > step.num_decode:
             yield f"{_key(key)} holds rows that do not decode"
-    if done != len(step.q_len):
-        yield f"{len(step.q_len) - done} rows are in no launch"
+    if done != len(step.query_lens):
+        yield f"{len(step.query_lens) - done} rows are in no launch"
 
 
 def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -> Verdict:
@@ -108,4 +108,5 @@ def _key(key: LaunchKey) -> str:
 
 
 def _said(step: StepShape) -> str:
-    return f"a step of {step.num_decode} rows that decode, tokens {step.q_len.tolist()}, cached {step.kv_len.tolist()}"
+    lengths = f"query_lens {step.query_lens.tolist()}, seq_lens {step.seq_lens.tolist()}"
+    return f"a step of {step.num_decode} rows that decode, {lengths}"

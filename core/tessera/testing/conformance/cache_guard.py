@@ -62,7 +62,7 @@ def _granted(runner: CoreRunner, number: int, group: CacheGroup, step: Scheduler
     for copy in step.copies:
         if copy.group == number:
             may[torch.from_numpy(copy.targets.astype("int64"))] = True
-    for row, start, tokens in zip(step.rows, step.starts, step.num_tokens, strict=True):
+    for row, start, tokens in zip(step.rows, step.starts, step.num_scheduled_tokens, strict=True):
         for position in range(start, start + tokens):
             may[int(runner.batch.tables[number][row, position // group.block_size]), position % group.block_size] = True
     return may

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.platform.collectives import Communicator
-from tessera.platform.platform import Device
+from tessera.platform.device import Device
 from tessera.reference.dtypes import torch_dtype
 from tessera.testing.compare import difference
 from tessera.testing.conformance.arguments import named

@@ -56,9 +56,9 @@ class ComparedGraphs(GraphRunner):
             key = launch.key
             raise ConformanceError(
                 f"replay {self.replays} of {key.kind} of {key.rows} rows, width {key.width}, with "
-                f"{launch.num_rows} rows of {launch.kv_len_host[real].tolist()} tokens is not what it gives eagerly: "
+                f"{launch.num_rows} rows of {launch.seq_lens_host[real].tolist()} tokens is not what it gives eagerly: "
                 f"{text}",
-                named(result=here, expected=there, tables=list(launch.block_tables), lengths=launch.kv_len),
+                named(result=here, expected=there, tables=list(launch.block_tables), lengths=launch.seq_lens),
             )
         return found
 
@@ -86,7 +86,7 @@ def _replay(run: TinyRun) -> None:
     compared = ComparedGraphs(run.runner.graphs, run.runner.model.facts.dtype)
     compared.invalidate()
     run.runner.graphs = compared
-    run.runner.warm_up({}, silent)
+    run.runner.warm_up(silent)
     for number, lengths in enumerate(_BATCHES):
         run.ask(prompts_of(lengths, seed=number), 4 + number)
     if not compared.replays:
@@ -102,7 +102,7 @@ def _invalidate(run: TinyRun) -> None:
     run.scheduler.reset_prefix_cache()
     run.runner.graphs.invalidate()
     run.runner.allocate(run.started.plan)
-    run.runner.warm_up({}, silent)
+    run.runner.warm_up(silent)
     try:
         run.ask(prompts, 8)
     except Exception as error:

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import torch
 
+from tessera.platform.device import Device
 from tessera.platform.ops import Op
-from tessera.platform.platform import Device
 from tessera.platform.runner import ModelRunner
 from tessera.step import SchedulerOutput
 from tessera.testing.conformance.arguments import placed

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from tessera.platform.device import Reason
 from tessera.platform.ops import LinearSpec, Op
-from tessera.platform.platform import Reason
 from tessera.testing.attention_cases import AttentionCase
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
 from tessera.testing.conformance.ops import dtype_of

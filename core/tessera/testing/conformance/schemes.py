@@ -10,8 +10,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tessera.platform.device import Reason
 from tessera.platform.ops import LinearSpec, QuantizeSpec
-from tessera.platform.platform import Platform, Reason
+from tessera.platform.platform import Platform
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 from tessera.quantization import candidates, quantised
 from tessera.reference.dtypes import torch_dtype

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
 from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
+from tessera.platform.device import Device
 from tessera.platform.launch import StepRules
 from tessera.platform.model import LayerCache, ModelFacts
 from tessera.platform.ops import BoundOps, OpSet
-from tessera.platform.platform import Device, Platform, WorkerSpec
+from tessera.platform.platform import Platform, WorkerSpec
 from tessera.plugins import Selected, load_platform, select
 from tessera.reference import REFERENCE
 from tessera.testing.attention_steps import Shaping

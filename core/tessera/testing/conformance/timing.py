@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera.platform.platform import Device
+from tessera.platform.device import Device
 
 MARGIN = 0.15
 """By how much a median of this measurement is off on a machine that others use too: less is not slower."""

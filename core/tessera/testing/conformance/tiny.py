@@ -75,7 +75,7 @@ def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
     services = Services(config, host_device(), {TENSOR_GROUP: Alone()}, ReferencePlatform.capabilities, source=source)
     services.build_model(services.reference(), [ReferenceAttention()])
     assert services.build is not None, "build_model leaves it behind"
-    for slot in services.build.slots:
-        for name in slot.parts:
-            for join in slot.joins(name):
+    for parameter in services.build.parameters:
+        for name in parameter.parts:
+            for join in parameter.joins(name):
                 yield from join

@@ -15,13 +15,13 @@ from typing import Any, Protocol, Self
 from tessera.arrays import int32
 from tessera.config import EngineConfig, build_config
 from tessera.engine.engine import depth, make_policy, make_scheduler, silent
-from tessera.engine.startup import Started, start_up
+from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
-from tessera.platform.platform import Future
+from tessera.platform.device import Future
 from tessera.platform.runner import ModelRunner
 from tessera.request import Request, SamplingParams
-from tessera.scheduler.progress import Progressed
-from tessera.step import Masks, SchedulerOutput, StepOutput
+from tessera.scheduler.outputs import EngineCoreOutputs
+from tessera.step import SchedulerOutput, StepOutput
 from tessera.testing.conformance.target import Target
 from tessera.testing.conformance.tiny import VOCAB, save_tiny
 
@@ -45,10 +45,10 @@ class ObservedExecutor(InProcessExecutor):
             self._enter(stack, step)
             return super().execute(step)
 
-    def sample(self, pending: Any, masks: Masks | None = None) -> Future[StepOutput]:
+    def sample(self, pending: Any) -> Future[StepOutput]:
         with ExitStack() as stack:
             self._enter(stack, None)
-            return super().sample(pending, masks)
+            return super().sample(pending)
 
     def _enter(self, stack: ExitStack, step: SchedulerOutput | None) -> None:
         for observer in self.observers:
@@ -79,7 +79,7 @@ class TinyRun:
 
     def _start(self, config: EngineConfig) -> None:
         policy = make_policy(config)
-        self.started: Started = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
+        self.started: StartedEngine = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
         executor = self.started.executor
         assert isinstance(executor, ObservedExecutor)
         self.executor = executor
@@ -125,13 +125,13 @@ class TinyRun:
         if self._in_flight:
             self._take(self.scheduler.update(self._in_flight.popleft().result()))
 
-    def _take(self, progressed: Progressed) -> None:
-        tokens = iter(progressed.tokens.tolist())
-        for key, count in zip(progressed.keys.tolist(), progressed.counts.tolist(), strict=True):
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        tokens = iter(outputs.tokens.tolist())
+        for key, count in zip(outputs.keys.tolist(), outputs.counts.tolist(), strict=True):
             self.answers[key] += [next(tokens) for _ in range(count)]
-        for row in progressed.logprobs:
+        for row in outputs.logprobs:
             self.logprobs[row.key] += row.logprobs.logprobs[:, 0].tolist()
-        for started in progressed.started:
+        for started in outputs.started:
             self.cached.setdefault(started.key, started.num_cached_tokens)
 
     def close(self) -> None:

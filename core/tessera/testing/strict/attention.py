@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tessera.platform.attention import CacheConstraints, Caches, LayerSpec
+from tessera.platform.device import Device
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
-from tessera.platform.platform import Device
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
 from tessera.testing.poison import poison
 from tessera.testing.strict.graphs import Current
@@ -46,6 +46,6 @@ class StrictAttention(ReferenceAttention):
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
         self.current.launch = launch  # which may be none of those captured
-        for tensor in (*launch.slots, *launch.block_tables):
+        for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         return super().plan(launch, group, buffers)

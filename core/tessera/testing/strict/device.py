@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform.device import HostDevice
-from tessera.platform.platform import Arena, Future, MemoryFigures, Tag
+from tessera.platform.device import Arena, Future, HostDevice, MemoryFigures, Tag
 
 
 class StrictDevice(HostDevice):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tessera.platform.device import Device
 from tessera.platform.ops import (
     BoundOps,
     EmbeddingSpec,
@@ -19,7 +20,6 @@ from tessera.platform.ops import (
     Packed,
     Quantized,
 )
-from tessera.platform.platform import Device
 from tessera.platform.quantization import ActSpec
 from tessera.testing.strict.graphs import Current
 
@@ -40,7 +40,8 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
             if launch is None:
                 return look_up(tokens, weight, out=out)
             at = torch.arange(len(tokens))[:, None]
-            real = ((at >= launch.q_start) & (at < launch.q_start + launch.q_len)).any(-1, keepdim=True)
+            start = launch.query_start_loc[:-1]
+            real = ((at >= start) & (at < start + launch.query_lens)).any(-1, keepdim=True)
             poisoned = torch.where(real, look_up(tokens, weight), torch.nan)
             return poisoned if out is None else out.copy_(poisoned)
 

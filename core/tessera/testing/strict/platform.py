@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tessera.platform.attention import AttentionBackend
+from tessera.platform.device import Device
 from tessera.platform.graph import GraphRunner
 from tessera.platform.launch import ShapePolicy, StepRules
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import OpSet, replace
-from tessera.platform.platform import Capabilities, Device, Platform
+from tessera.platform.platform import Capabilities, Platform
 from tessera.testing.strict.attention import BLOCK_SIZE, StrictAttention
 from tessera.testing.strict.device import StrictDevice
 from tessera.testing.strict.graphs import Current, RecordingGraphs
@@ -52,7 +53,7 @@ class StrictPlatform(Platform):
         return Buckets(-(-config.model.max_model_len // BLOCK_SIZE))
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(max_prefill_rows=3, chunk_multiple=8, tokens_per_grant=max(PREFILL_WIDTHS))
+        return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=max(PREFILL_WIDTHS))
 
 
 class SeparateStrictPlatform(StrictPlatform):
@@ -63,5 +64,5 @@ class SeparateStrictPlatform(StrictPlatform):
             mix_prefill_decode=False,
             max_prefill_rows=PREFILL_ROWS,
             chunk_multiple=8,
-            tokens_per_grant=max(PREFILL_WIDTHS),
+            max_tokens_per_request=max(PREFILL_WIDTHS),
         )

@@ -24,9 +24,9 @@ class Buckets(ShapePolicy):
             last = min(first + max(DECODE_ROWS), step.num_decode)
             rows = next(rows for rows in DECODE_ROWS if rows >= last - first)
             shapes.append(LaunchShape(self._key("decode", rows, 1, step.bits), first, last, 1))
-        for first in range(step.num_decode, len(step.q_len), PREFILL_ROWS):
-            last = min(first + PREFILL_ROWS, len(step.q_len))
-            longest = int(step.q_len[first:last].max())
+        for first in range(step.num_decode, len(step.query_lens), PREFILL_ROWS):
+            last = min(first + PREFILL_ROWS, len(step.query_lens))
+            longest = int(step.query_lens[first:last].max())
             width = next(width for width in PREFILL_WIDTHS if width >= longest)
             shapes.append(LaunchShape(self._key("prefill", PREFILL_ROWS, width, step.bits), first, last, width))
         return shapes

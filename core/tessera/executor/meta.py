@@ -6,11 +6,11 @@ from tessera.config import EngineConfig
 from tessera.executor.base import Report
 from tessera.platform.runner import LoadedModel
 from tessera.plugins import load_platform
-from tessera.runner.hollow import hollow_runner
 from tessera.runner.memory import budget
+from tessera.runner.meta import meta_runner
 
 
-class HollowLoader:
+class MetaLoader:
     """A tessera.engine.startup.Loader."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -21,5 +21,5 @@ class HollowLoader:
         spec = self.platform.placement(self.config.parallel)[0]
         self.platform.enter_process(spec)
         device = self.platform.open(spec.devices[0])
-        runner = hollow_runner(self.config, self.platform, device, report)
+        runner = meta_runner(self.config, self.platform, device, report)
         return runner.load(budget(self.config, device.memory()))

@@ -16,8 +16,9 @@ from tessera.layers.build import TENSOR_GROUP
 from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Safetensors
 from tessera.platform.collectives import Alone
+from tessera.platform.device import Device, Future, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
-from tessera.platform.platform import Device, Future, MemoryFigures, Platform
+from tessera.platform.platform import Platform
 from tessera.platform.runner import ModelRunner
 from tessera.reference.dtypes import torch_dtype
 from tessera.runner.runner import CoreRunner
@@ -27,23 +28,23 @@ from tessera.runner.worker import Report
 _STORED_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def hollow_runner(config: EngineConfig, platform: Platform, device: Device, report: Report) -> ModelRunner:
+def meta_runner(config: EngineConfig, platform: Platform, device: Device, report: Report) -> ModelRunner:
     """Core's runner for the first worker of a configuration, to call load() on and nothing else. device: opened, for
     its figures. Raises PlatformError for a platform that runs models its own way."""
     services = Services(
         config,
-        HollowDevice(device),
+        MetaDevice(device),
         {TENSOR_GROUP: FirstOf(config.parallel.tensor_parallel_size)},
         platform.capabilities,
         source=Shapes(stored_dtype(config.model)),
-        bind=HollowOps,
+        bind=MetaOps,
     )
     if platform.runner(services) is not None:
         raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot tell beforehand.")
     return CoreRunner(services, platform, report)
 
 
-class HollowDevice(Device):
+class MetaDevice(Device):
     """The name and the memory of a device, and tensors that take none of it."""
 
     def __init__(self, device: Device) -> None:
@@ -60,7 +61,7 @@ class HollowDevice(Device):
         raise AssertionError("nothing lies on this device")
 
 
-class HollowOps(BoundOps):
+class MetaOps(BoundOps):
     """Prepared weights by what their kernels say of their size, since kernels prepare real ones only."""
 
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
@@ -70,7 +71,7 @@ class HollowOps(BoundOps):
 
 
 class Shapes:
-    """A source of weights (loader.checkpoint.Source) that knows their shapes alone. dtype: as stored."""
+    """A source of weights (loader.checkpoint.WeightSource) that knows their shapes alone. dtype: as stored."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
