@@ -146,7 +146,7 @@ async def test_what_the_engine_does_not_take_is_refused(start):
 
 async def test_the_engines_own_refusal_reaches_the_reader_and_ends_the_siblings(start):
     engine = await start("slow", max_num_seqs=4, max_waiting=1)
-    with pytest.raises(OverloadedError, match="waiting already"):
+    with pytest.raises(OverloadedError, match="already waiting"):
         await tokens_of(engine, [1], n=4, max_tokens=4000)
     await until(lambda: waiting_and_running(engine) == 0)
     assert await tokens_of(engine, [1]) == fakes.answer([1], 20)

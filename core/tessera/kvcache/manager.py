@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from math import lcm
 
@@ -12,32 +11,18 @@ import numpy as np
 from tessera.arrays import Array, int32
 from tessera.kvcache.pool import BlockPool
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, PrefixHit
-from tessera.kvcache.sharing import SharedWrite, Sharing
-from tessera.kvcache.tables import BlockTables
-from tessera.kvcache.windows import Windows
+from tessera.kvcache.tables import BlockTables, Sharing, Windows
 from tessera.platform.runner import CachePlan
 from tessera.step import BlockCopy, BlockDelta
 
 NO_LIMIT = np.iinfo(np.int32).max
 
 
-@dataclass(frozen=True)
-class Demand:
-    """What rows need before they can write from starts on. blocks [groups] int64: new blocks of each group. growth: by
-    growing group, rows and how many blocks each gets. copies: blocks to be replaced by copies."""
-
-    blocks: Array
-    rows: Array
-    starts: Array
-    growth: tuple[tuple[Array, Array], ...]
-    copies: tuple[SharedWrite, ...]
-
-
 class KVCacheManager:
     """The blocks of every row, in every group of a plan.
 
-    A row is open()ed or fork()ed, grows by allocate_slots(), gives up what is behind its windows (`windows`), and
-    goes by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
+    A row begins by open() or fork(), grows by try_allocate(), gives up blocks behind its windows (`windows`), and goes
+    by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
     room for, 0 while it may share the block that it writes next. Groups of StateSpec give one block to each open row
     and never grow. ahead: tokens of a row that steps in flight compute at most, so that a group with a window never
     holds more than they and the window take.
@@ -66,10 +51,10 @@ class KVCacheManager:
 
     # ---- how much there is -------------------------------------------------------------------------------------------
 
-    def has(self, blocks: Array, beside: Array | int = 0) -> bool:
-        """Whether so many blocks of each group are free beside some others. Who needs none of a group does not mind
-        that it is full."""
-        asked = zip(self.pools, blocks.tolist(), (blocks + beside).tolist(), strict=True)
+    def has(self, blocks: Array, reserved: Array | int = 0) -> bool:
+        """Whether so many blocks of each group are free beside the reserved ones. A group of which none are needed may
+        be full."""
+        asked = zip(self.pools, blocks.tolist(), (blocks + reserved).tolist(), strict=True)
         return all(not own or whole <= pool.num_free for pool, own, whole in asked)
 
     def share_of_blocks(self, share: float) -> Array:
@@ -171,41 +156,44 @@ class KVCacheManager:
 
     # ---- a row grows -------------------------------------------------------------------------------------------------
 
-    def wanting(self, rows: Array, ends: Array) -> Array:
-        """Which rows need something before they can write up to ends, as a mask."""
-        wanting: Array = ends > self.covered.take(rows)
-        return wanting
+    def try_allocate(self, rows: Array, starts: Array, ends: Array, reserved: Array | int = 0) -> Array | None:
+        """Gives rows the blocks they need to write tokens starts[i] to ends[i].
 
-    def demand(self, rows: Array, starts: Array, ends: Array) -> Demand | None:
-        """What rows need so that they can write tokens starts[i] to ends[i]; None where they have it all."""
-        needy = self.wanting(rows, ends).nonzero()[0]
+        None: they have them. Otherwise nothing was changed, and the result is what they need together: blocks of each
+        group [groups] int64. reserved: blocks of each group that stay free for others.
+        """
+        needy = self.needy(rows, ends).nonzero()[0]
         if not len(needy):
             return None
         rows, starts, ends = rows[needy], starts[needy], ends[needy]
         copies = self._sharing.writes(rows, starts)
-        blocks = np.zeros(len(self._groups), dtype=np.int64)
+        needed = np.zeros(len(self._groups), dtype=np.int64)
         growth = []
         for group in self._growing:
             size = self._groups[group].block_size
             more = (ends + (size - 1)) // size - self.tables.counts[group][rows]
             grows = more > 0
             counts = more[grows]
-            growth.append((rows[grows], counts))
-            blocks[group] = counts.sum()
+            growth.append((group, rows[grows], counts))
+            needed[group] = counts.sum()
         for copy in copies:
-            blocks[copy.group] += 1
-        return Demand(blocks, rows, starts, tuple(growth), copies)
-
-    def allocate_slots(self, demand: Demand) -> None:
-        """Gives the blocks; there must be as many free."""
-        for write in demand.copies:
-            self._sharing.copy(write)
-        for row, start in self._sharing.forked_among(demand.rows, demand.starts):
+            needed[copy.group] += 1
+        if not self.has(needed, reserved):
+            return needed
+        for copy in copies:
+            self._sharing.copy(copy)
+        for row, start in self._sharing.forked_among(rows, starts):
             self._settle(row, start)
-        for group, (rows, counts) in zip(self._growing, demand.growth, strict=True):
-            if len(rows):
-                self.tables.append(group, rows, counts, self.pools[group].allocate(int(counts.sum())))
-        self._cover(demand.rows)
+        for group, growing, counts in growth:
+            if len(growing):
+                self.tables.append(group, growing, counts, self.pools[group].allocate(int(counts.sum())))
+        self._cover(rows)
+        return None
+
+    def needy(self, rows: Array, ends: Array) -> Array:
+        """Which rows need something before they can write up to ends, as a mask."""
+        needy: Array = ends > self.covered.take(rows)
+        return needy
 
     def _settle(self, row: int, start: int) -> None:
         """What the row writes into is its own from now on; a block that was shared until now stops being what it was

@@ -8,7 +8,7 @@ from collections import OrderedDict
 import pytest
 
 from tessera.arrays import int32
-from tessera.kvcache.free_queue import LOOKED_THROUGH, FreeQueue
+from tessera.kvcache.pool import LOOKED_THROUGH, FreeQueue
 
 
 @pytest.mark.parametrize("num_blocks", [2, 9, 3 * LOOKED_THROUGH, 20 * LOOKED_THROUGH])

@@ -67,11 +67,11 @@ class ManagerMachine(RuleBasedStateMachine):
         self.cache.open(row, hit)
         self.tokens[row], self.chains[row] = tokens, chain
         self.written[row] = self.cached[row] = hit.num_tokens
-        demand = self.cache.demand(int32([row]), int32([hit.num_tokens]), int32([length]))
+        more = needed_by(self.cache, [row], [hit.num_tokens], [length])
         for group, spec in enumerate(self.groups):
             if spec.kind != "state":
                 taken = free[group] - self.cache.pools[group].num_free
-                assert taken + demand.blocks[group] == needed[group]
+                assert taken + more[group] == needed[group]
         self.grow(row, length)
 
     @precondition(lambda self: self.tokens and self.cache.can_fork and self.free_row() is not None)
@@ -100,15 +100,13 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def grow(self, row, end):
         rows, starts, ends = int32([row]), int32([self.written[row]]), int32([end])
-        demand = self.cache.demand(rows, starts, ends)
-        if demand is not None:
-            if not self.cache.has(demand.blocks):
-                return
-            free = [pool.num_free for pool in self.cache.pools]
-            self.cache.allocate_slots(demand)
-            assert [pool.num_free for pool in self.cache.pools] == [
-                a - b for a, b in zip(free, demand.blocks, strict=True)
-            ]
+        more, free = needed_by(self.cache, [row], starts, ends), [pool.num_free for pool in self.cache.pools]
+        short = self.cache.try_allocate(rows, starts, ends)
+        left = [pool.num_free for pool in self.cache.pools]
+        if short is not None:
+            assert (short.tolist(), left) == (more.tolist(), free), "what is not given changes nothing"
+            return
+        assert left == [a - b for a, b in zip(free, more, strict=True)]
         self.step()
         for group, spec in enumerate(self.groups):
             if spec.kind != "state":
@@ -197,6 +195,12 @@ ManagerMachine.TestCase.settings = settings(
 TestManager = ManagerMachine.TestCase
 
 
+def needed_by(cache, rows, starts, ends):
+    """Blocks that rows need of each group, without giving them."""
+    short = cache.try_allocate(int32(rows), int32(starts), int32(ends), reserved=10**6)
+    return np.zeros(len(cache.pools), np.int64) if short is None else short
+
+
 def start(cache, row, tokens, end=None):
     """Opens a row and writes its tokens."""
     tokens = int32(tokens)
@@ -204,9 +208,7 @@ def start(cache, row, tokens, end=None):
     hit = cache.get_computed_blocks(chain, tokens)
     cache.open(row, hit)
     end = len(tokens) if end is None else end
-    demand = cache.demand(int32([row]), int32([hit.num_tokens]), int32([end]))
-    if demand is not None:
-        cache.allocate_slots(demand)
+    assert cache.try_allocate(int32([row]), int32([hit.num_tokens]), int32([end])) is None
     if chain is not None:
         cache.cache_blocks(row, chain, tokens, hit.num_tokens // chain.unit, end // chain.unit)
     return hit
@@ -229,18 +231,19 @@ def test_a_copy_is_made_only_where_two_go_on_in_one_block():
     start(cache, 0, range(6))
     cache.fork(0, 1, 5)
     cache.fork(0, 2, 4)
-    assert cache.demand(int32([2]), int32([4]), int32([5])).copies == (), "it goes on in a block of its own"
-    both = cache.demand(int32([0, 1]), int32([6, 5]), int32([7, 6]))
-    assert [(copy.row, copy.index) for copy in both.copies] == [(0, 1)], "the last one to write keeps the block"
-    assert both.blocks.tolist() == [1]
-    cache.allocate_slots(both)
+    cache.take_changes()
+    assert cache.try_allocate(int32([2]), int32([4]), int32([5])) is None
+    deltas, copies = cache.take_changes()
+    assert (deltas[0].rows.tolist(), copies) == ([2], []), "it goes on in a block of its own"
+    assert needed_by(cache, [0, 1], [6, 5], [7, 6]).tolist() == [1], "the last one to write keeps the block"
+    assert cache.try_allocate(int32([0, 1]), int32([6, 5]), int32([7, 6])) is None
     deltas, copies = cache.take_changes()
     shared, own = int(cache.tables.of(0, 1)[1]), int(cache.tables.of(0, 0)[1])
     assert (copies[0].sources.tolist(), copies[0].targets.tolist()) == ([shared], [own])
     assert deltas[0].rows.tolist()[-1:] == [0]
     assert deltas[0].starts.tolist()[-1:] == [1]
     assert deltas[0].blocks.tolist()[-1:] == [own]
-    assert cache.demand(int32([0, 1]), int32([6, 5]), int32([7, 6])) is None
+    assert needed_by(cache, [0, 1], [6, 5], [7, 6]).tolist() == [0]
     cache.check([0, 1, 2], [], copies)
     cache.free_copied(copies)
     cache.check([0, 1, 2], [], [])
@@ -252,9 +255,9 @@ def test_nobody_writes_into_what_somebody_leaves():
     start(cache, 0, range(6))
     cache.fork(0, 1, 5)
     cache.leave(0)
-    assert len(cache.demand(int32([1]), int32([5]), int32([6])).copies) == 1
+    assert needed_by(cache, [1], [5], [6]).tolist() == [1], "a copy"
     cache.free(0)
-    assert cache.demand(int32([1]), int32([5]), int32([6])).copies == ()
+    assert needed_by(cache, [1], [5], [6]).tolist() == [0]
 
 
 def test_a_known_block_that_is_written_again_is_forgotten():
@@ -263,10 +266,9 @@ def test_a_known_block_that_is_written_again_is_forgotten():
     cache.fork(0, 1, 3)
     cache.leave(0)
     cache.free(0)
-    demand = cache.demand(int32([1]), int32([3]), int32([4]))
-    assert demand.copies == (), "nobody else holds it"
-    cache.allocate_slots(demand)
-    cache.tables.take_changes()
+    cache.take_changes()
+    assert cache.try_allocate(int32([1]), int32([3]), int32([4])) is None
+    assert cache.take_changes()[1] == [], "nobody else holds it"
     chain = cache.prefix_cache.chain("", "")
     assert cache.get_computed_blocks(chain, int32([1, 2, 3, 4, 5])).num_tokens == 0
 
@@ -307,8 +309,7 @@ def test_a_long_request_with_a_window_holds_few_blocks():
     needed = cache.blocks_to_start(cache.get_computed_blocks(chain, tokens), len(tokens))
     for start in range(0, 10_000, 128):
         end = min(start + 128, 10_000)
-        demand = cache.demand(row, int32([start]), int32([end]))
-        cache.allocate_slots(demand)
+        assert cache.try_allocate(row, int32([start]), int32([end])) is None
         most = max(most, len(cache.tables.held(0, 0)))
         cache.cache_blocks(0, chain, tokens, start // 16, end // 16)
         cache.windows.free_behind(row, int32([end]))
@@ -342,8 +343,7 @@ def test_a_state_turns_prefixes_and_forks_off():
 
 def test_changes_of_a_row_that_nobody_saw_are_withdrawn():
     cache = manager()
-    demand = cache.demand(int32([0, 1, 2]), int32([0, 0, 0]), int32([4, 9, 5]))
-    cache.allocate_slots(demand)
+    assert cache.try_allocate(int32([0, 1, 2]), int32([0, 0, 0]), int32([4, 9, 5])) is None
     kept = [cache.tables.of(0, row).tolist() for row in (0, 2)]
     cache.tables.withdraw(1)
     delta = cache.take_changes()[0][0]

@@ -566,7 +566,7 @@ def test_a_watermark_saves_preemptions():
 def test_too_many_tokens_in_the_queue_are_refused():
     world = World(plan(), max_num_queued_tokens=20, max_num_seqs=1)
     first = world.add([1] * 40, 1)
-    with pytest.raises(OverloadedError, match="Prompts of 40 tokens are waiting already"):
+    with pytest.raises(OverloadedError, match="Prompts of 40 tokens are already waiting"):
         world.add([1], 1)
     world.schedule()
     world.add([1] * 19, 1, leader=-1)
@@ -664,7 +664,7 @@ def test_a_policy_that_starts_nobody_ends_them():
     world.add([1], 1)
     assert world.schedule() is None
     (finished,) = world.scheduler.take_finished()
-    assert finished.message == "This request cannot go on: the scheduling policy lets nobody start."
+    assert finished.message == "This request cannot go on: the scheduling policy lets no request start."
     assert not world.scheduler.has_work
 
 

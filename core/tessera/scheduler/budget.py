@@ -1,0 +1,184 @@
+"""What a step may hold: the budget of tokens, the resources of platforms and features, and the step while it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from tessera.arrays import Array, int32
+from tessera.config.engine import SchedulerConfig
+from tessera.errors import ConfigError
+from tessera.platform.launch import RequestView, Resource, StepRules
+from tessera.scheduler.rows import Work
+
+Kind = Literal["mixed", "prefill", "decode"]
+
+
+class ScheduledStep:
+    """A step while it is put together: which rows compute how many tokens from where.
+
+    kind: what it may hold; a row with one token left decodes. room: tokens of the budget that are left. num_prefills:
+    rows with more than one token. blocks_short: a running request did not get its blocks, so nobody may start.
+    promised [groups] int64: blocks that rows wait for until steps in flight retire.
+    """
+
+    def __init__(self, kind: Kind, budget: int, num_groups: int) -> None:
+        self.kind = kind
+        self.room = budget
+        self.num_prefills = 0
+        self.blocks_short = False
+        self.promised = np.zeros(num_groups, dtype=np.int64)
+        self._parts: list[tuple[Work, Array]] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._parts
+
+    @property
+    def rows(self) -> Array:
+        """Rows that are scheduled so far."""
+        return np.concatenate([int32(), *(work.rows for work, _ in self._parts)])
+
+    def allowed(self, work: Work) -> Work:
+        """The rows that a step of this kind takes."""
+        if self.kind == "mixed":
+            return work
+        decodes = work.left == 1
+        return work.where(decodes if self.kind == "decode" else ~decodes)
+
+    def add(self, work: Work, num_tokens: Array) -> None:
+        """Schedules num_tokens[i] of the tokens that each of work's rows has left; there may be no rows."""
+        if not len(num_tokens):
+            return
+        self._parts.append((work, num_tokens))
+        if work.decodes:
+            self.room -= len(num_tokens)
+        else:
+            self.room -= int(num_tokens.sum())
+            self.num_prefills += int(np.count_nonzero(work.left > 1))
+
+    def scheduled(self) -> tuple[Work, Array]:
+        """All rows with their num_scheduled_tokens, those that decode first."""
+        if len(self._parts) == 1:
+            work, num_tokens = self._parts[0]
+        else:
+            parts = [(work.rows, work.starts, work.left, tokens) for work, tokens in self._parts]
+            rows, starts, left, num_tokens = (np.concatenate(part) for part in zip(*parts, strict=True))
+            work = Work(rows, starts, left)
+        if not self.num_prefills:
+            return work, num_tokens
+        order = np.argsort(work.left != 1, kind="stable")
+        return Work(work.rows[order], work.starts[order], work.left[order]), num_tokens[order]
+
+
+class TokenBudget:
+    """How many tokens each row computes in a step. total: tokens of a step. max_per_request: tokens of one request in
+    a step. whole: prompts are not cut. chunk_multiple: prompts are cut at multiples of it. max_prefill_rows: rows with
+    more than one token. Raises ConfigError where a prompt could never be scheduled."""
+
+    def __init__(self, config: SchedulerConfig, rules: StepRules, *, whole: bool, max_model_len: int) -> None:
+        self.total = config.max_num_batched_tokens
+        self.whole = whole
+        self.chunk_multiple = rules.chunk_multiple
+        self.max_prefill_rows = self.total if rules.max_prefill_rows is None else rules.max_prefill_rows
+        self.max_per_request = min(self.total, rules.max_tokens_per_request or self.total)
+        most = f"a step takes {self.max_per_request} tokens of one request; raise --max-num-batched-tokens"
+        field = "scheduler.max_num_batched_tokens"
+        if whole and self.max_per_request < max_model_len:
+            raise ConfigError(
+                f"A prompt of up to {max_model_len} tokens is not cut, but {most} or lower --max-model-len.",
+                param=field,
+            )
+        if self.max_per_request < self.chunk_multiple:
+            raise ConfigError(f"Prompts are cut at multiples of {self.chunk_multiple} tokens, but {most}.", param=field)
+
+    def chunk(self, start: int, left: int, room: int) -> int:
+        """How many of the `left` tokens from position start on to compute next, with room for so many; 0 where the
+        prompt may not be cut there."""
+        room = min(room, self.max_per_request)
+        if left <= room:
+            return left
+        if self.whole:
+            return 0
+        return max(0, (start + room) // self.chunk_multiple * self.chunk_multiple - start)
+
+    def share(self, work: Work, step: ScheduledStep) -> Array:
+        """Tokens of each row, in order: one for each row that decodes, the rest of the room for prompts. The first
+        prompt always gets a chunk, so that it progresses however many rows decode."""
+        left, room = work.left, step.room
+        if work.decodes and len(left) <= room:
+            return left
+        decodes = left == 1
+        prefills = np.flatnonzero(~decodes)[: self.max_prefill_rows - step.num_prefills].tolist()
+        reserved = 0
+        if prefills:
+            first = int(left[prefills[0]])
+            reserved = min(first, first if self.whole else self.chunk_multiple)
+        tokens = np.zeros(len(left), dtype=np.int32)
+        tokens[np.flatnonzero(decodes)[: max(room - reserved, 0)]] = 1
+        room -= int(tokens.sum())
+        for place in prefills:
+            tokens[place] = self.chunk(int(work.starts[place]), int(left[place]), room)
+            room -= int(tokens[place])
+        return tokens
+
+
+class Resources:
+    """The resources that platforms and features bring, asked as one. Rows, tokens and KV blocks are not among them: the
+    scheduler has those in arrays."""
+
+    def __init__(self, resources: Sequence[Resource]) -> None:
+        self._of_request = [resource for resource in resources if resource.held == "request"]
+        self._of_step = [resource for resource in resources if resource.held == "step"]
+
+    @property
+    def asked_each_step(self) -> bool:
+        """Whether a running request must ask too, not only one that starts."""
+        return bool(self._of_step)
+
+    def begin_step(self) -> None:
+        for resource in self._of_step:
+            resource.begin_step()
+
+    def room_to_start(self, request: RequestView, num_tokens: int) -> int:
+        """How many of its first num_tokens tokens a request may have; 0 where it cannot start now."""
+        return _room([*self._of_request, *self._of_step], request, num_tokens)
+
+    def room(self, request: RequestView, num_tokens: int) -> int:
+        """How many of num_tokens a running request may have, 0 included."""
+        return _room(self._of_step, request, num_tokens)
+
+    def holds(self, request: RequestView) -> bool:
+        """Whether there is room for what the request holds as long as it runs."""
+        return _room(self._of_request, request, 1) > 0
+
+    def reason(self, request: RequestView, num_tokens: int) -> str | None:
+        """Which resource has no room for a request, and why."""
+        for resource in (*self._of_request, *self._of_step):
+            answer = resource.fits(request, num_tokens)
+            if isinstance(answer, str) or answer < num_tokens:
+                return f"{resource.name}: {answer if isinstance(answer, str) else f'room for {answer} tokens'}"
+        return None
+
+    def start(self, request: RequestView, num_tokens: int) -> None:
+        for resource in self._of_request:
+            resource.take(request, num_tokens)
+
+    def take(self, request: RequestView, num_tokens: int) -> None:
+        for resource in self._of_step:
+            resource.take(request, num_tokens)
+
+    def release(self, request: RequestView) -> None:
+        for resource in self._of_request:
+            resource.release(request)
+
+
+def _room(resources: Sequence[Resource], request: RequestView, num_tokens: int) -> int:
+    for resource in resources:
+        answer = resource.fits(request, num_tokens)
+        if isinstance(answer, str):
+            return 0
+        num_tokens = min(num_tokens, answer)
+    return num_tokens
