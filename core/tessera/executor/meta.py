@@ -6,7 +6,7 @@ from tessera.config import EngineConfig
 from tessera.executor.base import Report
 from tessera.platform.runner import LoadedModel
 from tessera.plugins import load_platform
-from tessera.runner.memory import budget
+from tessera.runner.kv_memory import budget
 from tessera.runner.meta import meta_runner
 
 

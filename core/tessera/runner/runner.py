@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -11,37 +11,91 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array, int32
 from tessera.layers.build import Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
 from tessera.platform.attention import AttentionBackend, KVLayout
+from tessera.platform.device import Device, Future
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import ExactShapes, Launch, LaunchKey, Plan, ShapePolicy
 from tessera.platform.model import Model
+from tessera.platform.ops import Sampled
 from tessera.platform.platform import Platform
-from tessera.platform.runner import (
-    CacheNeeds,
-    CachePlan,
-    LoadedModel,
-    MemoryBudget,
-    ModelRunner,
-    Progress,
-)
+from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.quantization import weights_of
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
-from tessera.runner.buffers import DeviceBuffers
-from tessera.runner.cache import CacheMemory
 from tessera.runner.explain import explain, left_in_words
-from tessera.runner.launch import LaunchBuilder, Prepared, buffer_sizes, widest
-from tessera.runner.logits import LogitsEditor
-from tessera.runner.memory import activation_bytes, cache_bytes
-from tessera.runner.sampler import Sampler, bind_ahead
-from tessera.runner.scorer import Scorer, Scoring
+from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, widest
+from tessera.runner.kv_memory import CacheMemory, activation_bytes, cache_bytes
+from tessera.runner.prompt_logprobs import PromptScorer, Scoring
+from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
 from tessera.runner.services import Services
-from tessera.runner.transfer import PendingStep, SampledRows
-from tessera.step import SchedulerOutput, StepStats
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """What one launch sampled, on its way to the host. sampling: places of the rows that sample; asked: how many
+    alternatives each row wants, -1: none."""
+
+    rows: Array
+    sampling: Array | slice
+    asked: Array
+    parts: tuple[Future[Any] | None, ...]
+
+    @classmethod
+    def copying(
+        cls, device: Device, rows: Array, sampling: Array | slice, asked: Array, sampled: Sampled
+    ) -> SampledRows:
+        return cls(rows, sampling, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
+
+    def tokens(self) -> tuple[Array, Array]:
+        """Rows that sample, and the token of each; waits for the copy."""
+        copy = self.parts[0]
+        assert copy is not None
+        return self.rows[self.sampling], copy.result()[: len(self.rows)][self.sampling]
+
+    def logprobs(self) -> list[RowLogprobs]:
+        copies = [part.result() for part in self.parts[1:] if part is not None]
+        if not copies:
+            return []
+        ids, values, ranks = copies
+        places = np.arange(len(self.rows))[self.sampling].tolist()
+        wanted = [(i, int(self.asked[i])) for i in places if self.asked[i] >= 0]
+        return [
+            RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])
+            for i, k in wanted
+        ]
+
+
+class PendingStep:
+    """A step's output: waits for its copies when asked."""
+
+    def __init__(
+        self, step: int, parts: Sequence[SampledRows], prompt_logprobs: Sequence[Scoring], stats: StepStats
+    ) -> None:
+        self.step, self.parts, self.prompt_logprobs, self.stats = step, parts, prompt_logprobs, stats
+
+    def done(self) -> bool:
+        drawn = all(copy is None or copy.done() for part in self.parts for copy in part.parts)
+        return drawn and all(scoring.done() for scoring in self.prompt_logprobs)
+
+    def result(self) -> StepOutput:
+        began = perf_counter()
+        drawn = [part.tokens() for part in self.parts]
+        rows, tokens = (np.concatenate(parts) for parts in zip(*drawn, strict=True)) if drawn else (int32(), int32())
+        return StepOutput(
+            step=self.step,
+            rows=rows,
+            counts=np.ones(len(rows), np.int32),
+            tokens=tokens,
+            logprobs=[row for part in self.parts for row in part.logprobs()],
+            stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
+            prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
+        )
 
 
 class CoreRunner(ModelRunner):
@@ -146,7 +200,7 @@ class CoreRunner(ModelRunner):
         )
         editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind)
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
-        self.scorer = Scorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
+        self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
@@ -190,20 +244,20 @@ class CoreRunner(ModelRunner):
     def sample(self, pending: _Executed) -> PendingStep:
         began = perf_counter()
         drawn: list[SampledRows] = []
-        scored: list[Scoring] = []
+        prompt_logprobs: list[Scoring] = []
         for prepared, hidden in pending.results:
             rows = prepared.launch.key.rows
-            if len(prepared.scored):
-                scored += self.scorer(hidden[rows:], prepared)
-            if not len(prepared.rows[prepared.drawing]):
+            if len(prepared.prompt_logprobs):
+                prompt_logprobs += self.scorer(hidden[rows:], prepared)
+            if not len(prepared.rows[prepared.sampling]):
                 continue
-            launch = self.builder.rows_again(prepared)
+            launch = self.builder.restore_rows(prepared)
             sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position)
             self.builder.feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
-            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.drawing, asked, sampled))
+            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.sampling, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
-        return PendingStep(pending.step.step, drawn, scored, stats)
+        return PendingStep(pending.step.step, drawn, prompt_logprobs, stats)
 
     def _forward(self, launch: Launch) -> Tensor:
         """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
@@ -234,5 +288,5 @@ class CoreRunner(ModelRunner):
 class _Executed:
     """A step whose forward was launched: each launch and its rows' hidden states."""
 
-    def __init__(self, step: SchedulerOutput, results: Sequence[tuple[Prepared, Tensor]], seconds: float) -> None:
+    def __init__(self, step: SchedulerOutput, results: Sequence[tuple[PreparedLaunch, Tensor]], seconds: float) -> None:
         self.step, self.results, self.seconds = step, results, seconds

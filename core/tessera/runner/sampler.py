@@ -1,38 +1,315 @@
-"""Hidden states to drawn tokens: one composite where nobody touches the logits; features and what rows ask for in
-between where somebody does."""
+"""Hidden states to sampled tokens.
+
+What requests ask of sampling is kept by row on the host. Where nobody touches the logits, one composite op samples from
+the hidden states; else the logits are masked, edited and penalised first, in this order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntFlag
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tessera.arrays import Array
-from tessera.platform.launch import Launch
+from tessera.platform.launch import Buffers, Launch
 from tessera.platform.model import Model
 from tessera.platform.ops import (
     BoundOps,
     EditLogitsSpec,
+    Edits,
+    History,
     HotCall,
     LogprobsSpec,
     MaskLogitsSpec,
     PenaliseSpec,
+    Penalties,
     Sampled,
     SampleSpec,
     SamplingRows,
 )
 from tessera.platform.runner import Feature
-from tessera.runner.buffers import DeviceBuffers
-from tessera.runner.logits import LogitsEditor
-from tessera.runner.sampling_columns import Asks, SamplingColumns
+from tessera.request import SamplingParams
+from tessera.step import RowOpened
+
+Bind = Callable[[str, Any], HotCall]
+
+PARAMETERS: Mapping[str, tuple[type[np.number[Any]], float]] = MappingProxyType(
+    {
+        "temperature": (np.float32, 0.0),
+        "top_k": (np.int32, 0),
+        "top_p": (np.float32, 1.0),
+        "min_p": (np.float32, 0.0),
+        "presence_penalty": (np.float32, 0.0),
+        "frequency_penalty": (np.float32, 0.0),
+        "repetition_penalty": (np.float32, 1.0),
+    }
+)
+"""Fields of SamplingParams that have a column of their own: its dtype, and the value that changes nothing."""
+
+
+class LogitsOps(IntFlag):
+    """What is done to a row's logits before a token is sampled."""
+
+    MASK = 1
+    EDITS = 2
+    PENALTIES = 4
+
+
+class SamplingColumns:
+    """Sampling parameters by row [rows], as host arrays, so that a step reads those of all its rows at once.
+
+    Beside PARAMETERS: seed int64; logprobs, prompt_logprobs int32: alternatives wanted for sampled and prompt tokens,
+    -1: none; num_prompt_tokens int32; logits_ops uint8. edits, masks: of the rows that have any. changed: how often
+    edits, masks or penalties did. opened: how often a row was opened. eos, vocab: the model's.
+    """
+
+    temperature: Array
+    top_k: Array
+    top_p: Array
+    min_p: Array
+    presence_penalty: Array
+    frequency_penalty: Array
+    repetition_penalty: Array
+
+    def __init__(self, rows: int, eos: Sequence[int], vocab: int) -> None:
+        for name, (dtype, off) in PARAMETERS.items():
+            setattr(self, name, np.full(rows, off, dtype))
+        self.seed: Array = np.zeros(rows, np.int64)
+        self.logprobs: Array = np.full(rows, -1, np.int32)
+        self.prompt_logprobs: Array = np.full(rows, -1, np.int32)
+        self.num_prompt_tokens: Array = np.zeros(rows, np.int32)
+        self.logits_ops: Array = np.zeros(rows, np.uint8)
+        self.edits: dict[int, RowEdits] = {}
+        self.masks: dict[int, Array] = {}
+        self.changed = self.opened = 0
+        self.eos, self.vocab = eos, vocab
+        self._want_prompt_logprobs: set[int] = set()
+
+    def open(self, opened: RowOpened) -> None:
+        """Puts a request's values into its row. Log probabilities of its prompt are not computed again once it has a
+        part of its answer."""
+        row, params = opened.row, opened.params
+        self.opened += 1
+        for name in PARAMETERS:
+            getattr(self, name)[row] = getattr(params, name)
+        self.seed[row] = np.uint64(opened.seed & (2**64 - 1)).astype(np.int64)
+        self.num_prompt_tokens[row] = opened.num_prompt_tokens
+        self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        answered = len(opened.tokens) > opened.num_prompt_tokens
+        self.prompt_logprobs[row] = -1 if params.prompt_logprobs is None or answered else params.prompt_logprobs
+        self._want_prompt_logprobs.discard(row)
+        if self.prompt_logprobs[row] >= 0:
+            self._want_prompt_logprobs.add(row)
+        self._open_logits_ops(opened)
+
+    def _open_logits_ops(self, opened: RowOpened) -> None:
+        row, params = opened.row, opened.params
+        if self.logits_ops[row]:
+            self.edits.pop(row, None)
+            self.masks.pop(row, None)
+            self.changed += 1
+        ops = LogitsOps.PENALTIES if params.penalised else LogitsOps(0)
+        edits = RowEdits.of(params, opened.num_prompt_tokens, self.eos, self.vocab)
+        if edits is not None:
+            self.edits[row] = edits
+            ops |= LogitsOps.EDITS
+        if params.allowed_token_ids is not None:
+            self.masks[row] = allowed_bits(params.allowed_token_ids, self.vocab)
+            ops |= LogitsOps.MASK
+        self.changed += bool(ops)
+        self.logits_ops[row] = ops
+
+    def prompt_logprobs_among(self, rows: Array, starts: Array) -> Array:
+        """Places of the rows, of which each computes tokens from starts on, that want log probabilities of these
+        tokens."""
+        if not self._want_prompt_logprobs:
+            return np.zeros(0, np.intp)
+        return np.flatnonzero((self.prompt_logprobs[rows] >= 0) & (starts < self.num_prompt_tokens[rows] - 1))
+
+
+FOREVER = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class RowEdits:
+    """The edits of one row, as Edits has them: token, until [E] int32, value [E] float32, prefix [E, P] int32."""
+
+    token: Array
+    value: Array
+    until: Array
+    prefix: Array
+
+    @classmethod
+    def of(cls, params: SamplingParams, num_prompt_tokens: int, eos: Sequence[int], vocab: int) -> RowEdits | None:
+        """None where the request edits nothing. eos: the model's own end-of-text tokens, which min_tokens holds off
+        together with the request's stop tokens."""
+        entries: list[tuple[int, float, int, tuple[int, ...]]] = [
+            (token, bias, FOREVER, ()) for token, bias in (params.logit_bias or {}).items()
+        ]
+        entries += [(word[-1], -np.inf, FOREVER, tuple(word[:-1])) for word in params.bad_words_ids or ()]
+        if params.min_tokens:
+            ends = dict.fromkeys((*eos, *(params.stop_token_ids or ())))
+            entries += [(token, -np.inf, num_prompt_tokens + params.min_tokens, ()) for token in ends]
+        entries = [entry for entry in entries if entry[0] < vocab]
+        if not entries:
+            return None
+        tokens, values, until, prefixes = zip(*entries, strict=True)
+        return cls(
+            np.array(tokens, np.int32),
+            np.array(values, np.float32),
+            np.array(until, np.int32),
+            _right_aligned(prefixes),
+        )
+
+
+def allowed_bits(allowed: Sequence[int], vocab: int) -> Array:
+    """[ceil(vocab / 32)] int32, as mask_logits takes them: the allowed tokens' bits are set."""
+    held = np.zeros(-(-vocab // 32) * 32, np.uint8)
+    held[np.array(allowed, np.int64)] = 1
+    bits: Array = np.packbits(held, bitorder="little").view("<i4").astype(np.int32)
+    return bits
+
+
+def _right_aligned(prefixes: Sequence[tuple[int, ...]]) -> Array:
+    width = max(map(len, prefixes))
+    result = np.full((len(prefixes), width), -1, np.int32)
+    for row, prefix in zip(result, prefixes, strict=True):
+        row[width - len(prefix) :] = prefix
+    return result
+
+
+_FEWEST_TOKENS = 64
+_MOST_ROW_SETS = 16
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """What some rows want done to their logits, on the device; kept as long as the same rows are sampled. bits, edits:
+    None where no row has any."""
+
+    num_prompt_tokens: Tensor
+    penalties: Penalties
+    bits: Tensor | None
+    edits: Edits | None
+
+
+class LogitsEditor:
+    """Applies masks, edits and penalties. tokens [rows, M] int32: the tokens of all rows, on the device. bind: binds an
+    op."""
+
+    def __init__(self, columns: SamplingColumns, tokens: Tensor, bind: Bind) -> None:
+        self.columns, self.tokens, self.bind = columns, tokens, bind
+        self._calls: dict[tuple[str, Any], HotCall] = {}
+        self._sets: dict[bytes, RowSet] = {}
+        self._changed = 0
+
+    def ops_of(self, rows: Array) -> LogitsOps:
+        return LogitsOps(int(np.bitwise_or.reduce(self.columns.logits_ops[rows])))
+
+    def __call__(self, ops: LogitsOps, logits: Tensor, rows: Array, places: Tensor, positions: Array) -> Tensor:
+        """A float32 copy of logits [S, vocab] with all that the rows want. rows: of requests, the first of the S;
+        places [S] int32: all of them, padding included, on the device; positions: of the tokens to sample."""
+        vocab = logits.shape[-1]
+        logits = logits.to(torch.float32, copy=True)
+        wanted = self._row_set(rows, len(logits), vocab)
+        history = self._history(wanted, places, positions)
+        if wanted.bits is not None:
+            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, wanted.bits)
+        if wanted.edits is not None:
+            spec = EditLogitsSpec(vocab, wanted.edits.prefix.shape[-1])
+            self._call("edit_logits", spec)(logits, history, wanted.edits)
+        if ops & LogitsOps.PENALTIES:
+            self._call("penalise", PenaliseSpec(vocab))(logits, history, wanted.penalties)
+        return logits
+
+    def _call(self, name: str, spec: Any) -> HotCall:
+        if (name, spec) not in self._calls:
+            self._calls[name, spec] = self.bind(name, spec)
+        return self._calls[name, spec]
+
+    def _history(self, wanted: RowSet, places: Tensor, positions: Array) -> History:
+        """As many columns of the table as the longest row needs, in a few sizes."""
+        most = max(_FEWEST_TOKENS, 1 << int(positions.max() - 1).bit_length())
+        num_tokens = self._put(_padded(positions, len(places), 0), np.int32)
+        return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt_tokens, num_tokens)
+
+    def _row_set(self, rows: Array, size: int, vocab: int) -> RowSet:
+        if self._changed != self.columns.changed or len(self._sets) >= _MOST_ROW_SETS:
+            self._sets.clear()
+            self._changed = self.columns.changed
+        key = rows.astype(np.int32).tobytes() + size.to_bytes(4, "little")
+        if key not in self._sets:
+            self._sets[key] = self._made(rows, size, vocab)
+        return self._sets[key]
+
+    def _made(self, rows: Array, size: int, vocab: int) -> RowSet:
+        columns = self.columns
+        penalties = (
+            _padded(columns.presence_penalty[rows], size, 0.0),
+            _padded(columns.frequency_penalty[rows], size, 0.0),
+            _padded(columns.repetition_penalty[rows], size, 1.0),
+        )
+        return RowSet(
+            self._put(_padded(columns.num_prompt_tokens[rows], size, 0), np.int32),
+            Penalties(*(self._put(values, np.float32) for values in penalties)),
+            self._bits(rows, size, vocab),
+            self._edits(rows),
+        )
+
+    def _bits(self, rows: Array, size: int, vocab: int) -> Tensor | None:
+        held = [
+            (place, self.columns.masks[row]) for place, row in enumerate(rows.tolist()) if row in self.columns.masks
+        ]
+        if not held:
+            return None
+        bits = np.full((size, -(-vocab // 32)), -1, np.int32)
+        for place, mask in held:
+            bits[place] = mask
+        return self._put(bits, np.int32)
+
+    def _edits(self, rows: Array) -> Edits | None:
+        """The edits of all rows one after the other, in a few sizes; the filler adds 0 to a logit of the first row."""
+        columns = self.columns
+        held = [(place, columns.edits[row]) for place, row in enumerate(rows.tolist()) if row in columns.edits]
+        if not held:
+            return None
+        number = _power_of_two(sum(len(edits.token) for _, edits in held))
+        width = _power_of_two(max(edits.prefix.shape[-1] for _, edits in held))
+        row, token, until = np.zeros((3, number), np.int32)
+        value, prefix = np.zeros(number, np.float32), np.full((number, width), -1, np.int32)
+        at = 0
+        for place, edits in held:
+            here = slice(at, at + len(edits.token))
+            row[here], token[here], value[here], until[here] = place, edits.token, edits.value, edits.until
+            prefix[here, width - edits.prefix.shape[-1] :] = edits.prefix
+            at = here.stop
+        integers = (self._put(values, np.int32) for values in (row, token, until, prefix))
+        rows_of, tokens, untils, prefixes = integers
+        return Edits(rows_of, tokens, self._put(value, np.float32), untils, prefixes)
+
+    def _put(self, values: Array, dtype: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(self.tokens.device)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length() if number else 0
+
+
+def _padded(values: Array, size: int, filler: float) -> Array:
+    result = np.full(size, filler, values.dtype)
+    result[: len(values)] = values
+    return result
 
 
 def bind_ahead(model: Model, ops: BoundOps) -> None:
-    """Binds what rows may ask for while the model is loaded, so that a platform that may not fall back is refused then
-    and not in a step."""
+    """Binds the ops of sampling while the model is loaded, so that a platform that may not fall back is refused at
+    start and not in a step."""
     vocab = model.facts.vocab_size
     for greedy, filters in ((True, False), (False, False), (False, True)):
         for logprobs in (-1, 1):
@@ -43,52 +320,74 @@ def bind_ahead(model: Model, ops: BoundOps) -> None:
     ops.bind("penalise", PenaliseSpec(vocab))
 
 
+@dataclass(frozen=True)
+class SamplingMetadata:
+    """What the rows of a launch want, on the host and on the device. key: equal for the same rows with the same
+    requests. sample: the op that samples. rows: SamplingRows but for position, by name."""
+
+    key: tuple[int, int, bytes]
+    spec: SampleSpec
+    logits_ops: LogitsOps
+    sample: HotCall
+    rows: dict[str, Tensor]
+
+
 class Sampler:
-    """Binds sampling once for each combination of what rows ask for; a step in which nobody asks for anything pays for
+    """Binds sampling once for each combination of what rows want, so a step in which nobody wants anything pays
     nothing."""
 
     def __init__(
-        self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: DeviceBuffers,
+        self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: Buffers,
         features: Sequence[Feature], editor: LogitsEditor,
     ) -> None:  # fmt: skip
         self.model, self.ops, self.columns, self.buffers = model, ops, columns, buffers
         self.features, self.editor = features, editor
         self._calls: dict[tuple[str, Any], HotCall] = {}
-        self._asked: _Asked | None = None
+        self._newest: SamplingMetadata | None = None
 
     def __call__(self, hidden: Tensor, launch: Launch, rows: Array, positions: Array) -> Sampled:
-        """hidden [R, n] of the launch's rows; rows: of its requests; positions: of the tokens to draw."""
-        asked = self._asked_by(rows, launch.key.rows)
-        sampling = asked.at(self._put("position", positions, launch.key.rows, "int64"))
-        if not self.features and not asked.asks:
-            sampled: Sampled = asked.draw(hidden, self.model.head.weight, sampling)
+        """hidden [R, n] of the launch's rows; rows: of its requests; positions: of the tokens to sample."""
+        metadata = self._metadata(rows, launch.key.rows)
+        sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, launch.key.rows))
+        if not self.features and not metadata.logits_ops:
+            sampled: Sampled = metadata.sample(hidden, self.model.head.weight, sampling)
             return sampled
         logits = self.model.logits(hidden)
         for feature in self.features:
             logits = feature.logits(launch, logits)
-        if asked.asks:
-            sampled = self._draw_edited(asked, logits, launch, rows, positions, sampling)
+        if metadata.logits_ops:
+            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions)
+            sampled = self._with_logprobs(metadata.spec, metadata.sample(edited, sampling), logits)
         else:
-            sampled = asked.draw(logits, sampling)
+            sampled = metadata.sample(logits, sampling)
         for feature in self.features:
             feature.after(launch, sampled.tokens)
         return sampled
 
-    def bind_logprobs(self, spec: LogprobsSpec) -> HotCall:
-        """The op, for at least as many alternatives, in a few sizes."""
-        return self._call(replace(spec, logprobs=_size(spec.logprobs, spec.vocab)), "logprobs")
-
-    def _draw_edited(
-        self, asked: _Asked, logits: Tensor, launch: Launch, rows: Array, positions: Array, sampling: SamplingRows
-    ) -> Sampled:
-        """Drawn from what is asked for; log probabilities are of the logits as they came."""
-        spec, edited = asked.spec, self.editor(asked.asks, logits, rows, launch.rows, positions)
-        sampled: Sampled = asked.draw(edited, sampling)
+    def _with_logprobs(self, spec: SampleSpec, sampled: Sampled, logits: Tensor) -> Sampled:
+        """Log probabilities are those of the logits before they were edited."""
         if spec.logprobs < 0:
             return sampled
-        return Sampled(
-            sampled.tokens, *self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))(logits, sampled.tokens)
-        )
+        call = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))
+        return Sampled(sampled.tokens, *call(logits, sampled.tokens))
+
+    def bind_logprobs(self, spec: LogprobsSpec) -> HotCall:
+        """The op `logprobs` for at least as many alternatives, in a few sizes."""
+        return self._call("logprobs", replace(spec, logprobs=_size(spec.logprobs, spec.vocab)))
+
+    def _metadata(self, rows: Array, size: int) -> SamplingMetadata:
+        """The newest one again where the same rows are sampled and none was opened since."""
+        key = (self.columns.opened, size, rows.tobytes())
+        if self._newest is None or self._newest.key != key:
+            spec, logits_ops = self._spec(rows), self.editor.ops_of(rows)
+            if logits_ops:
+                sample = self._call("sample", replace(spec, logprobs=-1))
+            else:
+                sample = self._call("sample" if self.features else "logits_sample", spec)
+            names = (name for name in SamplingRows._fields if name != "position")
+            values = {name: self._put(name, getattr(self.columns, name)[rows], size) for name in names}
+            self._newest = SamplingMetadata(key, spec, logits_ops, sample, values)
+        return self._newest
 
     def _spec(self, rows: Array) -> SampleSpec:
         columns, vocab = self.columns, self.model.facts.vocab_size
@@ -101,63 +400,25 @@ class Sampler:
             logprobs=_size(int(columns.logprobs[rows].max(initial=-1)), vocab),
         )
 
-    def _call(self, spec: Any, name: str) -> HotCall:
+    def _call(self, name: str, spec: Any) -> HotCall:
         if (name, spec) not in self._calls:
-            self._calls[name, spec] = self.ops.bind(
-                name, self.model.head.sampling_spec(spec) if name == "logits_sample" else spec
-            )
+            bound = self.model.head.sampling_spec(spec) if name == "logits_sample" else spec
+            self._calls[name, spec] = self.ops.bind(name, bound)
         return self._calls[name, spec]
 
-    def _asked_by(self, rows: Array, size: int) -> _Asked:
-        """The same as before where the same rows are drawn for and none was opened since."""
-        whose = (self.columns.opened, size, rows.tobytes())
-        if self._asked is None or self._asked.whose != whose:
-            columns, spec, asks = self.columns, self._spec(rows), self.editor.asks(rows)
-            self._asked = _Asked(
-                whose,
-                spec,
-                asks,
-                self._draw(spec, asks),
-                temperature=self._put("temperature", columns.temperature[rows], size, "float32"),
-                top_k=self._put("top_k", columns.top_k[rows], size, "int32"),
-                top_p=self._put("top_p", columns.top_p[rows], size, "float32"),
-                min_p=self._put("min_p", columns.min_p[rows], size, "float32"),
-                seed=self._put("seed", columns.seed[rows], size, "int64"),
-            )
-        return self._asked
-
-    def _draw(self, spec: SampleSpec, asks: Asks) -> HotCall:
-        """From hidden states where nobody touches the logits, else from those."""
-        if asks:
-            return self._call(replace(spec, logprobs=-1), "sample")
-        return self._call(spec, "sample" if self.features else "logits_sample")
-
-    def _put(self, name: str, values: Array, size: int, dtype: str) -> Tensor:
-        """Of SamplingRows, 0 for the padding."""
+    def _put(self, name: str, values: Array, size: int) -> Tensor:
+        """A column of SamplingRows, 0 for padding."""
         if len(values) < size:
             values = np.concatenate((values, np.zeros(size - len(values), values.dtype)))
-        return self.buffers.put(f"sampling_{name}", values, dtype)
+        return self.buffers.put(f"sampling_{name}", values, _DTYPES[name])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What a choice of rows asks for, on the host and on the device. whose: equal for the same rows with the same
-    requests. draw: the op that draws for them."""
-
-    whose: tuple[int, int, bytes]
-    spec: SampleSpec
-    asks: Asks
-    draw: HotCall
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    seed: Tensor
-
-    def at(self, position: Tensor) -> SamplingRows:
-        return SamplingRows(self.temperature, self.top_k, self.top_p, self.min_p, self.seed, position)
+_DTYPES = {name: np.dtype(dtype).name for name, (dtype, _) in PARAMETERS.items()} | {
+    "seed": "int64",
+    "position": "int64",
+}
 
 
 def _size(logprobs: int, vocab: int) -> int:
-    """Alternatives to bind for: clients name any number, and each that is bound stays."""
+    """How many alternatives to bind for. Clients name any number, and each bound op stays, so few sizes are bound."""
     return logprobs if logprobs <= 1 else min(1 << (logprobs - 1).bit_length(), vocab)

@@ -30,8 +30,8 @@ from tessera.plugins import load_path, load_registry
 from tessera.quantization import Weights
 from tessera.reference import REFERENCE
 from tessera.reference.sampling import sample
-from tessera.runner.batch import InputBatch
-from tessera.runner.logits import LogitsEditor
+from tessera.runner.inputs import InputBatch
+from tessera.runner.sampler import LogitsEditor
 
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
@@ -120,8 +120,8 @@ class Services:
                 "which --no-fallback forbids; leave the flag out."
             )
         editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
-        if asks := editor.asks(rows):
-            host = editor(asks, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
+        if ops := editor.ops_of(rows):
+            host = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
         sampling = SamplingRows(
             temperature=torch.from_numpy(columns.temperature[rows]),
             top_k=torch.from_numpy(columns.top_k[rows]),

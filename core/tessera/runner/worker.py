@@ -14,7 +14,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.runner.collectives import join
-from tessera.runner.memory import budget
+from tessera.runner.kv_memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
 from tessera.step import SchedulerOutput, StepOutput

@@ -15,8 +15,7 @@ from tessera.platform import EditLogitsSpec, Edits, History, LogprobsSpec
 from tessera.reference.logits import edit_logits
 from tessera.reference.sampling import logprobs
 from tessera.request import SamplingParams
-from tessera.runner.logits import LogitsEditor
-from tessera.runner.sampling_columns import SamplingColumns
+from tessera.runner.sampler import LogitsEditor, SamplingColumns
 from tessera.runner.services import reference_call
 from tessera.step import RowOpened
 from tests.platforms import sampling_oracle as oracle
@@ -54,7 +53,7 @@ def requests(draw: Any, vocab: int) -> Asked:
 def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tensor:
     """Through the runner's editor: rows stand in a table in reverse order, padding and stale tokens beside them."""
     rows, vocab = len(asked), logits.shape[-1]
-    columns = SamplingColumns.of(rows + 1, EOS, vocab)
+    columns = SamplingColumns(rows + 1, EOS, vocab)
     table = torch.full((rows + 1, 40), 1, dtype=torch.int32)
     order = int32(range(rows - 1, -1, -1))
     positions = int32([len(prompt) + len(answer) for prompt, answer, _ in asked])
@@ -64,10 +63,10 @@ def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tens
         params = SamplingParams(**{"max_tokens": 100, **fields})
         columns.open(RowOpened(row, "", tokens, len(prompt), 0, params, 0))
     editor = LogitsEditor(columns, table, reference_call)
-    asks = editor.asks(order)
+    ops = editor.ops_of(order)
     places = torch.from_numpy(np.concatenate((order, int32([rows] * padding))))
     before = logits.clone()
-    result = editor(asks, logits, order, places, positions) if asks else logits
+    result = editor(ops, logits, order, places, positions) if ops else logits
     assert torch.equal(torch.nan_to_num(logits), torch.nan_to_num(before))
     return result
 
@@ -108,14 +107,14 @@ def test_a_prefix_holds_only_within_the_answer() -> None:
 
 
 def test_a_row_that_is_opened_again_forgets_what_was_asked_for_before() -> None:
-    columns = SamplingColumns.of(2, EOS, 40)
+    columns = SamplingColumns(2, EOS, 40)
     editor = LogitsEditor(columns, torch.zeros(2, 40, dtype=torch.int32), reference_call)
     rows, places = int32([0]), torch.tensor([0], dtype=torch.int32)
 
     def run(**fields: Any) -> list[float]:
         columns.open(RowOpened(0, "", int32([1, 2]), 2, 0, SamplingParams(**fields), 0))
-        asks = editor.asks(rows)
-        return editor(asks, torch.zeros(1, 40), rows, places, int32([2]))[0].tolist() if asks else [0.0] * 40
+        ops = editor.ops_of(rows)
+        return editor(ops, torch.zeros(1, 40), rows, places, int32([2]))[0].tolist() if ops else [0.0] * 40
 
     first = run(logit_bias={4: 2.0}, allowed_token_ids=[4, 5])
     assert [first[4], first[5], first[6]] == [2.0, 0.0, -torch.inf]

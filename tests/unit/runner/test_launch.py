@@ -10,9 +10,7 @@ import torch
 from tessera.arrays import int32
 from tessera.platform import CacheGroup, CachePlan, Column, ExactShapes
 from tessera.request import SamplingParams
-from tessera.runner.batch import InputBatch
-from tessera.runner.buffers import DeviceBuffers
-from tessera.runner.launch import LaunchBuilder, buffer_sizes
+from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
 from tessera.testing.strict.shapes import Buckets
@@ -45,7 +43,7 @@ class Side:
         self.batch.apply(step)
         made = [(prepared, *seen(prepared.launch)) for prepared in self.builder.build(step)]
         assert all(made), "a step has launches"
-        return [(key, of_forward, seen(self.builder.rows_again(one))[1]["rows"]) for one, key, of_forward in made]
+        return [(key, of_forward, seen(self.builder.restore_rows(one))[1]["rows"]) for one, key, of_forward in made]
 
 
 def seen(launch):

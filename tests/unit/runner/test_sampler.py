@@ -10,10 +10,8 @@ import torch
 from tessera.arrays import int32
 from tessera.platform.ops import Sampled, SampleSpec
 from tessera.request import SamplingParams
-from tessera.runner.buffers import DeviceBuffers
-from tessera.runner.logits import LogitsEditor
-from tessera.runner.sampler import Sampler
-from tessera.runner.sampling_columns import SamplingColumns
+from tessera.runner.inputs import DeviceBuffers
+from tessera.runner.sampler import LogitsEditor, Sampler, SamplingColumns
 from tessera.step import RowOpened
 from tessera.testing.reference import host_device
 
@@ -26,7 +24,7 @@ class Drawing:
     """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows."""
 
     def __init__(self):
-        self.columns = SamplingColumns.of(4, eos=(), vocab=VOCAB)
+        self.columns = SamplingColumns(4, eos=(), vocab=VOCAB)
         self.asked = []
         head = SimpleNamespace(weight=None, sampling_spec=lambda spec: spec)
         model = SimpleNamespace(
@@ -100,6 +98,6 @@ def test_the_same_rows_are_asked_once():
     drawing = Drawing()
     drawing.open(0, GREEDY)
     drawing.open(1, SamplingParams(seed=3))
-    first, kept = drawing.draw(), drawing.sampler._asked
+    first, kept = drawing.draw(), drawing.sampler._newest
     assert drawing.draw() == first
-    assert drawing.sampler._asked is kept
+    assert drawing.sampler._newest is kept

@@ -194,7 +194,7 @@ def test_too_many_waiting_are_refused():
     world = World(plan(), max_waiting=2)
     world.add([1], 1)
     world.add([1], 1)
-    with pytest.raises(OverloadedError, match="2 requests are waiting"):
+    with pytest.raises(OverloadedError, match="2 requests are already waiting"):
         world.add([1], 1)
     world.schedule()
     world.add([1], 1)

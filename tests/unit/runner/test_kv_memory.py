@@ -16,7 +16,7 @@ from tessera.platform import (
     MemoryFigures,
     Plane,
 )
-from tessera.runner.cache import CacheMemory
+from tessera.runner.kv_memory import CacheMemory
 from tessera.step import BlockCopy
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))

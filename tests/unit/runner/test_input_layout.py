@@ -9,7 +9,7 @@ import pytest
 
 from tessera.arrays import int32
 from tessera.platform.launch import ALL_POSITIONS, LaunchKey, LaunchShape
-from tessera.runner.frame import Frame, outline
+from tessera.runner.inputs import InputLayout, layout_key
 
 NULL = 9
 
@@ -33,7 +33,7 @@ def cases():
 @pytest.mark.parametrize("case", list(cases()))
 def test_it_is_what_loops_over_rows_say(case):
     rows, lengths, cut = case
-    frame = Frame.of(cut, int32(rows), int32(lengths), NULL)
+    layout = InputLayout.of(cut, int32(rows), int32(lengths), NULL)
     starts = [10 * place + 3 for place in range(len(rows))]
     positions, token_rows = [0] * cut.key.tokens, [NULL] * cut.key.tokens
     logits_indices, at = [], 0
@@ -44,33 +44,33 @@ def test_it_is_what_loops_over_rows_say(case):
         logits_indices.append(first + length - 1)
         at += length
     padding = cut.key.rows - len(rows)
-    assert frame.positions(int32(starts)).tolist() == positions
-    assert frame.token_rows.tolist() == token_rows
-    assert frame.logits_indices.tolist() == logits_indices + [0] * padding
-    assert frame.rows.tolist() == rows + [NULL] * padding
-    assert frame.query_lens.tolist() == lengths + [0] * padding
-    assert frame.by_row(int32(starts)).tolist() == starts + [0] * padding
-    assert (frame.num_rows, frame.num_tokens) == (len(rows), sum(lengths))
-    assert {array.dtype for array in (frame.rows, frame.query_start_loc, frame.query_lens, frame.logits_indices)} == {
-        np.dtype(np.int32)
-    }
+    assert layout.positions(int32(starts)).tolist() == positions
+    assert layout.token_rows.tolist() == token_rows
+    assert layout.logits_indices.tolist() == logits_indices + [0] * padding
+    assert layout.rows.tolist() == rows + [NULL] * padding
+    assert layout.query_lens.tolist() == lengths + [0] * padding
+    assert layout.by_row(int32(starts)).tolist() == starts + [0] * padding
+    assert (layout.num_rows, layout.num_tokens) == (len(rows), sum(lengths))
+    assert {
+        array.dtype for array in (layout.rows, layout.query_start_loc, layout.query_lens, layout.logits_indices)
+    } == {np.dtype(np.int32)}
 
 
 def test_all_positions_follow_those_of_the_rows():
     cut = shape(2, 5, bits=(ALL_POSITIONS,))
-    assert Frame.of(cut, int32([4, 2]), int32([2, 3]), NULL).logits_indices.tolist() == [1, 4, 0, 1, 2, 3, 4]
+    assert InputLayout.of(cut, int32([4, 2]), int32([2, 3]), NULL).logits_indices.tolist() == [1, 4, 0, 1, 2, 3, 4]
 
 
-def test_an_outline_is_equal_where_the_frame_is():
+def test_a_key_is_equal_where_the_layout_is():
     rows, lengths = int32([4, 2]), int32([1, 1])
-    same = outline(shape(2, 2), rows, lengths)
-    assert same == outline(shape(2, 2), rows.copy(), lengths.copy())
+    same = layout_key(shape(2, 2), rows, lengths)
+    assert same == layout_key(shape(2, 2), rows.copy(), lengths.copy())
     others = [
-        outline(shape(2, 2), int32([2, 4]), lengths),
-        outline(shape(2, 3), rows, int32([1, 2])),
-        outline(shape(4, 2), rows, lengths),
-        outline(shape(2, 4), rows, lengths),
-        outline(shape(2, 2, stride=1), rows, lengths),
-        outline(shape(2, 2, bits=(ALL_POSITIONS,)), rows, lengths),
+        layout_key(shape(2, 2), int32([2, 4]), lengths),
+        layout_key(shape(2, 3), rows, int32([1, 2])),
+        layout_key(shape(4, 2), rows, lengths),
+        layout_key(shape(2, 4), rows, lengths),
+        layout_key(shape(2, 2, stride=1), rows, lengths),
+        layout_key(shape(2, 2, bits=(ALL_POSITIONS,)), rows, lengths),
     ]
     assert same not in others

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens that are known already: a prompt's, from the hidden states of the tokens before them."""
+"""Log probabilities of prompt tokens, from the hidden states of the tokens before them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from tessera.arrays import Array
 from tessera.platform.device import Device, Future
 from tessera.platform.model import Model
 from tessera.platform.ops import HotCall, LogprobsSpec
-from tessera.runner.batch import InputBatch
-from tessera.runner.launch import Prepared
+from tessera.runner.inputs import InputBatch, PreparedLaunch
 from tessera.step import PromptLogprobs
 
 TOKENS_AT_ONCE = 32
-"""Whose logits are made together, so that a long prompt takes no more memory than a short one."""
+"""Prompt tokens whose logits are computed together, so that a long prompt takes no more memory than a short one."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A few tokens of one row, their copies to the host under way. count: of tokens, the rest is padding; logprobs:
-    alternatives the row asked for."""
+    """A few prompt tokens of one row, on their way to the host. count: of tokens, the rest is padding; logprobs: how
+    many alternatives the row wants."""
 
     row: int
     start: int
@@ -42,17 +41,17 @@ class Scoring:
         return PromptLogprobs(self.row, self.start, ids[:, kept], logprobs[:, kept], ranks)
 
 
-class Scorer:
-    """bind: the op `logprobs` for as many alternatives."""
+class PromptScorer:
+    """bind: binds the op `logprobs` for a number of alternatives."""
 
     def __init__(
         self, model: Model, batch: InputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]
     ) -> None:
         self.model, self.batch, self.device, self.bind = model, batch, device, bind
 
-    def __call__(self, hidden: Tensor, prepared: Prepared) -> Iterator[Scoring]:
+    def __call__(self, hidden: Tensor, prepared: PreparedLaunch) -> Iterator[Scoring]:
         """hidden [T, n]: of every token of the launch, normed."""
-        for place in prepared.scored.tolist():
+        for place in prepared.prompt_logprobs.tolist():
             row, start = int(prepared.rows[place]), int(prepared.starts[place])
             known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt_tokens[row]) - 1)
             for first in range(start, known, TOKENS_AT_ONCE):
@@ -65,7 +64,7 @@ class Scorer:
         index, tokens = np.zeros((2, TOKENS_AT_ONCE), np.int32)
         index[:count] = np.arange(at, at + count)
         tokens[:count] = self.batch.tokens[row, start : start + count]
-        asked = int(self.batch.sampling.scored[row])
+        asked = int(self.batch.sampling.prompt_logprobs[row])
         logits = self.model.logits(hidden[self._put(index)])
         scored = self.bind(LogprobsSpec(logits.shape[-1], asked))(logits, self._put(tokens))
         return Scoring(row, start, count, asked, tuple(self.device.to_host(part) for part in scored))

@@ -1,0 +1,388 @@
+"""A step's rows as the device's inputs: host arrays by row, split into launches and padded as the ShapePolicy says, and
+copied into device buffers that keep their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.arrays import Array
+from tessera.platform.device import Device
+from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.ops import SamplingRows
+from tessera.platform.runner import CachePlan, Column
+from tessera.reference.dtypes import torch_dtype
+from tessera.runner.sampler import SamplingColumns
+from tessera.step import BlockDelta, RowOpened, SchedulerOutput
+
+
+class InputBatch:
+    """The state of all rows on the host. There is one row more than requests: the null row, which padding uses.
+
+    tokens [rows, max_model_len + 1]: known when the row was opened; the last column is scratch. tables: by group
+    [rows, blocks]; tables_changed: how often they changed. eos, vocab: the model's.
+    """
+
+    def __init__(self, plan: CachePlan, columns: Sequence[Column], *, eos: Sequence[int], vocab: int) -> None:
+        rows = plan.num_rows + 1
+        self.null_row = plan.num_rows
+        self.spare = plan.max_model_len
+        self.tokens: Array = np.zeros((rows, plan.max_model_len + 1), np.int32)
+        self.tables: list[Array] = [
+            np.zeros((rows, group.blocks_of(plan.max_model_len)), np.int32) for group in plan.groups
+        ]
+        self.tables_changed = 0
+        self.sampling = SamplingColumns(rows, eos, vocab)
+        self.columns: dict[str, Array] = {c.name: np.full(rows, c.default, c.dtype) for c in columns}
+        self._defaults = {c.name: c.default for c in columns}
+
+    def apply(self, step: SchedulerOutput) -> None:
+        """Takes in the rows that a step opens and the blocks that rows get."""
+        for opened in step.opened:
+            self._open(opened)
+        for table, delta in zip(self.tables, step.blocks, strict=True):
+            if len(delta.rows):
+                _write(table, delta)
+                self.tables_changed += 1
+
+    def _open(self, opened: RowOpened) -> None:
+        row = opened.row
+        self.tokens[row, : len(opened.tokens)] = opened.tokens
+        for table in self.tables:
+            table[row] = 0
+        self.tables_changed += 1
+        self.sampling.open(opened)
+        for name, column in self.columns.items():
+            column[row] = opened.columns.get(name, self._defaults[name])
+
+
+def _write(table: Array, delta: BlockDelta) -> None:
+    """Writes counts[i] blocks into row rows[i] from column starts[i] on."""
+    if len(delta.blocks) == len(delta.rows):
+        table[delta.rows, delta.starts] = delta.blocks
+        return
+    ends = np.cumsum(delta.counts)
+    columns = np.arange(ends[-1]) + np.repeat(delta.starts - (ends - delta.counts), delta.counts)
+    table[np.repeat(delta.rows, delta.counts), columns] = delta.blocks
+
+
+class DeviceBuffers:
+    """Tensors by name that never move. sizes: elements of the names whose shapes vary from launch to launch; each shape
+    is a view of the start of one tensor. Any other name has a tensor for each shape that is asked for."""
+
+    def __init__(self, device: Device, sizes: dict[str, int] | None = None) -> None:
+        self.device, self.sizes = device, sizes or {}
+        self._flat: dict[tuple[str, str, int], Tensor] = {}
+        self._newest: dict[str, tuple[Sequence[int], str, Tensor]] = {}
+
+    def get(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
+        newest = self._newest.get(name)
+        if newest is None or newest[:2] != (shape, dtype):
+            newest = self._newest[name] = (shape, dtype, self._made(name, shape, dtype))
+        return newest[2]
+
+    def _made(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
+        number = prod(shape)
+        size = self.sizes.get(name, number)
+        assert number <= size, (name, shape, size)
+        flat = self._flat.get((name, dtype, size))
+        if flat is None:
+            flat = torch.empty(size, dtype=torch_dtype(dtype), device=self.device.target)
+            self._flat[name, dtype, size] = flat
+        return flat[:number].view(*shape)
+
+    def put(self, name: str, values: Any, dtype: str) -> Tensor:
+        host = np.ascontiguousarray(values)
+        return self.get(name, host.shape, dtype).copy_(torch.from_numpy(host))
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """What depends on the rows of a launch and their query_lens alone, not on positions: it stays the same from one
+    decode step to the next. There are R places for rows and T for tokens; num_rows and num_tokens of them are used.
+
+    rows, query_start_loc, query_lens, logits_indices: as in a Launch. row_of, within [num_tokens]: the place of each
+    token's row, and of the token in its row. at [num_tokens]: the token's place in the launch; None: all in order.
+    token_rows [T]: the row at each place, the null row for padding.
+    """
+
+    num_rows: int
+    num_tokens: int
+    rows: Array
+    query_start_loc: Array
+    query_lens: Array
+    row_of: Array
+    within: Array
+    at: Array | None
+    token_rows: Array
+    logits_indices: Array
+
+    @classmethod
+    def of(cls, shape: LaunchShape, rows: Array, lengths: Array, null_row: int) -> InputLayout:
+        key, num_rows, num_tokens = shape.key, len(rows), int(lengths.sum())
+        padded, query_lens = _filled(rows, key.rows, null_row), _filled(lengths, key.rows, 0)
+        query_start_loc = _start_loc(shape, query_lens)
+        row_of = np.repeat(np.arange(num_rows), lengths)
+        within = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        at = query_start_loc[row_of] + within
+        in_order = num_tokens == key.tokens and bool((at == np.arange(num_tokens)).all())
+        token_rows = np.full(key.tokens, null_row)
+        token_rows[at] = rows[row_of]
+        logits_indices = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0).astype(np.int32)
+        if ALL_POSITIONS in key.bits:
+            logits_indices = np.concatenate((logits_indices, np.arange(key.tokens, dtype=np.int32)))
+        return cls(
+            num_rows, num_tokens, padded, query_start_loc, query_lens, row_of, within.astype(np.int32),
+            None if in_order else at, token_rows, logits_indices,
+        )  # fmt: skip
+
+    def by_row(self, values: Array) -> Array:
+        """values [num_rows] int32, and zeros for the padding."""
+        return values if len(self.rows) == self.num_rows else _filled(values, len(self.rows), 0)
+
+    def positions(self, starts: Array) -> Array:
+        """[T] int32, where rows go on at starts [num_rows]; 0 for the padding."""
+        if self.num_tokens == self.num_rows and self.at is None:
+            return starts
+        positions: Array = starts.take(self.row_of)
+        positions += self.within
+        if self.at is None:
+            return positions
+        placed: Array = np.zeros(len(self.token_rows), np.int32)
+        placed[self.at] = positions
+        return placed
+
+
+def layout_key(shape: LaunchShape, rows: Array, lengths: Array) -> tuple[Any, ...]:
+    """Equal for launches that have the same InputLayout."""
+    key = shape.key
+    return key.rows, key.tokens, shape.stride, ALL_POSITIONS in key.bits, rows.tobytes(), lengths.tobytes()
+
+
+def _start_loc(shape: LaunchShape, lengths: Array) -> Array:
+    """Where each row starts in the launch, and where the last one ends."""
+    if shape.stride:
+        return np.arange(len(lengths) + 1, dtype=np.int32) * shape.stride
+    result = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=result[1:])
+    return result
+
+
+def _filled(values: Array, size: int, filler: int) -> Array:
+    result = np.full(size, filler, np.int32)
+    result[: len(values)] = values
+    return result
+
+
+@dataclass(frozen=True)
+class PreparedLaunch:
+    """A launch and what the host knows of it. rows: of its requests.
+
+    starts, next_position: the position of each row's first token, and the one after its last. first: the place of its
+    first token in the launch. sampling: places of the rows that sample a token. prompt_logprobs: places of the rows
+    that want log probabilities of the prompt tokens they compute; if there are any, the launch has ALL_POSITIONS.
+    row_offsets [R]: the offset of each row, padding included, in the table of all rows' tokens.
+    """
+
+    launch: Launch
+    rows: Array
+    next_position: Array
+    sampling: Array | slice
+    starts: Array
+    first: Array
+    prompt_logprobs: Array
+    row_offsets: Array
+
+
+@dataclass(frozen=True)
+class _PlacedLayout:
+    """A layout in the device's buffers, until a launch with another layout takes them. row_offsets [R], token_offsets
+    [T]: the offset of each row, and of each token's row, in the table of all rows' tokens. tables: by group, as long as
+    no block table changes."""
+
+    layout_key: tuple[Any, ...]
+    layout: InputLayout
+    rows: Tensor
+    query_start_loc: Tensor
+    query_lens: Tensor
+    logits_indices: Tensor
+    row_offsets: Array
+    token_offsets: Array
+    tables: dict[int, Tensor] = field(default_factory=dict)
+
+
+class LaunchBuilder:
+    """Makes a step's launches. device_tokens [rows, max_model_len + 1]: all rows' tokens on the device, sampled ones
+    included. index_dtype: of slot_mapping and block_tables. bits: of the features that are on."""
+
+    def __init__(
+        self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
+        *, index_dtype: str, bits: frozenset[str],
+    ) -> None:  # fmt: skip
+        self.plan, self.batch, self.device_tokens = plan, batch, device_tokens.view(-1)
+        self.shapes, self.buffers, self.index_dtype, self.bits = shapes, buffers, index_dtype, bits
+        growing = [group for group in plan.groups if group.kind != "state"]
+        self.smallest_block = min((group.block_size for group in growing), default=1)
+        self.block_sizes = tuple(group.block_size for group in plan.groups)
+        self.windows = tuple(group.window for group in plan.groups)
+        self._current: _PlacedLayout | None = None
+        self._in_buffers: Launch | None = None
+        self._tables_changed = batch.tables_changed
+
+    def build(self, step: SchedulerOutput) -> Iterator[PreparedLaunch]:
+        """The step's launches, one at a time: they share buffers, so each must be launched before the next is made."""
+        seq_lens = step.starts + step.num_scheduled_tokens
+        for exact in self.shapes.launches(self._shape(step, seq_lens)):
+            part = slice(exact.first, exact.last)
+            rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
+            prompt_logprobs = self.batch.sampling.prompt_logprobs_among(rows, starts)
+            shape = _with_all_positions(exact) if len(prompt_logprobs) else exact
+            placed = self._placed(shape, rows, lengths)
+            launch = self._launch(shape.key, placed, starts, seq_lens[part])
+            first = placed.layout.query_start_loc[: len(rows)]
+            sampling = slice(None) if len(step.samples) == len(step.rows) else np.isin(rows, step.samples).nonzero()[0]
+            yield PreparedLaunch(
+                launch, rows, seq_lens[part], sampling, starts, first, prompt_logprobs, placed.row_offsets
+            )
+
+    def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
+        """Rows that decode come first."""
+        others = step.num_scheduled_tokens != 1
+        first = int(others.argmax())
+        decode = first if others[first] else len(step.rows)
+        blocks = (seq_lens + (self.smallest_block - 1)) // self.smallest_block
+        return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self.bits)
+
+    def restore_rows(self, prepared: PreparedLaunch) -> Launch:
+        """The launch, with its rows and columns put back where another launch has taken the buffers since."""
+        if prepared.launch is self._in_buffers:
+            return prepared.launch
+        self._current, self._in_buffers = None, prepared.launch
+        rows = _filled(prepared.rows, prepared.launch.key.rows, self.batch.null_row)
+        return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=self._columns(rows))
+
+    def empty(self, key: LaunchKey) -> Launch:
+        """A launch of this shape with padding alone."""
+        none = np.zeros(0, np.int32)
+        return self._launch(key, self._placed(LaunchShape(key, 0, 0), none, none), none, none)
+
+    def _launch(self, key: LaunchKey, placed: _PlacedLayout, starts: Array, ends: Array) -> Launch:
+        put, layout = self.buffers.put, placed.layout
+        seq_lens, positions = layout.by_row(ends), layout.positions(starts)
+        launch = self._in_buffers = Launch(
+            key=key,
+            num_rows=layout.num_rows,
+            num_tokens=layout.num_tokens,
+            rows=placed.rows,
+            tokens=self._tokens(placed, positions),
+            positions=put("positions", positions, "int32"),
+            query_start_loc=placed.query_start_loc,
+            query_lens=placed.query_lens,
+            seq_lens=put("seq_lens", seq_lens, "int32"),
+            seq_lens_host=seq_lens,
+            query_lens_host=layout.query_lens,
+            host_lengths="exact",
+            slot_mapping=[
+                put(f"slot_mapping{number}", values, self.index_dtype)
+                for number, values in enumerate(self._slots(layout, positions))
+            ],
+            block_tables=[self._table(placed, number, key) for number in range(len(self.plan.groups))],
+            logits_indices=placed.logits_indices,
+            block_sizes=self.block_sizes,
+            columns=self._columns(layout.rows),
+            windows=self.windows,
+        )
+        return launch
+
+    def _placed(self, shape: LaunchShape, rows: Array, lengths: Array) -> _PlacedLayout:
+        """The layout in the buffers: the current one if this launch's is the same."""
+        asked = layout_key(shape, rows, lengths)
+        if self._current is None or self._current.layout_key != asked:
+            put, layout = self.buffers.put, InputLayout.of(shape, rows, lengths, self.batch.null_row)
+            width = self.batch.tokens.shape[1]
+            self._current = _PlacedLayout(
+                asked,
+                layout,
+                rows=put("rows", layout.rows, "int32"),
+                query_start_loc=put("query_start_loc", layout.query_start_loc, "int32"),
+                query_lens=put("query_lens", layout.query_lens, "int32"),
+                logits_indices=put("logits_indices", layout.logits_indices, "int32"),
+                row_offsets=layout.rows.astype(np.int64) * width,
+                token_offsets=layout.token_rows * width,
+            )
+        if self._tables_changed != self.batch.tables_changed:
+            self._current.tables.clear()
+            self._tables_changed = self.batch.tables_changed
+        return self._current
+
+    def _tokens(self, placed: _PlacedLayout, positions: Array) -> Tensor:
+        """Gathered on the device, which alone knows the newest sampled tokens."""
+        at = self.buffers.put("token_at", placed.token_offsets + positions, "int64")
+        tokens: Tensor = self.buffers.get("tokens", positions.shape, "int32")
+        return torch.index_select(self.device_tokens, 0, at, out=tokens)
+
+    def feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
+        """Puts sampled tokens into device_tokens, where the next step reads them. Rows that sample nothing write into
+        the scratch column."""
+        row_offsets, own = prepared.row_offsets, prepared.row_offsets[: len(prepared.rows)]
+        at = row_offsets + self.batch.spare
+        at[: len(own)][prepared.sampling] = (own + prepared.next_position)[prepared.sampling]
+        self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
+
+    def _columns(self, rows: Array) -> dict[str, Tensor]:
+        return {
+            name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name)
+            for name, column in self.batch.columns.items()
+        }
+
+    def _slots(self, layout: InputLayout, positions: Array) -> Iterator[Array]:
+        """By group, the slot of each token; padding, which is in the null row, goes to block 0."""
+        for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
+            if group.kind == "state":
+                yield np.zeros(0, np.int32)
+                continue
+            index = positions // group.block_size
+            slots = table.reshape(-1).take(layout.token_rows * table.shape[1] + index)
+            slots -= index
+            slots *= group.block_size
+            slots += positions
+            yield slots
+
+    def _table(self, placed: _PlacedLayout, number: int, key: LaunchKey) -> Tensor:
+        group, table, held = self.plan.groups[number], self.batch.tables[number], placed.tables.get(number)
+        columns = 1
+        if group.kind != "state":
+            columns = min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
+        if held is None or held.shape[1] != columns:
+            values = table[placed.layout.rows, :columns]
+            held = placed.tables[number] = self.buffers.put(f"tables{number}", values, self.index_dtype)
+        return held
+
+
+def _with_all_positions(shape: LaunchShape) -> LaunchShape:
+    return replace(shape, key=replace(shape.key, bits=shape.key.bits | {ALL_POSITIONS}))
+
+
+def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
+    """Elements of each buffer for the largest launch and its sampling. columns: of the features."""
+    sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
+    sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens", "feed"), rows)
+    sizes["query_start_loc"] = rows + 1
+    sizes["logits_indices"] = rows + tokens
+    sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
+    sizes |= dict.fromkeys((f"column_{name}" for name in columns), rows)
+    for number, group in enumerate(plan.groups):
+        sizes[f"slot_mapping{number}"] = tokens
+        sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)
+    return sizes
+
+
+def widest(keys: Sequence[LaunchKey], rows: int, tokens: int) -> tuple[int, int]:
+    """Rows and tokens of the largest launch: what the scheduler may schedule, or what a bounded policy pads to."""
+    return max([rows, *(key.rows for key in keys)]), max([tokens, *(key.tokens for key in keys)])
