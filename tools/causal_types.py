@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from tessera.errors import TesseraError
 from tessera.layers.build import Build
-from tessera.models.refused import RefusedTypeError
+from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.model import through_transformers
 from tessera.models.through_transformers.types import causal_types
 from tessera.platform.ops import BoundOps

@@ -27,7 +27,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.graph": "graph",
         "tessera.platform.model": "runner",
         "tessera.platform.runner": "runner",
-        "tessera.platform.explained": "runner",
+        "tessera.platform.explain": "runner",
         "tessera.step": "runner",
         "tessera.platform.ops.op": "ops.core",
         "tessera.platform.ops.kernel": "ops.core",

@@ -14,7 +14,8 @@ from benchmarks.host.fake_model import VOCAB, make_runner
 from tessera.arrays import Array, int32
 from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler import FirstComeFirstServed, Scheduler
 
 PROMPT = 512

@@ -13,7 +13,7 @@ from tessera.arrays import int32
 from tessera.config import EngineConfig, ModelConfig
 from tessera.config.model import demo_folder
 from tessera.engine.frontend import FrontEnd
-from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.server.openai import chunks
 from tessera.server.openai.chunks import ChunkWriter

@@ -60,7 +60,7 @@ class Tessera:
         from tessera.config import build_config
         from tessera.engine.engine import Engine
         from tessera.engine.offline import OfflineEngine
-        from tessera.request import RequestOutputKind, SamplingParams
+        from tessera.sampling_params import RequestOutputKind, SamplingParams
         from tessera.scheduler.outputs import EngineCoreOutputs
 
         driver = self

@@ -10,7 +10,8 @@ from tessera._version import __version__
 if TYPE_CHECKING:
     from tessera.engine.beam_search import BeamSearchParams
     from tessera.llm import LLM
-    from tessera.request import RequestOutput, SamplingParams
+    from tessera.request import RequestOutput
+    from tessera.sampling_params import SamplingParams
 
 __all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "__version__"]
 
@@ -18,7 +19,7 @@ _PLACES = {
     "LLM": "tessera.llm",
     "BeamSearchParams": "tessera.engine.beam_search",
     "RequestOutput": "tessera.request",
-    "SamplingParams": "tessera.request",
+    "SamplingParams": "tessera.sampling_params",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tessera.arrays import Array, int32
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 
 
 class RowOpened(msgspec.Struct, array_like=True):

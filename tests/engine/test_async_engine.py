@@ -16,7 +16,7 @@ import zmq
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import Codec, EngineStats, Report
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
-from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tests.engine import fakes
 
 

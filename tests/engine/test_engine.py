@@ -15,7 +15,8 @@ from tessera.engine.messages import AbortRequests, AddRequests, Report, Shutdown
 from tessera.engine.process import EngineProcess
 from tessera.errors import ModelError, PlatformError
 from tessera.platform import Capabilities, Default, Progress
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tests.engine import fakes
 
 

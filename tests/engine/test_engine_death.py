@@ -18,7 +18,7 @@ from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import EngineStats
 from tessera.engine.supervisor import Supervision
 from tessera.errors import ConfigError, EngineDeadError, MemoryBudgetError, ModelError, TesseraError
-from tessera.request import RequestOutputKind
+from tessera.sampling_params import RequestOutputKind
 from tests.engine import fakes
 from tests.engine.test_async_engine import params, tokens_of, until
 
@@ -263,7 +263,7 @@ def test_an_engine_ends_when_its_parent_does(state, sockets):
         f"""
         import asyncio
         from tessera.engine.async_engine import AsyncEngine
-        from tessera.request import SamplingParams
+        from tessera.sampling_params import SamplingParams
         from tests.engine import fakes
 
         async def main():

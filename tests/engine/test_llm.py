@@ -14,7 +14,7 @@ from tessera.config import build_config
 from tessera.engine.async_engine import AsyncEngine
 from tessera.errors import EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
-from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
 from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 

@@ -18,7 +18,8 @@ from tessera import errors
 from tessera.arrays import int32
 from tessera.engine import messages, process
 from tessera.engine.messages import AddRequests, Codec, EngineStats, Failure, Refused, Report, StartUp
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import (
     EngineCoreOutputs,
     FinishedRequest,

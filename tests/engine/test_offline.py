@@ -12,7 +12,7 @@ import pytest
 from tessera.engine.engine import Engine
 from tessera.engine.offline import OfflineEngine
 from tessera.errors import EngineDeadError, EngineStepError
-from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tests.engine import fakes
 
 

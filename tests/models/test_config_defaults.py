@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from tessera.layers.build import Build
-from tessera.layers.rope_scaling import Linear
+from tessera.layers.rotary import Linear
 from tessera.models.fields import ACTIVATIONS
 from tessera.platform.ops import BoundOps
 from tessera.plugins import load_path

@@ -11,7 +11,8 @@ from typing import Any, Self
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
 from tessera.step import PromptLogprobs, RowLogprobs, SchedulerOutput
 from tests.platforms.generated import numpy_platform

@@ -15,7 +15,8 @@ from tessera.config import EngineConfig, ModelConfig
 from tessera.engine.admission import Prompt
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
-from tessera.request import CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.request import CompletionOutput, Logprob, RequestOutput
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
 
 MODEL = "fake-model"

@@ -7,7 +7,7 @@ import logging
 import pytest
 from openai.types.chat import ChatCompletion
 
-from tessera.request import RequestOutputKind
+from tessera.sampling_params import RequestOutputKind
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 from tests.server.conftest import in_process

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tessera.errors import EngineStepError, OverloadedError, RequestError
-from tessera.request import RequestOutputKind
+from tessera.sampling_params import RequestOutputKind
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.sse import check_chat, check_completion, data_of, read_stream, text_of

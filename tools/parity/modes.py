@@ -11,7 +11,8 @@ from typing import Any
 
 from tessera.arrays import int32
 from tessera.config import build_config
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tools.parity.compare import Compared, compare_all
 from tools.parity.family import MAX_POSITIONS

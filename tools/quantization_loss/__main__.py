@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tessera import LLM
 from tessera.config import EngineConfig, build_config
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 from tools.demo_model.evaluate import MAX_TOKENS, QUESTIONS
 from tools.demo_model.generate import held_out_questions
 from tools.demo_model.judge import is_right

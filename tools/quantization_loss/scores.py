@@ -10,7 +10,8 @@ import numpy as np
 from tessera.arrays import Array, int32
 from tessera.config import EngineConfig
 from tessera.engine.engine import Engine
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tools.quantization_loss.texts import Text
 
 

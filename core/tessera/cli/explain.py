@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tessera.cli.columns import columns
 from tessera.cli.platforms import describe, survey, table
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 
 _HEAD = ("WHAT", "WHERE", "CHOSEN", "WHY NOT THE OTHERS")
 

@@ -12,7 +12,8 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.engine.vocabulary import resolved
 from tessera.errors import RequestError
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig

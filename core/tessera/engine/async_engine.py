@@ -23,7 +23,8 @@ from tessera.engine.supervisor import Charge, Supervision, Supervisor
 from tessera.errors import EngineDeadError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
-from tessera.request import RequestOutput, SamplingParams
+from tessera.request import RequestOutput
+from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig

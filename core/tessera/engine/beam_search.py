@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.request import Logprob, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.request import Logprob, RequestOutput
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import ModelConfig

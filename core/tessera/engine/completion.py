@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tessera.engine.logprobs import by_token, total
-from tessera.request import CompletionOutput, Logprob, RequestMetrics, RequestOutputKind, SamplingParams
+from tessera.request import CompletionOutput, Logprob, RequestMetrics
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.request_state import RequestState
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
-from tessera.request import Request, RequestMetrics, SamplingParams
+from tessera.request import Request, RequestMetrics
+from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig

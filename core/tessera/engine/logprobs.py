@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tessera.request import Logprob, RequestOutputKind
+from tessera.request import Logprob
+from tessera.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
     from tessera.step import PromptLogprobs, RowLogprobs

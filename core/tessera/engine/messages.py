@@ -16,7 +16,7 @@ from tessera import errors
 from tessera.arrays import decoder, encoder
 from tessera.config import EngineConfig
 from tessera.errors import EngineDeadError, TesseraError
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 from tessera.request import Request
 from tessera.scheduler.outputs import EngineCoreOutputs, SchedulerCounters
 

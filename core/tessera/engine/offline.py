@@ -19,7 +19,8 @@ from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd
 from tessera.engine.request_state import RequestState
 from tessera.errors import EngineDeadError, EngineStepError
-from tessera.request import RequestOutput, SamplingParams
+from tessera.request import RequestOutput
+from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.scheduler.outputs import EngineCoreOutputs

@@ -17,14 +17,14 @@ from tessera.engine.messages import Failure
 from tessera.engine.startup import Loader, load
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_path
 
 LENGTHS = (2048, 8192, 32768)
 """Tokens of a request for which is told how many fit, beside the model's context."""
 
-_LOADER = "tessera.executor.meta:MetaLoader"
+_LOADER = "tessera.executor.in_process:MetaLoader"
 _UNBOUNDED = 1 << 60  # bytes
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tessera.engine.completion import Completion
 from tessera.engine.logprobs import PromptLogprobsBuffer
 from tessera.errors import TesseraError
-from tessera.request import Request, RequestMetrics, RequestOutput, RequestOutputKind, SamplingParams
+from tessera.request import Request, RequestMetrics, RequestOutput
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 
 
 class RequestState:

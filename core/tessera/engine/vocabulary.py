@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.request import SamplingParams
-from tessera.sampling_checks import MAX_BAD_WORD_TOKENS
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.config import ModelConfig

@@ -11,6 +11,8 @@ from tessera.platform.device import Future
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
 from tessera.plugins.api import API, Api
+from tessera.runner.kv_memory import budget
+from tessera.runner.meta import meta_runner
 from tessera.runner.worker import Worker
 from tessera.step import SchedulerOutput, StepOutput
 
@@ -41,3 +43,18 @@ class InProcessExecutor(Executor):
 
     def close(self) -> None:
         self.worker.close()
+
+
+class MetaLoader:
+    """A tessera.engine.startup.Loader."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.platform = load_platform(config.platform, config.platform_levels)
+
+    def load(self, report: Report) -> LoadedModel:
+        spec = self.platform.placement(self.config.parallel)[0]
+        self.platform.enter_process(spec)
+        device = self.platform.open(spec.devices[0])
+        runner = meta_runner(self.config, self.platform, device, report)
+        return runner.load(budget(self.config, device.memory()))

@@ -12,7 +12,7 @@ import msgspec
 from tessera.arrays import decoder, encoder
 from tessera.config import EngineConfig
 from tessera.platform.attention import CacheSpec, KVLayout
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel

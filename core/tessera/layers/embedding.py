@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tessera.layers.build import TENSOR_GROUP, Build
-from tessera.layers.product import product_parameter
+from tessera.layers.linear import product_parameter
 from tessera.layers.weights import Parameter, Part
 from tessera.platform.ops import (
     BoundOps,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.linear import Linear, WeightShard
-from tessera.layers.product import product_parameter
+from tessera.layers.linear import Linear, WeightShard, product_parameter
 from tessera.layers.weights import Part
 from tessera.platform.ops import (
     ActivationSpec,

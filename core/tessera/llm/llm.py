@@ -20,7 +20,8 @@ from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
 from tessera.llm.given import PromptInput, conversations, for_each, prompts_of, unknown_keyword
 from tessera.llm.progress_bar import MakeBar, ProgressBar
-from tessera.request import RequestOutput, RequestOutputKind, SamplingParams
+from tessera.request import RequestOutput
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import ChatTemplate, Tokenizer
 
 

@@ -12,8 +12,8 @@ from tessera.errors import ModelError
 from tessera.layers.attention import Attention, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import vocabulary_ends
-from tessera.layers.layer_norm import AddLayerNorm, LayerNorm
 from tessera.layers.mlp import MLP
+from tessera.layers.norm import AddLayerNorm, LayerNorm
 from tessera.layers.qkv import Grouped
 from tessera.models.decoder import Block, Decoder, DecoderConfig
 from tessera.models.fields import Checkpoint, Fields

@@ -1,4 +1,4 @@
-"""The fields of config.json, read and checked in one place."""
+"""The error of a type of model that nothing here serves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.errors import ModelError
+
+
+class RefusedTypeError(ModelError):
+    """The message is the reason alone, without the architecture's name."""
+
 
 Checkpoint = Mapping[str, Any]
 

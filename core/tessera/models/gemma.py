@@ -16,9 +16,19 @@ from tessera.layers.build import Build
 from tessera.layers.norm import AddNorm, Norm, NormAdd
 from tessera.models.decoder import Decoder, DecoderConfig, build_decoder, mlp_of
 from tessera.models.fields import ACTIVATIONS, Checkpoint, Fields
-from tessera.models.reading import read_attention, read_biases, read_decoder, read_head_dim, repeated, windowed
+from tessera.models.reading import (
+    FULL,
+    SLIDING,
+    by_kind,
+    layer_kinds,
+    read_attention,
+    read_biases,
+    read_decoder,
+    read_head_dim,
+    repeated,
+    windowed,
+)
 from tessera.models.rope import RopeReader
-from tessera.models.windows import FULL, SLIDING, by_kind, layer_kinds
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.reference.dtypes import torch_dtype

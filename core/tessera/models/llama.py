@@ -12,9 +12,20 @@ from tessera.layers.mlp import ExpertNames
 from tessera.layers.qkv import Joined
 from tessera.models.decoder import Decoder, Experts, build_decoder
 from tessera.models.fields import Checkpoint, Fields
-from tessera.models.reading import read_attention, read_biases, read_decoder, read_head_dim, repeated, windowed
+from tessera.models.reading import (
+    FULL,
+    SLIDING,
+    by_kind,
+    everywhere,
+    layer_kinds,
+    read_attention,
+    read_biases,
+    read_decoder,
+    read_head_dim,
+    repeated,
+    windowed,
+)
 from tessera.models.rope import RopeReader
-from tessera.models.windows import FULL, SLIDING, by_kind, everywhere, layer_kinds
 
 # What transformers takes where a config.json leaves it out: null means null.
 _MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}

@@ -9,8 +9,18 @@ from tessera.layers.mlp import ExpertNames
 from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, Fields
 from tessera.models.llama import read_experts
-from tessera.models.reading import read_attention, read_biases, read_decoder, windowed
-from tessera.models.windows import FULL, SLIDING, Windows, by_kind, everywhere, layer_kinds
+from tessera.models.reading import (
+    FULL,
+    SLIDING,
+    Windows,
+    by_kind,
+    everywhere,
+    layer_kinds,
+    read_attention,
+    read_biases,
+    read_decoder,
+    windowed,
+)
 
 # What transformers takes where a config.json leaves it out: null means null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}

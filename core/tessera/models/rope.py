@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tessera.errors import ModelError
-from tessera.layers.rope_scaling import (
+from tessera.layers.rotary import (
     Dynamic,
     Linear,
     Llama3,
     LongRope,
+    Rope,
     Scaling,
     Yarn,
     longrope_attention_factor,
     yarn_attention_factor,
 )
-from tessera.layers.rotary import Rope
 from tessera.models.fields import Fields
 
 _OF = "of the rotary embedding"

@@ -22,7 +22,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import (

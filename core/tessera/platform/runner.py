@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
 from tessera.platform.device import Device, Future, Tensor
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet

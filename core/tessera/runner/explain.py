@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from tessera.layers.build import BoundMixer, Build
-from tessera.platform.explained import Explained
+from tessera.platform.explain import Explained, layer_place, op_place
 from tessera.platform.ops import Choice, Emission
-from tessera.platform.place import layer_place, op_place
 from tessera.quantization import Weights
 
 

@@ -34,7 +34,7 @@ from tessera.platform.ops import (
     SamplingRows,
 )
 from tessera.platform.runner import Feature
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened
 
 Bind = Callable[[str, Any], HotCall]

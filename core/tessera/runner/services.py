@@ -16,7 +16,7 @@ from tessera.config.defaults import fill_defaults
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
-from tessera.models.refused import RefusedTypeError
+from tessera.models.fields import RefusedTypeError
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.llm import LLM
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import PLATFORMS
 from tests.platforms.tiny_models import text_of

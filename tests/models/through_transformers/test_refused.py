@@ -11,7 +11,7 @@ from transformers.models.arcee.modeling_arcee import ArceeMLP
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.models.refused import RefusedTypeError
+from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.model import through_transformers
 from tessera.platform.collectives import Alone
 from tessera.platform.ops import BoundOps

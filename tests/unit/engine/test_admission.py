@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessera.errors import OverloadedError, RequestError
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 from tests.unit.engine.bytewise import MAX_MODEL_LEN, NUM_TOKENS, byte_tokenizer, front_end
 
 TOKENIZER = byte_tokenizer()

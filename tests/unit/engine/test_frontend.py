@@ -13,7 +13,8 @@ from tessera.arrays import int32
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineDeadError, EngineStepError, OverloadedError
-from tessera.request import Logprob, RequestOutputKind, SamplingParams
+from tessera.request import Logprob
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import FinishedRequest, RequestLogprobs, SchedulerCounters, StartedRequest
 from tessera.step import RowLogprobs
 from tests.unit.engine.bytewise import END, byte_tokenizer, front_end, step

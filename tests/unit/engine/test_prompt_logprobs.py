@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tessera.arrays import int32
-from tessera.request import Logprob, RequestOutputKind, SamplingParams
+from tessera.request import Logprob
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import FinishedRequest, RequestPromptLogprobs
 from tessera.step import PromptLogprobs
 from tests.unit.engine.bytewise import byte_tokenizer, front_end, step

@@ -12,7 +12,7 @@ import pytest
 from tessera.config import ModelConfig
 from tessera.engine.vocabulary import resolved
 from tessera.errors import RequestError
-from tessera.request import SamplingParams
+from tessera.sampling_params import SamplingParams
 from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

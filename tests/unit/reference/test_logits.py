@@ -14,9 +14,9 @@ from tessera.arrays import int32
 from tessera.platform import EditLogitsSpec, Edits, History, LogprobsSpec
 from tessera.reference.logits import edit_logits
 from tessera.reference.sampling import logprobs
-from tessera.request import SamplingParams
 from tessera.runner.sampler import LogitsEditor, SamplingColumns
 from tessera.runner.services import reference_call
+from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened
 from tests.platforms import sampling_oracle as oracle
 

@@ -9,8 +9,8 @@ import torch
 
 from tessera.arrays import int32
 from tessera.platform import CacheGroup, CachePlan, Column, ExactShapes
-from tessera.request import SamplingParams
 from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes
+from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
 from tessera.testing.strict.shapes import Buckets

@@ -9,9 +9,9 @@ import torch
 
 from tessera.arrays import int32
 from tessera.platform.ops import Sampled, SampleSpec
-from tessera.request import SamplingParams
 from tessera.runner.inputs import DeviceBuffers
 from tessera.runner.sampler import LogitsEditor, Sampler, SamplingColumns
+from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened
 from tessera.testing.reference import host_device
 

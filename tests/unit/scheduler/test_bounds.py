@@ -10,7 +10,8 @@ import pytest
 from tessera.arrays import int32
 from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler import FirstComeFirstServed, Priority, Scheduler
 from tessera.step import StepOutput
 from tests.unit.scheduler.world import World, paged, plan, prompt_of

@@ -9,7 +9,8 @@ import numpy as np
 from tessera.arrays import int32
 from tessera.config import SchedulerConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler import EngineCoreOutputs, FirstComeFirstServed, Scheduler
 from tests.unit.scheduler.fake_device import FakeDevice, expected_answer, history
 

@@ -14,7 +14,7 @@ from tessera.cli.progress import ProgressLine
 from tessera.config import EngineConfig
 from tessera.errors import ModelError
 from tessera.log import LastingStream
-from tessera.request import RequestOutputKind, SamplingParams
+from tessera.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from tessera.layers.build import Build
-from tessera.models.refused import RefusedTypeError
-from tessera.models.through_transformers.interfaces import CAUSAL
+from tessera.models.fields import RefusedTypeError
+from tessera.models.through_transformers.skeleton import CAUSAL
 from tessera.platform.attention import AttentionLayer, Caches, LayerSpec
 from tessera.platform.launch import Launch
 

@@ -10,14 +10,11 @@ from torch import Tensor
 from tessera.config.context import scaled
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.models.refused import RefusedTypeError
-from tessera.models.through_transformers.anatomy import Anatomy
+from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
-from tessera.models.through_transformers.head import HeadShape
-from tessera.models.through_transformers.products import Product
 from tessera.models.through_transformers.rehearsal import rehearse
-from tessera.models.through_transformers.skeleton import make_skeleton
-from tessera.models.through_transformers.surgery import exchange
+from tessera.models.through_transformers.skeleton import Anatomy, make_skeleton
+from tessera.models.through_transformers.surgery import HeadShape, Product, exchange
 from tessera.models.through_transformers.types import find_type
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch

@@ -21,7 +21,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from tessera.arrays import Array
 from tessera.layers.weights import Part
-from tessera.models.refused import RefusedTypeError
+from tessera.models.fields import RefusedTypeError
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tessera.models.refused import RefusedTypeError
-from tessera.models.through_transformers.anatomy import Anatomy, sizes
+from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall
-from tessera.models.through_transformers.head import HeadShape
-from tessera.models.through_transformers.interfaces import NO_INTERFACE, SERVED
+from tessera.models.through_transformers.skeleton import NO_INTERFACE, SERVED, Anatomy, sizes
+from tessera.models.through_transformers.surgery import HeadShape
 from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6

@@ -1,24 +1,160 @@
-"""A module of transformers with this engine's parts in it: products, the embedding and experts exchanged, and a
-parameter for every weight that its own code goes on using."""
+"""Products and the embedding of token ids, in the places of transformers' modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from transformers.integrations.moe import grouped_mm_experts_forward
+from transformers.pytorch_utils import Conv1D
 
 from tessera.layers.build import Build
+from tessera.layers.linear import product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
-from tessera.models.through_transformers.anatomy import Anatomy
+from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
-from tessera.models.through_transformers.experts import exchange_experts
 from tessera.models.through_transformers.names import CheckpointNames
-from tessera.models.through_transformers.products import Product, TokenEmbedding
 from tessera.models.through_transformers.rehearsal import Rehearsed
-from tessera.platform.ops import Packed
+from tessera.models.through_transformers.skeleton import Anatomy, sizes
+from tessera.platform.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec, Packed
+from tessera.reference.core import gate
 from tessera.reference.dtypes import torch_dtype
+
+
+class Product(nn.Module):
+    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep:
+    why it is never quantised."""
+
+    def __init__(self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "") -> None:
+        super().__init__()
+        self.n, k = sizes(module)
+        self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
+        parts = {"weight": names.joins(module.weight)[0]}
+        if module.bias is not None:
+            parts["bias"] = names.joins(module.bias)[0]
+        asked = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
+        turned = isinstance(module, Conv1D)
+        self.spec, self.parameter = product_parameter(build, asked, parts, turned=turned, keep=keep)
+        self.linear = build.ops.bind("linear", self.spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x.reshape(-1, x.shape[-1]), self.parameter.packed)
+        return result.view(*x.shape[:-1], self.n)
+
+
+class TokenEmbedding:
+    """[T] -> [T, n]."""
+
+    def __init__(self, build: Build, names: CheckpointNames, module: nn.Embedding) -> None:
+        spec = EmbeddingSpec(module.num_embeddings, module.embedding_dim, build.dtype)
+        parts = {"weight": names.joins(module.weight)[0]}
+        self.parameter = build.register_parameter(
+            Parameter(parts, lambda raw, into: build.ops.prepare("embedding", spec, raw, into))
+        )
+        self.call = build.ops.bind("embedding", spec)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        result: Tensor = self.call(tokens, self.parameter.tensor)
+        return result
+
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+
+def exchange_experts(build: Build, names: CheckpointNames, module: Any, top_k: int) -> None:
+    activation = _activation(module)
+    if activation is None:
+        module.tessera_experts = grouped_mm_experts_forward if _aligned(module) else type(module).forward.__wrapped__
+    else:
+        module.tessera_experts = BoundExperts(build, names, module, top_k, activation)
+        module._parameters.clear()
+
+
+class BoundExperts:
+    """hidden [T, k], ids and weights [T, top_k] -> [T, k]."""
+
+    def __init__(self, build: Build, names: CheckpointNames, module: Any, top_k: int, activation: str) -> None:
+        experts, wide, k = module.gate_up_proj.shape
+        asked = LinearSpec(wide, k, build.dtype, experts=experts)
+        gate_up, self.gate_up = _parameter(build, names, module.gate_up_proj, asked)
+        asked = LinearSpec(k, wide // 2, build.dtype, experts=experts)
+        down, self.down = _parameter(build, names, module.down_proj, asked)
+        spec = ExpertsSpec(gate_up, GateSpec(wide // 2, build.dtype, activation), down, top_k)
+        self.call = build.ops.bind("experts", spec)
+
+    def __call__(self, module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        routed = weights.float(), ids.to(torch.int32)
+        result: Tensor = self.call(hidden, *routed, self.gate_up.packed, self.down.packed)
+        return result
+
+
+def _parameter(build: Build, names: CheckpointNames, weight: Tensor, asked: LinearSpec) -> tuple[LinearSpec, Parameter]:
+    joins = names.joins(weight)
+    stacked = len(joins) > 1
+    parts = {"weight": joins if stacked else joins[0]}
+    return product_parameter(build, asked, parts, stacked=stacked)
+
+
+def _aligned(module: Any) -> bool:
+    """Whether grouped products take its weights; else its own code runs, an expert at a time."""
+    sizes = [size * weight.element_size() for weight in module.parameters() for size in weight.shape[-2:]]
+    return all(size % 16 == 0 for size in sizes)
+
+
+def _activation(module: Any) -> str | None:
+    """That of the gated experts which the op computes; None for others. Compared rather than read: the gate may be
+    clamped or scaled."""
+    if not module.has_gate or module.has_bias or module.is_transposed or not module.is_concatenated:
+        return None
+    if getattr(module, "has_post_expert_norm", False):
+        return None
+    wide = torch.linspace(-30.0, 30.0, 64).view(4, 16)
+    try:
+        theirs = module._apply_gate(wide)
+    except (NotImplementedError, RuntimeError):  # it has weights of its own
+        return None
+    ours = {name: gate(GateSpec(8, "float32", name), wide) for name in ACTIVATIONS}
+    return next((name for name, value in ours.items() if torch.allclose(theirs, torch.as_tensor(value))), None)
+
+
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """logits = cap * tanh(scale * product(hidden) / cap); cap 0: without."""
+
+    scale: float = 1.0
+    cap: float = 0.0
+
+    @classmethod
+    def of(cls, hidden: Tensor, taken: Tensor, product: Tensor, logits: Tensor, cap: float) -> HeadShape:
+        """hidden: what the model below gave; taken: what the head's product got; product: what it gave; logits: what
+        the whole model gave. cap: of the configuration. Raises RefusedTypeError where they do not fit together."""
+        before = _ratio(taken, hidden)
+        if before is None:
+            raise RefusedTypeError("its head is more than one product")
+        plain = _ratio(logits, product)
+        if plain is not None:
+            return cls(before * plain)
+        if cap and torch.allclose(logits, cap * torch.tanh(product / cap), rtol=_TOLERANCE, atol=_TOLERANCE):
+            return cls(before, cap)
+        raise RefusedTypeError("it changes its logits in a way that is not known here")
+
+
+def _ratio(large: Tensor, small: Tensor) -> float | None:
+    """The factor between two tensors, where there is one."""
+    if large.shape != small.shape:
+        return None
+    wide, narrow = large.double().flatten(), small.double().flatten()
+    factor = float(wide @ narrow / (narrow @ narrow))
+    factor = round(factor) if abs(factor - round(factor)) < 1e-7 and round(factor) else factor
+    return factor if torch.allclose(wide, factor * narrow, rtol=_TOLERANCE, atol=_TOLERANCE) else None
+
 
 ROUTERS = ("gate", "router")
 """Names that linear layers beside experts have which choose among them."""

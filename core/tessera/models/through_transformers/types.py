@@ -10,7 +10,7 @@ import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tessera.models.refused import RefusedTypeError
+from tessera.models.fields import RefusedTypeError
 
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config", "video_config")

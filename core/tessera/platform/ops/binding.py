@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.errors import PlatformError
 from tessera.platform.device import Device, Reason
+from tessera.platform.explain import op_place
 from tessera.platform.ops.kernel import FunctionKernel, HotCall, Kernel, Packed, kernel_name
 from tessera.platform.ops.op import Op
 from tessera.platform.ops.table import OpSet
-from tessera.platform.place import op_place
 from tessera.platform.quantization import ActSpec
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from functools import partial
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
 from tessera.errors import RequestError
-from tessera.request import CompletionOutput, RequestOutput, SamplingParams
+from tessera.request import CompletionOutput, RequestOutput
+from tessera.sampling_params import SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.generation import Way
 from tessera.server.openai.protocol import GenerationFields

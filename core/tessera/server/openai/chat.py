@@ -11,7 +11,8 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from tessera.errors import RequestError
-from tessera.request import CompletionOutput, SamplingParams
+from tessera.request import CompletionOutput
+from tessera.sampling_params import SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai import chunks, not_served
 from tessera.server.openai.beams import way_of

@@ -12,7 +12,8 @@ import msgspec
 from starlette.types import Scope
 
 from tessera.errors import EngineStepError, RequestError
-from tessera.request import CompletionOutput, RequestOutput, SamplingParams
+from tessera.request import CompletionOutput, RequestOutput
+from tessera.sampling_params import SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage

@@ -12,8 +12,7 @@ from starlette.types import Scope
 from tessera.config import ModelConfig
 from tessera.engine.vocabulary import check_logprobs
 from tessera.errors import RequestError
-from tessera.request import RequestOutputKind, SamplingParams
-from tessera.sampling_checks import check_extra_args
+from tessera.sampling_params import RequestOutputKind, SamplingParams, check_extra_args
 from tessera.server.key_tenants import key_tenant
 from tessera.server.openai.protocol import GenerationFields
 from tessera.server.settings import Limits

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tessera.errors import RefusedError
 from tessera.llm import LLM
-from tessera.request import RequestOutput, SamplingParams
+from tessera.request import RequestOutput
+from tessera.sampling_params import SamplingParams
 from tessera.testing.compare import TOLERANCES
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
 from tessera.testing.conformance.target import OWN, Target

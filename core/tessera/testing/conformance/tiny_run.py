@@ -19,7 +19,8 @@ from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.device import Future
 from tessera.platform.runner import ModelRunner
-from tessera.request import Request, SamplingParams
+from tessera.request import Request
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.step import SchedulerOutput, StepOutput
 from tessera.testing.conformance.target import Target

@@ -1,18 +1,20 @@
-"""The limits of sampling parameters, field by field: everything that a client sends is checked here once, by name.
+"""How the tokens of a request are chosen and when it ends. Every field is checked here, once, by name.
 
-What depends on the model (the vocabulary, --max-logprobs) is checked where a request is made (engine/vocabulary.py).
+Names, defaults and checks are vLLM's where it has the same field. What depends on the model (its vocabulary,
+--max-logprobs) is checked where a request is made (engine/vocabulary.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tessera.errors import RequestError
-
-if TYPE_CHECKING:
-    from tessera.request import SamplingParams
 
 MAX_N = 128
 MAX_STOPS = 64
@@ -31,7 +33,116 @@ GREEDY_BELOW = 1e-5
 LOWEST_TEMPERATURE = 1e-2
 
 _INT32 = 2**31 - 1
+
+
+class Bounds(NamedTuple):
+    """open_low: low itself is out of bounds."""
+
+    low: float
+    high: float
+    open_low: bool = False
+
+
+INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "n": (1, MAX_N),
+        "top_k": (0, _INT32),
+        "seed": (-(2**63), 2**64 - 1),
+        "max_tokens": (1, _INT32),
+        "min_tokens": (0, _INT32),
+        "stream_interval": (1, _INT32),
+        "logprobs": (-1, _INT32),
+        "prompt_logprobs": (-1, _INT32),
+    }
+)
+"""Fields that are integers or None, with the least and the largest value."""
+
+NUMBERS: Mapping[str, Bounds] = MappingProxyType(
+    {
+        "temperature": Bounds(0.0, math.inf),
+        "top_p": Bounds(0.0, 1.0, open_low=True),
+        "min_p": Bounds(0.0, 1.0),
+        "presence_penalty": Bounds(-MOST_PENALTY, MOST_PENALTY),
+        "frequency_penalty": Bounds(-MOST_PENALTY, MOST_PENALTY),
+        "repetition_penalty": Bounds(1 / MOST_REPETITION, MOST_REPETITION),
+    }
+)
+"""Fields that are finite numbers, with their bounds."""
+
 NOT_SERVED = ("structured_outputs", "thinking_token_budget", "repetition_detection")
+
+
+class RequestOutputKind(IntEnum):
+    """What each RequestOutput of a stream holds."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How the tokens of one request are chosen and when it ends.
+
+    n: answers for the prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 is off. seed: 64 bits; the same seed
+    draws the same numbers whatever runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do;
+    min_tokens: before so many none of them is drawn. logprobs: how many alternatives of each token, 0 gives the chosen
+    token's alone, -1 the whole vocabulary's, None none; prompt_logprobs: likewise of the prompt's tokens.
+
+    presence_penalty, frequency_penalty: taken off the logits of tokens that the answer has, once and for each time;
+    repetition_penalty: divides (multiplies, where negative) those of tokens that prompt or answer have. logit_bias: by
+    token id, added, clamped to -100 to 100. allowed_token_ids: no other is drawn. bad_words: texts that the answer
+    never completes; bad_words_ids: the same as token ids. stream_interval: new tokens of an answer to wait for before
+    it is given out again. extra_args: numbers for the columns of features, by name.
+
+    structured_outputs, thinking_token_budget, repetition_detection are known and not served yet. Raises RequestError
+    for a value that does not hold.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: Sequence[str] | str | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    bad_words_ids: Sequence[Sequence[int]] | None = None
+    spaces_between_special_tokens: bool = True
+    stream_interval: int | None = None
+    extra_args: dict[str, Any] | None = None
+    structured_outputs: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+
+    def __post_init__(self) -> None:
+        for name, value in normalised(self).items():
+            msgspec.structs.force_setattr(self, name, value)
+        check(self)
+        for name, value in effective(self).items():
+            msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
 def normalised(params: SamplingParams) -> dict[str, Any]:
@@ -66,10 +177,8 @@ def effective(params: SamplingParams) -> dict[str, Any]:
 
 def check(params: SamplingParams) -> None:
     """Raises RequestError, named after the field, for a normalised value that does not hold."""
-    _check_numbers(params)
-    _check_lengths(params)
+    _check_bounds(params)
     _check_stops(params)
-    _check_penalties(params)
     _check_words(params)
     if params.allowed_token_ids is not None:
         _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
@@ -82,29 +191,16 @@ def check(params: SamplingParams) -> None:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
 
 
-def _check_numbers(params: SamplingParams) -> None:
-    integer("n", params.n, 1, MAX_N)
-    number("temperature", params.temperature, 0.0, math.inf)
-    number("top_p", params.top_p, 0.0, 1.0, open_low=True)
-    integer("top_k", params.top_k, 0, _INT32)
-    number("min_p", params.min_p, 0.0, 1.0)
-    if params.seed is not None:
-        integer("seed", params.seed, -(2**63), 2**64 - 1)
-
-
-def _check_lengths(params: SamplingParams) -> None:
-    if params.max_tokens is not None:
-        integer("max_tokens", params.max_tokens, 1, _INT32)
-    integer("min_tokens", params.min_tokens, 0, _INT32)
+def _check_bounds(params: SamplingParams) -> None:
+    for name, (low, high) in INTEGERS.items():
+        if getattr(params, name) is not None:
+            integer(name, getattr(params, name), low, high)
+    for name, bounds in NUMBERS.items():
+        number(name, getattr(params, name), bounds.low, bounds.high, open_low=bounds.open_low)
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise RequestError(
             f"min_tokens must be at most max_tokens={params.max_tokens}, got {params.min_tokens}.", param="min_tokens"
         )
-    if params.stream_interval is not None:
-        integer("stream_interval", params.stream_interval, 1, _INT32)
-    for name in ("logprobs", "prompt_logprobs"):
-        if getattr(params, name) is not None:
-            integer(name, getattr(params, name), -1, _INT32)
 
 
 def _check_stops(params: SamplingParams) -> None:
@@ -117,12 +213,6 @@ def _check_stops(params: SamplingParams) -> None:
     if stops and not params.detokenize:
         raise RequestError("stop strings need detokenize=True.", param="stop")
     _check_ids("stop_token_ids", params.stop_token_ids or (), MAX_STOPS)
-
-
-def _check_penalties(params: SamplingParams) -> None:
-    number("presence_penalty", params.presence_penalty, -MOST_PENALTY, MOST_PENALTY)
-    number("frequency_penalty", params.frequency_penalty, -MOST_PENALTY, MOST_PENALTY)
-    number("repetition_penalty", params.repetition_penalty, 1 / MOST_REPETITION, MOST_REPETITION)
 
 
 def _check_words(params: SamplingParams) -> None:

@@ -1,12 +1,24 @@
-"""A place of a model in words, for messages and tables."""
+"""What was chosen for a model, in words."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tessera.platform.attention import LayerSpec
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What does one part of a model. what: attention, the name of an op, or what may be quantised; place: where in the
+    model. others: whatever else could have done it, and why it does not."""
+
+    what: str
+    place: str
+    chosen: str
+    others: tuple[tuple[str, str], ...] = ()
 
 
 def op_place(spec: Any) -> str:
