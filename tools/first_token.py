@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.plugins.lines import count
+from tessera.plugins.template import count_written_lines
 from tools.gpu import QUESTION, FailedError, one_chat
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ class Walk:
 
     def lines(self) -> int:
         """Written by hand."""
-        return sum(count(self.package).values())
+        return sum(count_written_lines(self.package).values())
 
     def _given(self) -> None:
         """The chip's extension of torch, which the vendor has."""

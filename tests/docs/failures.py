@@ -28,7 +28,7 @@ from dataclasses import replace
 from tessera.errors import TesseraError
 from tessera.platform import API_LEVELS
 from tessera.plugins import load_platform, load_plugins
-from tessera.plugins.api import API, Removed
+from tessera.plugins.levels import API, Removed
 from tessera.plugins.discovery import discover
 from tessera.plugins.extensions import load_registry, named_routes
 api = replace(

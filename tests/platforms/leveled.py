@@ -30,9 +30,8 @@ from tessera.platform import (
 )
 from tessera.platform import replace as with_kernels
 from tessera.platform.ops import HotCall
-from tessera.plugins.api import Api, Removed
+from tessera.plugins.levels import AdaptedKernel, Api, Removed, adapted, adapted_ops
 from tessera.plugins.paths import load_path
-from tessera.plugins.shims import AdaptedKernel, adapted, adapted_ops
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.core import rms_norm
 from tessera.testing import ReferencePlatform

@@ -8,7 +8,7 @@ from typing import Any
 from tessera.config import EngineConfig
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.device import Future
-from tessera.plugins.api import API, Api
+from tessera.plugins.levels import API, Api
 from tessera.step import SchedulerOutput, StepOutput
 from tessera.testing import HostReads
 

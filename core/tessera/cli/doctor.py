@@ -18,9 +18,7 @@ from tessera.cli.verbosity import verbose_option
 from tessera.config.environment import Environment, allowed_cores, read_environment
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
-from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import Plugins
-from tessera.plugins.requirements import CORE
+from tessera.plugins.loading import CORE, Plugins, load_plugins
 from tessera.plugins.selection import Candidate
 
 

@@ -13,7 +13,7 @@ from tessera.cli.columns import columns
 from tessera.cli.verbosity import verbose_option
 from tessera.errors import PlatformError
 from tessera.plugins.discovery import discover
-from tessera.plugins.modules import Plugins
+from tessera.plugins.loading import Plugins
 from tessera.plugins.selection import Candidate, Selected, ask, choose, named, usable, verdict
 
 

@@ -10,8 +10,7 @@ import click
 from tessera.cli.columns import columns
 from tessera.cli.verbosity import verbose_option
 from tessera.config.environment import read_environment
-from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import Plugin, Plugins
+from tessera.plugins.loading import Plugin, Plugins, load_plugins
 
 
 def _plugins(as_json: bool) -> int:

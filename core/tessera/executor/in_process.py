@@ -1,4 +1,4 @@
-"""One worker in the engine's own process."""
+"""The only worker in the engine's own process; and one that only plans, over tensors without memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tessera.executor.base import Executor, Report
 from tessera.platform.device import Future
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
-from tessera.plugins.api import API, Api
+from tessera.plugins.levels import API, Api
 from tessera.runner.kv_memory import budget
 from tessera.runner.meta import meta_runner
 from tessera.runner.worker import Worker

@@ -1,4 +1,4 @@
-"""The weight of a product: as it is, or quantised as it is loaded."""
+"""Linear layers and their weights, as they are or quantized at load."""
 
 from __future__ import annotations
 

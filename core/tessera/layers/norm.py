@@ -1,5 +1,4 @@
-"""RMS norms: before a block, after adding the residual and together with the product that follows; after a block,
-before it is added."""
+"""Norms: RMS and layer norm, alone, after adding the residual, and with the linear layer that follows."""
 
 from __future__ import annotations
 

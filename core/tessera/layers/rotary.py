@@ -1,4 +1,5 @@
-"""How rotary frequencies are scaled to reach further than a model was trained for, in float32."""
+"""Rotary embedding: tables of cosines and sines, and how their frequencies are scaled to reach further than a model was
+trained for, in float32."""
 
 from __future__ import annotations
 

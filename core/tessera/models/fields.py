@@ -1,4 +1,4 @@
-"""The error of a type of model that nothing here serves."""
+"""The fields of config.json, read and checked in one place, and the error of a model type that is not served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers see only the last tokens: one entry a layer, None for all of them."""
+"""From config.json to a DecoderConfig: what families have in common, and which layers have a sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was chosen for a model, in words."""
+"""What was chosen for a model, and places in a model, as messages and tables name them."""
 
 from __future__ import annotations
 

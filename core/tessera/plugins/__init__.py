@@ -5,12 +5,10 @@ from __future__ import annotations
 from tessera.plugins.contract import load_platform
 from tessera.plugins.discovery import Discovered, discover
 from tessera.plugins.extensions import load_registry
-from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import Plugin, Plugins
+from tessera.plugins.loading import Plugin, Plugins, load_plugins
 from tessera.plugins.paths import load_path
-from tessera.plugins.probe import probe
 from tessera.plugins.registry import Registry, Table
-from tessera.plugins.selection import Selected, select
+from tessera.plugins.selection import Selected, probe, select
 
 __all__ = [
     "Discovered",

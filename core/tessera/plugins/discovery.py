@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 from tessera.config.environment import read_environment
 from tessera.platform import Manifest
-from tessera.plugins.api import Api
-from tessera.plugins.levels import levels_problem
-from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import Answer, Plugins
+from tessera.plugins.levels import Api, levels_problem
+from tessera.plugins.loading import Answer, Plugins, load_plugins
 from tessera.plugins.paths import path_problem
 
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config.environment import read_environment
 from tessera.errors import ConfigError, PlatformError
-from tessera.plugins.loading import load_plugins
-from tessera.plugins.modules import Plugin, Plugins
+from tessera.plugins.loading import CORE, Plugin, Plugins, load_plugins
 from tessera.plugins.paths import path_problem
 from tessera.plugins.registry import Entry, Registry
-from tessera.plugins.requirements import CORE
 
 if TYPE_CHECKING:
     import click

@@ -1,21 +1,36 @@
-"""Loading the modules that entry points name: one at a time, each in its own try, without torch."""
+"""The plugins of a process: their modules, imported one at a time without torch, checked against the hooks, and called
+one at a time."""
 
 from __future__ import annotations
 
 import importlib
+import logging
+import platform
 import sys
-from collections.abc import Iterable
-from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
+from time import perf_counter
 from types import ModuleType
+from typing import Any
 
+import pluggy
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from tessera._version import __version__
 from tessera.config.environment import Environment
-from tessera.hookspecs import PROJECT
-from tessera.plugins.api import API, Api
-from tessera.plugins.modules import Plugin, Plugins, describe, torch_problem
-from tessera.plugins.requirements import requirements_problem
-from tessera.plugins.torch_guard import without_torch
-from tessera.plugins.trace import TracedPlugins
+from tessera.errors import TesseraError
+from tessera.hookspecs import PROJECT, Hooks
+from tessera.log import TEXT, set_up_logging
+from tessera.platform import Manifest
+from tessera.plugins import builtin
+from tessera.plugins.levels import API, Api, adapted_module
+from tessera.plugins.registry import Registry
 
 
 def load_plugins(environment: Environment | None = None, modules: Iterable[str] = (), api: Api = API) -> Plugins:
@@ -71,3 +86,233 @@ def _import(plugin: Plugin, name: str) -> Plugin:
 
 def _distribution(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.module
+
+
+REFUSED = ("torch", "transformers")
+
+
+@contextmanager
+def without_torch() -> Iterator[list[str]]:
+    """Within it, this thread's imports of torch and transformers fail; what was asked for is in the list that it
+    yields, also where the importer swallowed the error. A module that the process holds already is not asked for
+    again."""
+    guard = _Guard(threading.get_ident())
+    sys.meta_path.insert(0, guard)
+    try:
+        yield guard.attempts
+    finally:
+        sys.meta_path.remove(guard)
+
+
+class _Guard:
+    """A finder that refuses."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.attempts: list[str] = []
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if threading.get_ident() != self.thread or name.partition(".")[0] not in REFUSED:
+            return None
+        self.attempts.append(name)
+        raise ModuleNotFoundError(f"{name} is not for a plugin's module to import", name=name)
+
+
+CORE = "tessera-llm"
+"""The distribution of core, whose version is that of the code that runs."""
+
+
+def requirements_problem(distribution: Distribution) -> str | None:
+    """The first thing that is missing or of a wrong version, and what to do; None where all is there. What cannot be
+    read is left to the import to say."""
+    try:
+        pythons = SpecifierSet(str(distribution.metadata.json.get("requires_python", "")))
+        needs = [Requirement(line) for line in distribution.requires or ()]
+    except (InvalidRequirement, InvalidSpecifier):
+        return None
+    here = platform.python_version()
+    if not pythons.contains(here, prereleases=True):
+        return f"it needs Python {pythons}, and this is {here}; install one of its releases for this Python"
+    return next((problem for need in needs if (problem := _problem(need)) is not None), None)
+
+
+def _problem(need: Requirement) -> str | None:
+    if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+        return None
+    wanted = f"{need.name}{need.specifier}"
+    try:
+        found = __version__ if need.name == CORE else version(need.name)
+    except PackageNotFoundError:
+        return f"it needs {wanted}, which is not installed; pip install '{wanted}'"
+    if need.specifier.contains(found, prereleases=True):
+        return None
+    return f"it needs {wanted}, and {found} is installed; pip install '{wanted}', or another release of the plugin"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An entry point, or a module named in a configuration, and what came of loading it. entry: the module's dotted
+    name. error: why it gives nothing. left_out: who did not want it loaded."""
+
+    name: str
+    distribution: str
+    version: str
+    entry: str = ""
+    module: ModuleType | None = None
+    error: str | None = None
+    left_out: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one plugin's hook returned, or why it did not."""
+
+    plugin: Plugin
+    value: Any = None
+    error: str | None = None
+
+
+class Plugins:
+    """The plugins of one process. Core's own come first, then the others in the order they were loaded. api: what core
+    promises them."""
+
+    def __init__(self, api: Api = API) -> None:
+        self.api = api
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(Hooks)
+        self._plugins: list[Plugin] = []
+        self.add(Plugin("builtin", CORE, __version__, builtin.__name__, builtin))
+
+    def __iter__(self) -> Iterator[Plugin]:
+        return iter(self._plugins)
+
+    def add(self, plugin: Plugin) -> None:
+        """Registers a plugin; one that does not keep to the hooks is kept with its error."""
+        if plugin.module is not None:
+            plugin = replace(plugin, module=adapted_module(plugin.module, self.api.hooks))
+            assert plugin.module is not None
+            problem = self._register(plugin.module)
+            if problem is not None:
+                plugin = replace(plugin, module=None, error=problem)
+        self._plugins.append(plugin)
+
+    def having(self, hook: str) -> list[Plugin]:
+        """The plugins that implement a hook."""
+        return [plugin for plugin in self._plugins if hook in self.hooks(plugin)]
+
+    def hooks(self, plugin: Plugin) -> list[str]:
+        """The names of the hooks that a plugin implements."""
+        if plugin.module is None:
+            return []
+        return sorted(caller.name for caller in self._manager.get_hookcallers(plugin.module) or ())
+
+    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
+        """Calls the hook of one plugin alone, so that its error stops no other."""
+        others = [other for other in self._manager.get_plugins() if other is not plugin.module]
+        try:
+            with without_torch() as attempts:
+                values = self._manager.subset_hook_caller(hook, others)(**arguments)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # kept with the plugin's name; it ends nothing else
+            return Answer(plugin, error=f"its hook {hook} failed: {describe(error)}")
+        if attempts:
+            return Answer(plugin, error=torch_problem(f"its hook {hook}", attempts))
+        return Answer(plugin, value=values[0] if values else None)
+
+    def _register(self, module: ModuleType) -> str | None:
+        """Why its hooks cannot be used, or None."""
+        if self._manager.is_registered(module):
+            return f"{module.__name__} is registered already, by another entry point; remove one of the two"
+        try:
+            self._manager.register(module)
+        except pluggy.PluginValidationError as error:
+            # Whether a refused plugin stays registered differs between versions of pluggy.
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            return _one_line(error)
+        callers = self._manager.get_hookcallers(module) or []
+        unknown = next((caller.name for caller in callers if not caller.has_spec()), None)
+        if unknown is None and callers:
+            return None
+        self._manager.unregister(module)
+        return no_such_hook(unknown, self.api) if unknown is not None else _NO_HOOKS.format(name=module.__name__)
+
+
+_NO_HOOKS = "{name} has no hooks; mark its functions with tessera.platform.hookimpl"
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = _one_line(error)
+    if isinstance(error, TesseraError):
+        return text.removesuffix(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def no_such_hook(name: str, api: Api = API) -> str:
+    if name in api.removed_hooks:
+        return f"its hook '{name}' no longer exists; {api.removed_hooks[name]} replaced it"
+    hooks = [hook for hook in vars(Hooks) if not hook.startswith("_")]
+    near = get_close_matches(name, hooks, n=1)
+    hint = f"did it mean {near[0]}?" if near else f"there is {', '.join(hooks)}"
+    return f"it implements a hook '{name}', which core does not have; {hint}"
+
+
+def torch_problem(who: str, attempts: list[str]) -> str:
+    return f"{who} imports {attempts[0]}, which is only for what its manifest names by dotted path; import it there"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+log = logging.getLogger(__name__)
+SHOWN = 8
+
+
+class TracedPlugins(Plugins):
+    """Its lines are written whatever the level of the log; a process without a log gets one."""
+
+    def __init__(self, api: Api = API) -> None:
+        if not logging.getLogger().handlers:
+            set_up_logging(logging.WARNING, TEXT)
+        log.setLevel(logging.INFO)
+        super().__init__(api)
+
+    def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
+        given: list[str] = []
+        watched = {name: _watched(value, given) if callable(value) else value for name, value in arguments.items()}
+        begin = perf_counter()
+        answer = super().ask(plugin, hook, **watched)
+        took = (perf_counter() - begin) * 1e3
+        given += _names(answer.value, arguments)
+        said = answer.error if answer.error is not None else _listed(given)
+        log.info("hook %s of plugin %s (%s) in %.1f ms: %s", hook, plugin.name, plugin, took, said)
+        return answer
+
+
+def _watched(register: Callable[..., Any], given: list[str]) -> Callable[..., Any]:
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        what = next(iter((*arguments, *keywords.values())), None)
+        given.append(str(getattr(what, "name", what))[:80])
+        return register(*arguments, **keywords)
+
+    return watched
+
+
+def _names(value: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Of what a hook returned, and of what it added to a registry."""
+    if isinstance(value, list | tuple):
+        yield from (str(one.name)[:80] for one in value if isinstance(one, Manifest))
+    for registry in arguments.values():
+        if isinstance(registry, Registry):
+            yield from (entry.name for table in registry.tables() for entry in table)
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

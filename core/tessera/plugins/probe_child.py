@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.platform import Probe
-from tessera.plugins.modules import describe
+from tessera.plugins.loading import describe
 from tessera.plugins.paths import load_path
 
 

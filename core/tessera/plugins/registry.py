@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tessera.errors import ConfigError, ModelError, PlatformError, TesseraError
-from tessera.plugins.levels import level_problem
 from tessera.plugins.paths import path_problem
 
 SHOWN_NAMES = 12
@@ -97,3 +96,18 @@ class Registry:
             mine.check_free(entry)
         for mine, entry in pairs:
             mine.take(entry)
+
+
+def level_problem(facet: str, written_for: object, supported: Sequence[int]) -> str | None:
+    """Why something written for a level cannot be used, and what to do; None where it can. supported: by core, the
+    newest last."""
+    if isinstance(written_for, bool) or not isinstance(written_for, int) or written_for < 0:
+        return (
+            f"the API level of {facet} must be a whole number from 0, not {str(written_for)[:40]}; correct the plugin"
+        )
+    if written_for > supported[-1]:
+        return f"it was written for level {written_for} of {facet}, core has {supported[-1]}; upgrade tessera-llm"
+    if written_for not in supported:
+        levels = " and ".join(map(str, supported))
+        return f"it was written for level {written_for} of {facet}, core supports {levels}; upgrade the plugin"
+    return None

@@ -10,7 +10,7 @@ import pytest
 from tessera.errors import PlatformError
 from tessera.platform import NormSpec, Platform
 from tessera.plugins import load_platform
-from tessera.plugins.members import find_members
+from tessera.plugins.contract import find_members
 from tests.engine.platforms.conftest import Alone
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.leveled import API_2, CALLS, LEVELED, RulesNow, RulesThen, older_norm

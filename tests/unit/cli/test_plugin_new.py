@@ -10,8 +10,8 @@ import pytest
 
 from tessera.cli.program import run
 from tessera.errors import ConfigError
-from tessera.plugins import lines, template
-from tessera.plugins.template import Answers, generate, template_folder
+from tessera.plugins import template
+from tessera.plugins.template import Answers, answers_of, count_written_lines, generate, template_folder
 
 
 def files(folder: Path) -> set[str]:
@@ -49,7 +49,7 @@ def test_the_flags_are_in_the_package_and_on_record(tmp_path: Path) -> None:
     assert 'TorchDevice(torch, "privateuseone", index)' in platform
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     assert [Path(text).name.split(">")[0] for text in project["build-system"]["requires"]] == ["hatchling"]
-    answers, _ = lines.answers_of(folder)
+    answers, _ = answers_of(folder)
     assert answers == Answers("chip", "op", "privateuseone", "torch_chip.boot", ("float16", "float32"))
 
 
@@ -118,7 +118,7 @@ def test_the_template_is_found_in_a_wheel_and_in_the_tree(tmp_path: Path, monkey
 def test_lines_written_by_hand_are_counted_against_the_package_as_generated(tmp_path: Path) -> None:
     folder = tmp_path / "chip"
     generate(Answers("chip", "op", "cpu", "", ("float32",)), folder)
-    assert lines.count(folder) == {}
+    assert count_written_lines(folder) == {}
     linear = folder / "tessera_chip/linear.py"
     text = linear.read_text(encoding="utf-8").replace('return "not written yet"', "return None  # all of them")
     linear.write_text(
@@ -127,7 +127,7 @@ def test_lines_written_by_hand_are_counted_against_the_package_as_generated(tmp_
     (folder / "tessera_chip/own.py").write_text('"""Own."""\n\n# nothing\nX = "#"  # said\n')
     (folder / ".venv").mkdir()
     (folder / ".venv/left.py").write_text("x = 1\n")
-    assert lines.count(folder) == {"tessera_chip/linear.py": 3, "tessera_chip/own.py": 2}
+    assert count_written_lines(folder) == {"tessera_chip/linear.py": 3, "tessera_chip/own.py": 2}
 
 
 def test_they_are_counted_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

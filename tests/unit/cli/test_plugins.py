@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-BUILTIN = {"name": "builtin", "distribution": "tessera-llm", "entry_point": "tessera.plugins.builtin"}
+BUILTIN = {"name": "builtin", "distribution": "tessera-llm", "entry_point": "tessera.plugins.extensions"}
 FAILING = """
 from types import ModuleType
 from tessera.platform import hookimpl
 from tessera.plugins import Plugin
-from tessera.plugins.trace import TracedPlugins
+from tessera.plugins.loading import TracedPlugins
 
 @hookimpl
 def platforms():
@@ -128,4 +128,4 @@ def test_the_trace_has_the_form_of_the_log_and_not_its_level(site):
     )
     done = site.install("extras").run(program=program, TESSERA_TRACE_PLUGINS="1")
     records = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [record["logger"] for record in records] == ["tessera.plugins.trace"] * 2
+    assert [record["logger"] for record in records] == ["tessera.plugins.loading"] * 2

@@ -176,7 +176,7 @@ GOOD = PYPROJECT.replace(', "torch>=2"', "").replace("==0.1.0", ">=0.1")
 def test_a_manifest_that_gives_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str, found: str
 ) -> None:
-    from tessera.plugins.check import manifest as looked
+    from tessera.plugins.check import rules as looked
 
     if "while" in manifest:
         monkeypatch.setattr(looked, "SECONDS", 0.5)

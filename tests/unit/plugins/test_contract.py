@@ -11,7 +11,7 @@ import pytest
 from tessera.errors import PlatformError
 from tessera.platform import Platform
 from tessera.plugins import load_platform
-from tessera.plugins.api import API, Removed
+from tessera.plugins.levels import API, Removed
 
 
 class Whole(Platform):

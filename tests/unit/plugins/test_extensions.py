@@ -11,8 +11,8 @@ import pytest
 from tessera.errors import ConfigError, ModelError, PlatformError
 from tessera.platform import hookimpl
 from tessera.plugins import Plugin, Plugins
-from tessera.plugins.api import API
 from tessera.plugins.extensions import fill_registry, named_routes, plugin_commands
+from tessera.plugins.levels import API
 
 
 def plugin(name, **hooks):

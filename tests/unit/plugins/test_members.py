@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessera.platform import AttentionBackend, Communicator, Device, GraphRunner, Kernel, ModelRunner, Platform
-from tessera.plugins.members import CONTRACTS, find_members
+from tessera.plugins.contract import CONTRACTS, find_members
 
 
 class Chip(Platform):

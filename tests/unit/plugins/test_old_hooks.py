@@ -7,7 +7,7 @@ from types import ModuleType
 
 from tessera.platform import Manifest, hookimpl
 from tessera.plugins import Plugin, Plugins, discover
-from tessera.plugins.api import API, OldHook
+from tessera.plugins.levels import API, OldHook
 
 OLD_HOOK = OldHook("platforms", lambda backends: lambda: [backends()])
 API_1 = replace(

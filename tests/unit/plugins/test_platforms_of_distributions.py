@@ -14,7 +14,7 @@ KEYS = [
 LEVELS = """
 from tessera.cli.platforms import describe, survey, table
 from tessera.plugins import Plugins, load_plugins
-from tessera.plugins.api import Api
+from tessera.plugins.levels import Api
 from tessera.platform import API_LEVELS
 for level in range(4):
     shims = {("platform", level - 1): lambda platform: platform} if level > 1 else {}

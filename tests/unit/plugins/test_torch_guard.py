@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tessera.plugins.torch_guard import without_torch
+from tessera.plugins.loading import without_torch
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from tessera.cli.verbosity import verbose_option
 def _lines(path: Path) -> int:
     """Count the lines of a package that were written by hand."""
     from tessera._version import __version__
-    from tessera.plugins.lines import answers_of, count
+    from tessera.plugins.template import answers_of, count_written_lines
 
     _, version = answers_of(path)
-    counts = count(path)
+    counts = count_written_lines(path)
     for name, number in counts.items():
         click.echo(f"{number:6}  {name}")
     click.echo(f"{sum(counts.values()):6}  lines written by hand")

@@ -1,5 +1,5 @@
-"""What transformers' registries get from here: attention, masks and experts that ask the module they are called for.
-Registered under names of its own, so that other users of transformers in the process notice nothing."""
+"""A module of transformers without weights, its anatomy, and what transformers' registries get from here: attention,
+masks and experts."""
 
 from __future__ import annotations
 

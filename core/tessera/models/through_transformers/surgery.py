@@ -1,4 +1,5 @@
-"""Products and the embedding of token ids, in the places of transformers' modules."""
+"""Puts this engine's parts into a module of transformers: linear layers, the embedding, experts and the head are
+exchanged, and every weight that its own code still uses becomes a parameter."""
 
 from __future__ import annotations
 

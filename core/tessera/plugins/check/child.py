@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from tessera.platform import Manifest
-from tessera.plugins.check.manifest import Report, Seen, Told, shown
-from tessera.plugins.modules import Plugin, Plugins, describe
-from tessera.plugins.torch_guard import REFUSED
+from tessera.plugins.check.rules import Report, Seen, Told, shown
+from tessera.plugins.loading import REFUSED, Plugin, Plugins, describe
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _EVENTS = {

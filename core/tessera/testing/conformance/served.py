@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from tessera.plugins.children import end
+from tessera.plugins.selection import end
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict
 from tessera.testing.conformance.target import Target
 
