@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-BUILTIN = {"name": "builtin", "distribution": "tessera-llm", "entry_point": "tessera.plugins.extensions"}
+BUILTIN = {"name": "builtin", "distribution": "tessera-llm", "entry_point": "tessera.plugins.builtin"}
 FAILING = """
 from types import ModuleType
 from tessera.platform import hookimpl
