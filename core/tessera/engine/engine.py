@@ -16,6 +16,7 @@ from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
 from tessera.plugins import load_path, load_registry
 from tessera.plugins.contract import check_members
+from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.scheduler import Scheduler
@@ -32,6 +33,9 @@ def silent(progress: Progress) -> None:
     """Reports to nobody."""
 
 
+_DEFAULTS = SamplingParams()
+
+
 class Engine:
     """One model on its devices. What its executor raises goes through: after that the engine is of no more use but to
     be closed."""
@@ -46,6 +50,7 @@ class Engine:
         self._depth = depth(started.config, started.executor.platform.capabilities)
         self._scheduler = make_scheduler(started, policy, self._depth)
         self._columns = frozenset(started.loaded.columns)
+        self._unsupported = started.loaded.unsupported
         self._in_flight: deque[Future[StepOutput]] = deque()
         self._fallbacks: Mapping[str, int] = {}
         self.info = describe(started)
@@ -67,10 +72,10 @@ class Engine:
     def add(self, request: Request) -> None:
         """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
         for name in request.columns.keys() - self._columns:
-            raise RequestError(
-                f"Nothing here takes the argument '{name}' of extra_args (vllm_xargs): leave it out.",
-                param=f"extra_args.{name}",
-            )
+            raise RequestError(f"Unknown extra_args field '{name}'.", param=f"extra_args.{name}")
+        for name in self._unsupported:
+            if getattr(request.params, name) != getattr(_DEFAULTS, name):
+                raise RequestError(f"{name} is not supported on this platform; leave it out.", param=name)
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:

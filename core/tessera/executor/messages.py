@@ -89,6 +89,7 @@ class Loaded(msgspec.Struct, tag=True):
     columns: tuple[str, ...] = ()
     choices: tuple[Explained, ...] = ()
     num_weights: int = 0
+    unsupported: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
@@ -105,6 +106,7 @@ class Loaded(msgspec.Struct, tag=True):
             loaded.columns,
             loaded.choices,
             loaded.num_weights,
+            loaded.unsupported,
         )
 
 

@@ -75,6 +75,7 @@ class WorkersExecutor(Executor):
             columns=first.columns,
             choices=first.choices,
             num_weights=max(answer.num_weights for answer in answers),
+            unsupported=first.unsupported,
         )
 
     def _needs(self, needs: Needs) -> CacheNeeds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
@@ -14,7 +14,7 @@ from tessera.platform.explain import Explained
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -50,7 +50,8 @@ class LoadedModel:
     name, for people. fallbacks: ops and kinds of attention that run on the reference. granted_bytes: of the device, to
     this engine in all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does
     not say. columns: names of the numbers that features keep for each row, which requests may bring. choices: who does
-    what. num_weights: numbers of the checkpoint that the weights stand for; 0 where a runner does not say."""
+    what. num_weights: numbers of the checkpoint that the weights stand for; 0 where a runner does not say.
+    unsupported: fields of SamplingParams that requests to this runner may not use."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -63,6 +64,7 @@ class LoadedModel:
     columns: tuple[str, ...] = ()
     choices: tuple[Explained, ...] = ()
     num_weights: int = 0
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,20 @@ class InputBatch(Protocol):
         before it is run."""
 
 
+class HostSampled(NamedTuple):
+    """tokens [S] int32. logprobs: of the rows whose requests want log probabilities, for StepOutput."""
+
+    tokens: Array
+    logprobs: list[RowLogprobs]
+
+
+class HostSampler(Protocol):
+    """Samples from host logits [S, vocabulary] of rows [S], whose next tokens have these positions [S]: masked, edited
+    and penalised as the requests say."""
+
+    def __call__(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> HostSampled: ...
+
+
 class RunnerServices(Protocol):
     """What core hands to a runner, so that a platform imports nothing above tessera.platform."""
 
@@ -250,6 +266,6 @@ class RunnerServices(Protocol):
     def features(self) -> Sequence[Feature]:
         """Those that are on, in the order in which they are applied."""
 
-    def sample(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> Array:
-        """Token ids [S] for host logits [S, vocabulary] of rows whose next token has these positions, by the reference
-        sampler."""
+    def sampler(self) -> HostSampler:
+        """Core's reference sampler, for logits on the host. Ask for it in load(): raises PlatformError where
+        --no-fallback forbids it."""

@@ -21,17 +21,18 @@ from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
+from tessera.platform.ops import BoundOps, HotCall, LogprobsSpec, OpSet, SampleSpec, SamplingRows, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
-from tessera.platform.runner import CachePlan, Feature
+from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.quantization import Weights
 from tessera.reference import REFERENCE
-from tessera.reference.sampling import sample
+from tessera.reference.sampling import logprobs, sample
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor
+from tessera.step import RowLogprobs
 
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
@@ -111,28 +112,44 @@ class Services:
     def features(self) -> Sequence[Feature]:
         return self._features
 
-    def sample(self, logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> Array:
-        assert isinstance(batch, InputBatch), "the batch that input_batch() made"
-        host, columns = torch.as_tensor(logits), batch.sampling
+    def sampler(self) -> HostSampler:
         if self.config.no_fallback:
             raise PlatformError(
-                "op 'sample' would run on the reference (this platform's own runner asks for it), "
+                "op 'sample' would run on the reference (this platform's own runner samples with it), "
                 "which --no-fallback forbids; leave the flag out."
             )
-        editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
-        if ops := editor.ops_of(rows):
-            host = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
-        sampling = SamplingRows(
-            temperature=torch.from_numpy(columns.temperature[rows]),
-            top_k=torch.from_numpy(columns.top_k[rows]),
-            top_p=torch.from_numpy(columns.top_p[rows]),
-            min_p=torch.from_numpy(columns.min_p[rows]),
-            seed=torch.from_numpy(columns.seed[rows]),
-            position=torch.from_numpy(positions.astype(np.int64)),
+        return _sample_on_host
+
+
+def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> HostSampled:
+    """A HostSampler over the reference ops."""
+    assert isinstance(batch, InputBatch), "the batch that input_batch() made"
+    host, columns = torch.as_tensor(logits), batch.sampling
+    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
+    edited = host
+    if ops := editor.ops_of(rows):
+        edited = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
+    names = (name for name in SamplingRows._fields if name != "position")
+    values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
+    sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int64)))
+    vocab, wanted = host.shape[-1], columns.logprobs[rows]
+    spec = SampleSpec(vocab, greedy=not columns.temperature[rows].any(), filters=True)
+    tokens = sample(spec, edited, sampling).tokens
+    if wanted.max(initial=-1) < 0:
+        return HostSampled(tokens.numpy(), [])
+    made = logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens)
+    ids, alternatives, ranks = (part.numpy() for part in made)
+    found = [
+        RowLogprobs(
+            int(row),
+            ids[i : i + 1, : k + 1].numpy(),
+            probabilities[i : i + 1, : k + 1].numpy(),
+            ranks[i : i + 1].numpy(),
         )
-        spec = SampleSpec(host.shape[-1], greedy=not columns.temperature[rows].any(), filters=True)
-        tokens: Array = sample(spec, host, sampling).tokens.numpy()
-        return tokens
+        for i, (row, k) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True))
+        if k >= 0
+    ]
+    return HostSampled(tokens.numpy(), found)
 
 
 def source_of(config: EngineConfig) -> WeightSource:

@@ -6,8 +6,10 @@ import ast
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tessera.errors import PlatformError, RequestError
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -53,3 +55,37 @@ def test_its_blocks_are_shared_forked_chunked_and_taken_away(llama: Path, alone:
     assert counters.forked_tokens > 0
     assert counters.cached_prompt_tokens > 0
     assert counters.preemptions > 0
+
+
+def test_log_probabilities_are_those_of_every_platform(llama: Path) -> None:
+    found = []
+    for platform in ("numpy", "reference"):
+        with EngineRun(llama, platform) as run:
+            keys = [
+                run.add(question, 5, seed=seed, logprobs=wanted, logit_bias={7: 3.0})
+                for seed, (question, wanted) in enumerate(zip(prompts(3), (0, None, 4), strict=True))
+            ]
+            run.finish()
+            found.append([run.logprobs[key] for key in keys])
+    own, reference = found
+    assert [len(rows) for rows in own] == [len(rows) for rows in reference] == [5, 0, 5]
+    for mine, theirs in zip(
+        (row for rows in own for row in rows), (row for rows in reference for row in rows), strict=True
+    ):
+        assert mine.ids.tolist() == theirs.ids.tolist()
+        assert mine.ranks.tolist() == theirs.ranks.tolist()
+        np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-4)
+
+
+def test_what_its_runner_cannot_do_is_refused_by_name(llama: Path) -> None:
+    with EngineRun(llama, "numpy") as run:
+        with pytest.raises(RequestError, match="prompt_logprobs is not supported on this platform") as raised:
+            run.add([1, 2, 3], 4, prompt_logprobs=1)
+        assert raised.value.param == "prompt_logprobs"
+        del run.answers[0]
+        assert len(run.ask([[1, 2, 3]], 4)[0]) == 4, "others go on"
+
+
+def test_no_fallback_is_refused_at_the_start(llama: Path) -> None:
+    with pytest.raises(PlatformError, match="op 'sample' would run on the reference .*, which --no-fallback forbids"):
+        EngineRun(llama, "numpy", no_fallback=True)
