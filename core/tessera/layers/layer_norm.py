@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.weights import Parameter, Part
-from tessera.platform.ops import AddLayerNormSpec, LayerNormSpec
+from tessera.ops import AddLayerNormSpec, LayerNormSpec
 
 
 def layer_norm_parameter(build: Build, name: str, spec: LayerNormSpec) -> Parameter:

@@ -10,7 +10,8 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.product import product_parameter
 from tessera.layers.weights import Part
-from tessera.platform.ops import LinearSpec, Packed
+from tessera.ops import LinearSpec
+from tessera.platform.kernel import Packed
 
 Bounds = tuple[int, int]
 """From start to stop, without stop."""

@@ -11,16 +11,7 @@ from tessera.layers.build import Build
 from tessera.layers.linear import Linear, WeightShard
 from tessera.layers.product import product_parameter
 from tessera.layers.weights import Part
-from tessera.platform.ops import (
-    ActivationSpec,
-    ExpertsSpec,
-    GatedMLPSpec,
-    GateSpec,
-    LinearSpec,
-    MLPSpec,
-    MoESpec,
-    RouteSpec,
-)
+from tessera.ops import ActivationSpec, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MLPSpec, MoESpec, RouteSpec
 
 ROUTER = "routers choose, and are small"
 """Why they are never quantised."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
 from tessera.layers.weights import Parameter, Part
-from tessera.platform.ops import AddNormSpec, NormAddSpec, NormLinearSpec, NormSpec
+from tessera.ops import AddNormSpec, NormAddSpec, NormLinearSpec, NormSpec
 from tessera.platform.quantization import ActSpec
 
 

@@ -19,9 +19,9 @@ from tessera.models.fields import ACTIVATIONS, Checkpoint, Fields
 from tessera.models.reading import read_attention, read_biases, read_decoder, read_head_dim, repeated, windowed
 from tessera.models.rope import RopeReader
 from tessera.models.windows import FULL, SLIDING, by_kind, layer_kinds
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.reference.dtypes import torch_dtype
 
 # What transformers takes where a config.json leaves it out: null means null.
 _ALIKE: dict[str, Any] = {

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
-from tessera.reference.dtypes import torch_dtype
 
 
 class DeviceBuffers:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tessera.errors import MemoryBudgetError
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import KVLayout
 from tessera.platform.device import Device
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan
-from tessera.reference.dtypes import torch_dtype
 from tessera.step import BlockCopy
 
 

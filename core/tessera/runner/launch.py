@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.ops import SamplingRows
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
-from tessera.platform.ops import SamplingRows
 from tessera.platform.runner import CachePlan
 from tessera.runner.batch import InputBatch
 from tessera.runner.buffers import DeviceBuffers

@@ -11,15 +11,8 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
-from tessera.platform.ops import (
-    EditLogitsSpec,
-    Edits,
-    History,
-    HotCall,
-    MaskLogitsSpec,
-    PenaliseSpec,
-    Penalties,
-)
+from tessera.ops import EditLogitsSpec, Edits, History, MaskLogitsSpec, PenaliseSpec, Penalties
+from tessera.platform.kernel import HotCall
 from tessera.runner.row_edits import RowEdits
 from tessera.runner.sampling_columns import Asks, SamplingColumns
 

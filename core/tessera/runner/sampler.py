@@ -11,19 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.ops import EditLogitsSpec, LogprobsSpec, MaskLogitsSpec, PenaliseSpec, Sampled, SampleSpec, SamplingRows
+from tessera.platform.kernel import HotCall
 from tessera.platform.launch import Launch
 from tessera.platform.model import Model
-from tessera.platform.ops import (
-    BoundOps,
-    EditLogitsSpec,
-    HotCall,
-    LogprobsSpec,
-    MaskLogitsSpec,
-    PenaliseSpec,
-    Sampled,
-    SampleSpec,
-    SamplingRows,
-)
+from tessera.platform.ops import BoundOps
 from tessera.platform.runner import Feature
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.logits import LogitsEditor

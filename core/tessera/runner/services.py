@@ -17,19 +17,20 @@ from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.models.refused import RefusedTypeError
+from tessera.ops import REFERENCE, SampleSpec, SamplingRows
+from tessera.ops.sampling import sample
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
+from tessera.platform.kernel import HotCall
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, HotCall, OpSet, SampleSpec, SamplingRows, with_extra
+from tessera.platform.ops import BoundOps, OpSet, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.quantization import Weights
-from tessera.reference import REFERENCE
-from tessera.reference.sampling import sample
 from tessera.runner.batch import InputBatch
 from tessera.runner.logits import LogitsEditor
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tessera.arrays import Array, int32
+from tessera.ops import Sampled
 from tessera.platform.device import Device, Future
-from tessera.platform.ops import Sampled
 from tessera.runner.scorer import Scoring
 from tessera.step import RowLogprobs, StepOutput, StepStats
 

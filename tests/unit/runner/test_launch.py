@@ -15,7 +15,7 @@ from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.launch import LaunchBuilder, buffer_sizes
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
-from tessera.testing.strict.shapes import Buckets
+from tessera.testing.strict import Buckets
 
 ROWS, LENGTH = 6, 64
 PLAN = CachePlan(

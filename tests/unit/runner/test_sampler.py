@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera.arrays import int32
-from tessera.platform.ops import Sampled, SampleSpec
+from tessera.platform import Sampled, SampleSpec
 from tessera.request import SamplingParams
 from tessera.runner.buffers import DeviceBuffers
 from tessera.runner.logits import LogitsEditor

@@ -13,8 +13,8 @@ from tessera.layers.build import Build
 from tessera.layers.product import product_parameter
 from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.names import CheckpointNames
-from tessera.platform.ops import ExpertsSpec, GateSpec, LinearSpec
-from tessera.reference.core import gate
+from tessera.ops import ExpertsSpec, GateSpec, LinearSpec
+from tessera.ops.mlp import gate
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 

@@ -13,7 +13,7 @@ from tessera.layers.product import product_parameter
 from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.anatomy import sizes
 from tessera.models.through_transformers.names import CheckpointNames
-from tessera.platform.ops import EmbeddingSpec, LinearSpec
+from tessera.ops import EmbeddingSpec, LinearSpec
 
 
 class Product(nn.Module):

@@ -17,8 +17,8 @@ from tessera.models.through_transformers.experts import exchange_experts
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.products import Product, TokenEmbedding
 from tessera.models.through_transformers.rehearsal import Rehearsed
-from tessera.platform.ops import Packed
-from tessera.reference.dtypes import torch_dtype
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.kernel import Packed
 
 ROUTERS = ("gate", "router")
 """Names that linear layers beside experts have which choose among them."""

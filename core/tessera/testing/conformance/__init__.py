@@ -3,11 +3,22 @@ shows it; `conformance_cases` is for pytest. docs/conformance.md says what is tr
 
 from __future__ import annotations
 
-from tessera.testing.conformance.case import Case, ConformanceError, Level, Result, Status, Verdict
-from tessera.testing.conformance.matrix import matrix
-from tessera.testing.conformance.perf import perf_cases
-from tessera.testing.conformance.report import dump, reached, record, speeds, table
-from tessera.testing.conformance.suites import LEVELS, cases_of, chosen, conformance_cases, tried
+from tessera.testing.conformance.case import (
+    LEVELS,
+    Case,
+    ConformanceError,
+    Level,
+    Result,
+    Status,
+    Verdict,
+    dump,
+    reached,
+    record,
+    speeds,
+    table,
+)
+from tessera.testing.conformance.native import matrix, perf_cases
+from tessera.testing.conformance.suites import cases_of, chosen, conformance_cases, tried
 from tessera.testing.conformance.target import Target
 
 __all__ = [
