@@ -70,7 +70,7 @@ class AtLoad:
         self._taken: dict[Scheme, Scheme | Reason] = {}
 
     def choose(self, asked: LinearSpec, weight: str, ops: BoundOps) -> tuple[LinearSpec, Scheme | None]:
-        reason = f"its {asked.k} inputs divide by none of {', '.join(map(str, GROUPS))}"
+        reason = f"input size {asked.k} is not divisible by any of {', '.join(map(str, GROUPS))}"
         for offered in candidates(self.name, asked.k):
             taken = self.taken(offered)
             if isinstance(taken, str):

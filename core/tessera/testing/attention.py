@@ -261,7 +261,7 @@ class AttentionTrial:
         def attend(q: Tensor, launch: Launch) -> Tensor:
             out = torch.full_like(q, torch.nan) if into_nan else None
             mixed: Tensor = self.layer.attend(q, self.caches, launch.plans[0], out)
-            assert out is None or mixed is out, "the result is not what was given as out"
+            assert out is None or mixed is out, "the result is not the tensor given as out"
             return mixed
 
         return self.by_row(self.queries, attend)

@@ -74,4 +74,4 @@ def leaning(result: Tensor, expected: Tensor) -> str | None:
     off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
     limit = 4 * torch.finfo(expected.dtype).eps / math.sqrt(expected.shape[-1])
     worst = float(off.max()) if off.numel() else 0.0
-    return None if worst <= limit else f"a row is {worst:.2%} too long or too short as a whole, more than rounding does"
+    return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding does"

@@ -1,5 +1,5 @@
-"""Whether a platform does what it claims, and what it leaves to core's reference. `tessera conformance --platform NAME`
-shows it; `conformance_cases` is for pytest. docs/conformance.md says what is tried."""
+"""Tests a platform against the contract and shows what it leaves to core's reference: `tessera conformance --platform
+NAME` on the command line, `conformance_cases` for pytest. docs/conformance.md says what is tried."""
 
 from __future__ import annotations
 

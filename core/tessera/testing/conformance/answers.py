@@ -43,7 +43,7 @@ def model_cases(target: Target) -> Iterator[Case]:
 
 def _one_runs(trials: Sequence[_Trial]) -> Verdict:
     if all(trial.refusal is not None for trial in trials):
-        raise ConformanceError(f"it refuses every model that is tried: {trials[0].refusal}")
+        raise ConformanceError(f"the platform refuses every model that was tried: {trials[0].refusal}")
     return PASSED
 
 
@@ -177,7 +177,7 @@ def _preemption(target: Target) -> Verdict:
     ) as tight:
         tight.ask(prompts, tokens)
         if not tight.scheduler.counters.preemptions:
-            return absent("its resources never let a second request take blocks that the first one needs")
+            return absent("the platform's resources keep requests from competing for blocks")
         compare_answers("after preemption", Answers.of(tight), undisturbed, dtype)
     return PASSED
 
@@ -187,7 +187,7 @@ def _prefix(target: Target) -> Verdict:
     dtype = target.exact_dtype
     with TinyRun(target, dtype) as run:
         if not run.started.loaded.facts.prefix_cacheable:
-            return absent("its caches are not addressed by block")
+            return absent("the model's caches cannot be shared by prefix")
         size = max(group.block_size for group in run.started.plan.groups)
         shared = prompts_of([2 * size + size // 2])[0]
         asked = [[*shared, *rest] for rest in prompts_of([size + 3, 3, size // 2 + 1], seed=1)]
@@ -196,7 +196,10 @@ def _prefix(target: Target) -> Verdict:
         found = Answers.of(run)
         hits = [run.cached[key] for key in range(len(asked))]
     if hits[0] or min(hits[1:]) < 2 * size:
-        raise ConformanceError(f"prefix of {len(shared)} tokens in blocks of {size}: {hits} were found in the cache")
+        raise ConformanceError(
+            f"prefix of {len(shared)} tokens in blocks of {size}: {hits} tokens were found in the cache, expected 0, "
+            f"then at least {2 * size}"
+        )
     with TinyRun(target, dtype, enable_prefix_caching=False) as run:
         for prompt in asked:
             run.ask([prompt], 8)
@@ -219,7 +222,7 @@ def _forks(target: Target) -> Verdict:
             leader = key if leader < 0 else leader
         run.finish()
         if not copies.blocks:
-            return absent("siblings share no block that is written into")
+            return absent("no shared block is written")
         found = Answers.of(run)
     with TinyRun(target, dtype, enable_prefix_caching=False) as run:
         for seed in range(_SIBLINGS):

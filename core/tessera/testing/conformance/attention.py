@@ -42,10 +42,10 @@ _CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the fir
 def backend_cases(target: Target) -> Iterator[Case]:
     """One for each kind of launch in each dtype."""
     if target.brings_a_runner:
-        yield Case("attention", "silver", "attention", lambda: absent("it brings a runner of its own"))
+        yield Case("attention", "silver", "attention", lambda: absent("the platform has its own model runner"))
         return
     if not target.backends:
-        yield Case("attention", "silver", "attention", lambda: falls_back("it has no backend"))
+        yield Case("attention", "silver", "attention", lambda: falls_back("the platform has no attention backend"))
     for backend in target.backends:
         for place, dtype in enumerate(_by_precision(backend, target.platform.capabilities.dtypes)):
             for name in (*dict(attention_cases()), _LARGEST):
@@ -151,7 +151,7 @@ def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype
 def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
     usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
     if not backend.constraints(usual.spec()).returns_lse:
-        return absent("it gives no log of the sum of exponents")
+        return absent("the backend does not return the log of the sum of exponents")
     for size in block_sizes(backend, usual):
         for name in ("mixed-plain", "mixed-window-softcap"):
             made = trial(target, backend, named_case(backend, name, size, dtype, ""))
@@ -331,7 +331,7 @@ def _round_trip(stored: Stored) -> None:
     layout = stored.layout
     data = np.random.default_rng(0).integers(0, 256, (3, layout.nbytes), dtype=np.uint8)
     if not (layout.load(layout.export(data)) == data).all():
-        raise ConformanceError("what was exported and loaded again is not what it was")
+        raise ConformanceError("blocks that were exported and loaded again are not the same")
 
 
 def _export(stored: Stored) -> None:

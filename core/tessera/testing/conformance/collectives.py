@@ -38,11 +38,11 @@ _SUBJECT = "collectives"
 def collective_cases(target: Target) -> Iterator[Case]:
     """One a collective and dtype; all of them run in the processes that the first one starts."""
     if target.devices < 2:
-        yield Case("collectives", "silver", _SUBJECT, lambda: absent("it has one device (--devices says otherwise)"))
+        yield Case("collectives", "silver", _SUBJECT, lambda: absent("it has one device; --devices N tries more"))
         return
     specs = target.platform.placement(ParallelConfig(tensor_parallel_size=target.devices))
     if len(specs) < 2:
-        yield Case("collectives", "silver", _SUBJECT, lambda: absent("one worker has all of its devices"))
+        yield Case("collectives", "silver", _SUBJECT, lambda: absent("one worker drives all devices"))
         return
     ranks = Ranks(target, specs)
     for name, check, _ in checks_of(list(target.platform.capabilities.dtypes)):
@@ -107,7 +107,7 @@ class Ranks:
             answers = [answer for rank in said for answer in rank if answer.check == name]
             texts = [answer.text for answer in answers if answer.text]
             if not texts and len(answers) < len(self.specs):
-                texts = [f"{name}: not every rank came to its end ({problem or 'one before it failed'})"]
+                texts = [f"{name}: not every rank finished ({problem or 'an earlier check failed'})"]
             if texts:
                 files = sorted(folder.glob(f"{name}-*.safetensors"))
                 found[name] = _Found(texts[0], load_file(files[0]) if files else {})
@@ -125,7 +125,7 @@ def _awaited(processes: Sequence[subprocess.Popen[bytes]]) -> str:
         if all(code == 0 for code in codes):
             return ""
         time.sleep(0.02)
-    return f"{_SECONDS:g} s were not enough"
+    return f"timed out after {_SECONDS:g} s"
 
 
 def _verdict(ranks: Ranks, name: str) -> Verdict:
@@ -255,7 +255,7 @@ def all_reduce(group: Group) -> None:
             average = total / group.size
             if total.any() and torch.equal(found.cpu(), average.to(total.dtype)):
                 raise ConformanceError(
-                    f"all_reduce of {list(shape)}{how}, {group.dtype}: it is the average over the ranks, not the sum",
+                    f"all_reduce of {list(shape)}{how}, {group.dtype}: the average of the ranks, expected the sum",
                     named(result=found, expected=total),
                 )
             group.compare(f"all_reduce of {list(shape)}{how}", found, total)
@@ -284,7 +284,7 @@ def broadcast(group: Group) -> None:
 def new_group(group: Group) -> None:
     made = group.communicator.new_group(range(group.size), "conformance", {})
     if (made.rank, made.size) != (group.rank, group.size):
-        raise ConformanceError(f"new_group: it is rank {made.rank} of {made.size} in a group of all {group.size}")
+        raise ConformanceError(f"new_group: rank {made.rank} of {made.size}, expected {group.rank} of {group.size}")
     all_reduce(Group(made, group.device, group.dtype))
 
 
@@ -293,7 +293,7 @@ def agree(group: Group) -> None:
     values = group.communicator.agree([group.rank, -group.rank, large + group.rank, 5])
     expected = [group.size - 1, 0, large + group.size - 1, 5]
     if list(values) != expected:
-        raise ConformanceError(f"agree: it gives {list(values)}, not the largest of each, {expected}")
+        raise ConformanceError(f"agree: it gives {list(values)}, expected the largest of each, {expected}")
 
 
 IN_EACH_DTYPE: Mapping[str, Callable[[Group], None]] = MappingProxyType(

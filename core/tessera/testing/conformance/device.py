@@ -35,29 +35,37 @@ def device_cases(target: Target) -> Iterator[Case]:
 
 def _manifest(target: Target) -> Verdict:
     if target.selected is None:
-        return absent("it was given by its dotted path, which asks no probe")
+        return absent("given by its dotted path, so there is no manifest to check")
     name, probe = target.selected.name, target.selected.probe
-    _demand(target.platform.name == name, f"the manifest calls it {name!r}, the platform {target.platform.name!r}")
-    _demand(probe.reason.strip() != "", "its probe gives no reason")
-    _demand(probe.score <= 100, f"its probe has the score {probe.score}; 100 is the most")
+    _demand(
+        target.platform.name == name, f"the manifest names the platform {name!r}, its class {target.platform.name!r}"
+    )
+    _demand(probe.reason.strip() != "", "the probe of the manifest gives no reason")
+    _demand(probe.score <= 100, f"the probe of the manifest has score {probe.score}, the largest is 100")
     for device in probe.devices:
-        _demand(device.memory >= 0, f"its probe says that {device.name} has {device.memory} bytes")
+        _demand(device.memory >= 0, f"the probe of the manifest says that {device.name} has {device.memory} bytes")
     return PASSED
 
 
 def _capabilities(target: Target) -> Verdict:
     said = target.platform.capabilities
-    _demand(bool(said.dtypes), "it claims no dtype, so no model can run")
+    _demand(bool(said.dtypes), "capabilities name no dtype, so no model can run")
     for dtype in said.dtypes:
-        _demand(dtype in ITEMSIZE and torch_dtype(dtype).is_floating_point, f"it claims {dtype!r}, which is no dtype")
-    _demand(said.index_dtype in ("int32", "int64"), f"its index_dtype is {said.index_dtype!r}; int32 or int64")
+        _demand(
+            dtype in ITEMSIZE and torch_dtype(dtype).is_floating_point,
+            f"capabilities name {dtype!r}, which is not a floating-point dtype",
+        )
+    _demand(
+        said.index_dtype in ("int32", "int64"),
+        f"index_dtype of the capabilities is {said.index_dtype!r}, expected int32 or int64",
+    )
     return PASSED
 
 
 def _memory(target: Target) -> Verdict:
     figures = target.device.memory()
-    _demand(figures.total > 0, f"a device has {figures.total} bytes in all")
-    _demand(0 <= figures.free <= figures.total, f"{figures.free} bytes are free of {figures.total}")
+    _demand(figures.total > 0, f"memory: the device has {figures.total} bytes in total")
+    _demand(0 <= figures.free <= figures.total, f"memory: {figures.free} bytes are free, of {figures.total} in total")
     return PASSED
 
 
@@ -67,7 +75,7 @@ def _to_host(target: Target) -> Verdict:
     future = device.to_host(numbers.to(device.target))
     device.synchronize()
     found = future.result()
-    _demand(found.tolist() == numbers.tolist(), "to_host gives other numbers than the device holds")
+    _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
     return PASSED
 
 
@@ -76,8 +84,8 @@ def _arena(target: Target) -> Verdict:
     for tag in ("weights", "kv", "workspace"):
         with device.arena(tag) as arena:
             held = arena.hold(torch.zeros(1000, dtype=torch.uint8, device=device.target))
-        _demand(held.shape == (1000,), f"the arena {tag!r} gives another tensor than it was to hold")
-        _demand(arena.nbytes == 1000, f"the arena {tag!r} counts {arena.nbytes} bytes of 1000")
+        _demand(held.shape == (1000,), f"the arena {tag!r} does not give back the tensor that it holds")
+        _demand(arena.nbytes == 1000, f"the arena {tag!r} counts {arena.nbytes} bytes, expected 1000")
     return PASSED
 
 
@@ -95,10 +103,10 @@ _TOKENS = 5
 def read_cases(target: Target) -> Iterator[Case]:
     """One for each op with a kernel, and one for whole steps."""
     if not target.platform.capabilities.async_dispatch:
-        yield Case("reads", "silver", "implicit reads", lambda: absent("its device is not asynchronous"))
+        yield Case("reads", "silver", "implicit reads", lambda: absent("the device is not asynchronous"))
         return
     if target.brings_a_runner:
-        yield Case("reads", "silver", "implicit reads", lambda: absent("it brings a runner of its own"))
+        yield Case("reads", "silver", "implicit reads", lambda: absent("the platform has its own model runner"))
         return
     for name in target.ops.names():
         op = target.ops[name]
@@ -138,8 +146,8 @@ def _of_op(target: Target, op: Op[Any]) -> Verdict:
             call(*arguments)
         tried += 1
         if reads.found:
-            raise ConformanceError(f"{op.name} of {spec} reads the device: {reads.found[0]}")
-    return PASSED if tried else falls_back("its kernel supports none of the sample specs")
+            raise ConformanceError(f"{op.name} of {spec} reads device memory implicitly: {reads.found[0]}")
+    return PASSED if tried else falls_back("the kernel supports none of the op's sample specs")
 
 
 def _of_steps(target: Target) -> Verdict:
@@ -149,5 +157,5 @@ def _of_steps(target: Target) -> Verdict:
         for temperature in (0.0, 1.0):
             run.ask(prompts_of((5, 70, 1, 33)), 6, temperature=temperature, top_p=0.9, top_k=5)
     if reads.found:
-        raise ConformanceError(f"a step reads the device {len(reads.found)} times, first: {reads.found[0]}")
+        raise ConformanceError(f"steps read device memory implicitly {len(reads.found)} times, first: {reads.found[0]}")
     return PASSED

@@ -60,12 +60,12 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
         key, part = shape.key, slice(shape.first, shape.last)
         lengths = step.query_lens[part]
         if shape.first != done or shape.last <= shape.first:
-            yield f"rows {shape.first} to {shape.last} do not follow row {done}"
+            yield f"a launch of rows {shape.first} to {shape.last} does not begin at row {done}"
         done = shape.last
         if replace(key, bits=frozenset()) not in keys:
-            yield f"it launches {_key(key)}, which keys() does not name"
+            yield f"{_key(key)} is not among keys()"
         if not step.bits <= key.bits:
-            yield f"{_key(key)} leaves out the step's bits"
+            yield f"{_key(key)} lacks the step's bits"
         if len(lengths) > key.rows:
             yield f"{_key(key)} has {len(lengths)} rows"
             continue
@@ -86,13 +86,13 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
 
 def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -> Verdict:
     if target.brings_a_runner:
-        return absent("it brings a runner of its own")
+        return absent("the platform has its own model runner")
     with TinyRun(target, target.exact_dtype, positions=256, enable_prefix_caching=False) as run:
         policy: ShapePolicy = run.runner.shapes
         if not policy.keys():
             if target.platform.capabilities.static_shapes:
-                raise ConformanceError("it declares static_shapes, but its policy names no keys")
-            return absent("its shapes are exact")
+                raise ConformanceError("static_shapes is declared, but keys() of the shape policy is empty")
+            return absent("its launches have exact shapes")
         check(run, policy)
     return PASSED
 
@@ -190,8 +190,8 @@ def _check_changes(runner: CoreRunner, group: CacheGroup, changed: Tensor, may: 
             if wrong.any():
                 block, token = wrong.nonzero()[0].tolist()
                 raise ConformanceError(
-                    f"a step changed {plane.name!r} of layer {layer} at token {token} of block {block}, where it "
-                    "computes none: padding belongs into block 0",
+                    f"a step wrote to {plane.name!r} of layer {layer} at token {token} of block {block}, which it does "
+                    "not compute; padding has to be written to block 0",
                     {"wrong": wrong},
                 )
 
@@ -249,7 +249,7 @@ class ComparedGraphs(GraphRunner):
             key = launch.key
             raise ConformanceError(
                 f"replay {self.replays} of {key.kind} of {key.rows} rows, width {key.width}, with "
-                f"{launch.num_rows} rows of {launch.seq_lens_host[real].tolist()} tokens is not what it gives eagerly: "
+                f"{launch.num_rows} rows of {launch.seq_lens_host[real].tolist()} tokens differs from the eager run: "
                 f"{text}",
                 named(result=here, expected=there, tables=list(launch.block_tables), lengths=launch.seq_lens),
             )
@@ -264,12 +264,12 @@ class ComparedGraphs(GraphRunner):
 
 def _if_captured(target: Target, check: Callable[[TinyRun], None]) -> Verdict:
     if target.brings_a_runner:
-        return absent("it brings a runner of its own")
+        return absent("the platform has its own model runner")
     if target.platform.graph_runner(target.device) is None:
-        return absent("it captures no launches")
+        return absent("the platform captures no launches")
     with TinyRun(target, target.exact_dtype, positions=256) as run:
         if not run.runner.keys:
-            return absent("it captures nothing of this model")
+            return absent("no launch of this model is captured")
         check(run)
     return PASSED
 
@@ -283,7 +283,7 @@ def _replay(run: TinyRun) -> None:
     for number, lengths in enumerate(_CAPTURED):
         run.ask(prompts_of(lengths, seed=number), 4 + number)
     if not compared.replays:
-        raise ConformanceError("none of the launches was one that was captured")
+        raise ConformanceError("no captured launch was replayed")
 
 
 def _invalidate(run: TinyRun) -> None:
@@ -299,7 +299,7 @@ def _invalidate(run: TinyRun) -> None:
     try:
         run.ask(prompts, 8)
     except Exception as error:
-        raise ConformanceError(f"after invalidate(), launches that were captured anew: {error}") from error
+        raise ConformanceError(f"launches captured again after invalidate() failed: {error}") from error
     compare_answers(
         "after invalidate() and a new capture", Answers.of(run, len(prompts)), before, run.runner.model.facts.dtype
     )

@@ -31,7 +31,7 @@ from tessera.testing.op_inputs import OpInputs
 def native_cases(target: Target) -> Iterator[Case]:
     """One each for linear and attention in each dtype, and one a composite."""
     if target.brings_a_runner:
-        yield Case("native", "gold", "native", lambda: absent("it brings a runner of its own"))
+        yield Case("native", "gold", "native", lambda: absent("the platform has its own model runner"))
         return
     for dtype in target.platform.capabilities.dtypes:
         yield Case(f"native/linear-{dtype}", "gold", "native linear", partial(_linear, target, dtype))
@@ -55,14 +55,14 @@ def _attention(target: Target, dtype: str) -> Verdict:
 
 def _demanded(what: str, dtype: str, reason: Reason | None) -> Verdict:
     if reason is not None:
-        raise ConformanceError(f"gold wants a native {what}, and in {dtype} it is the reference: {reason}")
+        raise ConformanceError(f"gold requires a native {what}, but in {dtype} the reference runs: {reason}")
     return PASSED
 
 
 def _composite(target: Target, op: Op[Any]) -> Verdict:
     """Bound whole at some place; bronze has compared it with its parts there."""
     if op.kernel is None:
-        return falls_back("no kernel, so it is bound as its parts")
+        return falls_back("no kernel: bound as its parts")
     assert op.sample_specs is not None
     claimed, ops = target.platform.capabilities.dtypes, target.bound()
     specs = [spec for spec in op.sample_specs() if dtype_of(spec) in (None, *claimed)]
@@ -70,7 +70,7 @@ def _composite(target: Target, op: Op[Any]) -> Verdict:
     for spec, reason in zip(specs, reasons, strict=True):
         ops.bind(op.name, spec)
         if reason is None and ops.choices[op.name, spec].how != "native":
-            raise ConformanceError(f"{op.name} of {spec}: its kernel supports it, and yet it is bound as its parts")
+            raise ConformanceError(f"{op.name} of {spec}: its kernel supports the spec, but it was bound as its parts")
     return PASSED if None in reasons else falls_back(str(reasons[0]))
 
 
@@ -186,7 +186,7 @@ def _dtypes(target: Target, op: Op[Any]) -> tuple[str, ...]:
 def _of_op(target: Target, op: Op[Any], dtype: str, judged: bool) -> Verdict:
     spec = realistic(op, dtype)
     if spec is None:
-        return falls_back(f"none of its sample specs is of {dtype}")
+        return falls_back(f"none of its sample specs is in {dtype}")
     assert op.kernel is not None
     reason = op.kernel.supports(spec)
     if reason is not None:

@@ -36,11 +36,11 @@ def op_cases(target: Target) -> Iterator[Case]:
     for name in target.ops.names():
         op = target.ops[name]
         if target.brings_a_runner:
-            yield Case(f"op/{name}", "bronze", name, lambda: absent("it brings a runner of its own"))
+            yield Case(f"op/{name}", "bronze", name, lambda: absent("the platform has its own model runner"))
         elif op.kernel is None and not has_native_parts(target.ops, op):
             yield Case(f"op/{name}", "bronze", name, lambda: falls_back("no kernel"))
         elif op.sample_specs is None or op.inputs is None:
-            yield Case(f"op/{name}", "bronze", name, lambda: absent("its declaration has no sample_specs or no inputs"))
+            yield Case(f"op/{name}", "bronze", name, lambda: absent("the op declares no sample_specs, or no inputs"))
         else:
             for number, spec in enumerate(op.sample_specs()):
                 yield Case(f"op/{name}/{number}", "bronze", name, partial(_check, target, op, spec))
@@ -99,7 +99,7 @@ class OpTrial:
         """Raises ConformanceError."""
         plain = self.run("", self._call, self._arguments())
         again = self.run("run again", self._call, self._arguments())
-        self._compare("run again, it is another", again, plain, 0.0)
+        self._compare("run again with the same inputs", again, plain, 0.0)
         if self.tokens:
             self._check_strides()
         if not self.op.mutates:
@@ -108,7 +108,7 @@ class OpTrial:
             self._check_out(plain)
         if self.native and self.op.compose is not None and self.op.parts:
             parts = self.run("its parts", self.op.compose(self.spec, self._ops), self._arguments(), expected=False)
-            self._compare("not what its parts give", plain, parts, self._tolerance)
+            self._compare("against its parts", plain, parts, self._tolerance)
 
     def run(self, how: str, call: HotCall, arguments: tuple[Any, ...], *, expected: bool = True, **out: Tensor) -> Any:
         """What the call gives, or leaves in the arguments that it mutates, on the host; compared with the reference
@@ -124,9 +124,9 @@ class OpTrial:
         else:
             kept = difference(tuple(tensors_of(on_host(arguments))), tuple(tensors_of(on_host(given))), 0.0)
             if kept is not None:
-                raise ConformanceError(self._line(how, "it changed an input"), named(arguments=given, after=arguments))
+                raise ConformanceError(self._line(how, "it wrote to an input"), named(arguments=given, after=arguments))
         if out and result is not out["out"] and not (isinstance(result, tuple) and result[0] is out["out"]):
-            raise ConformanceError(self._line(how, "the result is not what was given as out"), named(arguments=given))
+            raise ConformanceError(self._line(how, "the result is not the tensor given as out"), named(arguments=given))
         found = on_host(result)
         if expected:
             self._compare(how, found, self._expected, self._tolerance, given)
@@ -137,7 +137,7 @@ class OpTrial:
         if strided.any:
             self.run("inputs with a row stride", self._call, strided.arguments)
             if not strided.untouched:
-                raise ConformanceError(self._line("inputs with a row stride", "it wrote beside a row"))
+                raise ConformanceError(self._line("inputs with a row stride", "it wrote outside the rows"))
 
     def _check_it_stays(self) -> None:
         """A result is the caller's: the same bound op, called elsewhere in the model, leaves it alone."""
@@ -145,13 +145,13 @@ class OpTrial:
         kept = mapped(on_host(first), torch.clone)
         self._call(*self._arguments(seed=self.tokens + 1))
         self.target.device.synchronize()
-        self._compare("after the next call, an earlier result is another", on_host(first), kept, 0.0)
+        self._compare("an earlier result, after the next call", on_host(first), kept, 0.0)
 
     def _check_out(self, plain: Any) -> None:
         first = plain[0] if isinstance(plain, tuple) else plain
         out = placed(torch.full_like(first, torch.nan), self.target.device.target)
         found = self.run("out= filled with NaN", self._call, self._arguments(), out=out)
-        self._compare("out= filled with NaN, it is another", found, plain, 0.0)
+        self._compare("out= filled with NaN, against the result without out=", found, plain, 0.0)
 
     @cached_property
     def _ops(self) -> BoundOps:

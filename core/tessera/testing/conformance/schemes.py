@@ -49,7 +49,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 def scheme_cases(target: Target) -> Iterator[Case]:
     """One a scheme and dtype."""
     if type(target.platform).scheme is Platform.scheme or target.brings_a_runner:
-        yield Case("scheme", "silver", "scheme", lambda: absent("it claims no quantization scheme"))
+        yield Case("scheme", "silver", "scheme", lambda: absent("the platform does not override scheme()"))
         return
     for name, scheme in SCHEMES.items():
         for dtype in target.platform.capabilities.dtypes:
@@ -73,7 +73,7 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
 def _chosen(target: Target, asked: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
     """As core has it: the platform's own scheme where its kernel takes it, else the offered one; and why."""
     kernel, own = target.ops["linear"].kernel, replace(asked, scheme=taken)
-    reason = "it has no kernel" if kernel is None else kernel.supports(own)
+    reason = "no kernel" if kernel is None else kernel.supports(own)
     return (own, None) if reason is None else (replace(asked, scheme=offered), reason)
 
 
