@@ -29,6 +29,7 @@ LOADS_TORCH = (
     "tessera.llm",
     "tessera.loader",
     "tessera.models",
+    "tessera.ops",
     "tessera.quantization",
     "tessera.reference",
     "tessera.runner",

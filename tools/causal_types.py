@@ -23,9 +23,9 @@ from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.model import through_transformers
 from tessera.models.through_transformers.types import causal_types
+from tessera.ops import REFERENCE
 from tessera.platform.ops import BoundOps
 from tessera.plugins import load_registry
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 

@@ -29,22 +29,12 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.runner": "runner",
         "tessera.platform.explain": "runner",
         "tessera.step": "runner",
-        "tessera.platform.ops.op": "ops.core",
-        "tessera.platform.ops.kernel": "ops.core",
-        "tessera.platform.ops.table": "ops.core",
-        "tessera.platform.ops.binding": "ops.core",
-        "tessera.platform.ops.linear": "ops.core",
-        "tessera.platform.ops.norms": "ops.core",
-        "tessera.platform.ops.rotary": "ops.core",
-        "tessera.platform.ops.elementwise": "ops.core",
-        "tessera.platform.ops.mlp": "ops.core",
-        "tessera.platform.ops.quantize": "ops.quant",
-        "tessera.platform.ops.moe": "ops.moe",
-        "tessera.platform.ops.logits": "ops.sampling",
-        "tessera.platform.ops.sampling": "ops.sampling",
+        "tessera.platform.kernel": "ops.core",
+        "tessera.platform.ops": "ops.core",
     }
 )
-"""Modules by dotted name, each with the facet or op group that its names are of."""
+"""Modules by dotted name, each with the facet or op group that its names are of. What groups of ops name in their
+__all__ comes after these."""
 
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -64,7 +54,7 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Of modules that hold more than what plugins see, that."""
 
 TESTING = ("tessera.testing", "tessera.testing.conformance")
-EXPORTING = ("tessera.platform", "tessera.platform.ops")
+OPS = "tessera.ops"
 
 
 @dataclass(frozen=True)
@@ -81,6 +71,9 @@ class Name:
 def names() -> list[Name]:
     """All of them."""
     found = [name for module, facet in FACETS.items() for name in _of_module(module, facet)]
+    for module in _groups():
+        known = _listed(module)
+        found += [one for one in _definitions(module, _facet(module)) if one.name in known]
     for package in TESTING:
         for name, module in _exports(package).items():
             found += [one for one in _definitions(module, "testing") if one.name == name]
@@ -100,6 +93,35 @@ def _of_module(module: str, facet: str) -> Iterator[Name]:
             yield one
 
 
+def _groups() -> list[str]:
+    """Modules of ops, in the order of the table."""
+    return [f"{OPS}.{ast.unparse(module)}" for module in _assigned(OPS, "GROUPS").elts]
+
+
+def _facet(module: str) -> str:
+    """That of a group's ops, which stands in the row of each."""
+    rows = _assigned(module, "OPS").elts
+    groups = {ast.literal_eval(row.args[1]) for row in rows if isinstance(row, ast.Call)}
+    assert len(groups) == 1, f"the ops of {module} are of {sorted(groups)}"
+    return f"ops.{groups.pop()}"
+
+
+def _listed(module: str) -> list[str]:
+    """The names of a module's __all__."""
+    return [ast.literal_eval(name) for name in _assigned(module, "__all__").elts]
+
+
+def _assigned(module: str, name: str) -> ast.List | ast.Tuple:
+    """The list or tuple that a module assigns to a name."""
+    return next(
+        node.value
+        for node in _parse(module).body
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == name
+        and isinstance(node.value, ast.List | ast.Tuple)
+    )
+
+
 def _exports(package: str) -> dict[str, str]:
     """The names in a package's __all__, each with the module that defines it."""
     tree = _parse(package)
@@ -109,12 +131,7 @@ def _exports(package: str) -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and node.module is not None
         for alias in node.names
     }
-    listed = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
-    return {name: _source(sources[name], name) for name in listed}
+    return {name: _source(sources[name], name) for name in _listed(package)}
 
 
 def _source(module: str, name: str) -> str:

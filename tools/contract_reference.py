@@ -19,10 +19,11 @@ _HEAD = """\
 
 Written by `python -m tools.contract_reference` from the docstrings of core: all that a platform package is written
 against, by facet. A member is **required** where it is abstract; every other has the default that its text states.
-`Tensor` is the device's own. Shapes are in brackets, with the letters of [ops](../decisions/ops.md): T tokens of a
-launch, R rows, S rows that sample, n and k outputs and inputs of a product, H and Hk heads of queries and of keys, D
-elements of a head. Memory is in bytes, times are in seconds. What a person can mend is raised as PlatformError, with
-one line that says what to do; any other error counts as a bug of who raised it.
+What `tessera.ops` defines is imported from `tessera.platform`. `Tensor` is the device's own. Shapes are in brackets,
+with the letters of [ops](../decisions/ops.md): T tokens of a launch, R rows, S rows that sample, n and k outputs and
+inputs of a product, H and Hk heads of queries and of keys, D elements of a head. Memory is in bytes, times are in
+seconds. What a person can mend is raised as PlatformError, with one line that says what to do; any other error counts
+as a bug of who raised it.
 
 [Hooks](hooks.md) says how a plugin is found, [failures](failures.md) what a person sees where it is not right, and
 [levels](../decisions/levels.md) how the contract changes. [surface.txt](surface.txt) is the same without words, for

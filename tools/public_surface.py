@@ -132,7 +132,7 @@ def _decorators(node: ast.ClassDef | ast.FunctionDef, indent: str) -> Iterator[s
 
 def reference_ops() -> list[Op[Any]]:
     """Core's ops in the order of the table."""
-    from tessera.reference import REFERENCE
+    from tessera.ops import REFERENCE
 
     return [REFERENCE[name] for name in REFERENCE.names()]
 
@@ -143,23 +143,24 @@ def spec_of(op: Op[Any]) -> type:
     return type(next(iter(op.sample_specs())))
 
 
-def call_of(op: Op[Any]) -> str:
-    """The hot call's signature, after the spec."""
+def hot_call(op: Op[Any]) -> inspect.Signature:
+    """The signature of the hot call: what follows the spec."""
     import torch
 
-    from tessera.reference import REFERENCE
+    from tessera.ops import REFERENCE
 
     if op.compose is None:
         assert op.reference is not None
-        parameters = list(inspect.signature(op.reference).parameters.values())[1:]
-        returned = inspect.signature(op.reference).return_annotation
-    else:
-        assert op.sample_specs is not None
-        ops = BoundOps(REFERENCE, HostDevice(torch, MemoryFigures(0, 0, host=True)))
-        call = inspect.signature(op.compose(next(iter(op.sample_specs())), ops))
-        parameters, returned = list(call.parameters.values()), call.return_annotation
-    shown = str(inspect.Signature(parameters, return_annotation=returned)).replace("'", "")
-    return shown.replace("torch.Tensor", "Tensor")
+        defined = inspect.signature(op.reference)
+        return defined.replace(parameters=list(defined.parameters.values())[1:])
+    assert op.sample_specs is not None
+    ops = BoundOps(REFERENCE, HostDevice(torch, MemoryFigures(0, 0, host=True)))
+    return inspect.signature(op.compose(next(iter(op.sample_specs())), ops))
+
+
+def call_of(op: Op[Any]) -> str:
+    """The hot call as text."""
+    return str(hot_call(op)).replace("'", "").replace("torch.Tensor", "Tensor")
 
 
 def op_lines(op: Op[Any]) -> Iterator[str]:

@@ -13,18 +13,21 @@ from torch import Tensor
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from tessera.layers.build import Build
 from tessera.loader.checkpoint import Dummy
-from tessera.platform import CachePlan, Capabilities, MemoryBudget, ModelFacts
-from tessera.platform.launch import Launch
-from tessera.platform.model import Hidden
-from tessera.platform.ops import (
+from tessera.platform import (
     BoundOps,
+    CachePlan,
+    Capabilities,
     LinearSpec,
     LogitsSampleSpec,
+    MemoryBudget,
+    ModelFacts,
     OpSet,
     Sampled,
     SamplingRows,
     replace,
 )
+from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
 from tessera.testing.reference import ReferencePlatform

@@ -25,10 +25,10 @@ from transformers import (
 from tessera.layers.build import Build
 from tessera.layers.rotary import Linear
 from tessera.models.fields import ACTIVATIONS
-from tessera.platform.ops import BoundOps
+from tessera.ops import REFERENCE
+from tessera.platform import BoundOps
 from tessera.plugins import load_path
 from tessera.plugins.builtin import NATIVE_MODELS
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 

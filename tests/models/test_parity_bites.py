@@ -13,7 +13,7 @@ from tessera.layers import norm as norm_layers
 from tessera.layers import qkv
 from tessera.layers.qkv import _grouped as grouped_heads
 from tessera.models import gemma
-from tessera.platform.ops import NormSpec
+from tessera.platform import NormSpec
 from tessera_cpu.ops import QKNorm
 from tools.parity.__main__ import by_family, main, table
 from tools.parity.compare import Cell, compare

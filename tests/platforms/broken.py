@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessera.ops.mlp import gate
+from tessera.ops.quantize import Activation
 from tessera.platform import (
     AttentionBackend,
     BoundOps,
@@ -24,11 +26,10 @@ from tessera.platform import (
     Reason,
     replace,
 )
-from tessera.platform.ops import HotCall
+from tessera.platform.kernel import HotCall
 from tessera.reference.attention import PagedPlan, ReferenceAttentionLayer
-from tessera.reference.core import Activation, gate
 from tessera.testing import StrictPlatform
-from tessera.testing.strict.attention import StrictAttention
+from tessera.testing.strict import StrictAttention
 
 WIDE_INDICES = Capabilities(("float32",), index_dtype="int64", static_shapes=True, capture=True)
 

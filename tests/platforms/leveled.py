@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tessera.config import EngineConfig
+from tessera.ops.norms import rms_norm
 from tessera.platform import (
     API_LEVELS,
     AttentionBackend,
@@ -29,11 +30,10 @@ from tessera.platform import (
     StepRules,
 )
 from tessera.platform import replace as with_kernels
-from tessera.platform.ops import HotCall
+from tessera.platform.kernel import HotCall
 from tessera.plugins.levels import AdaptedKernel, Api, Removed, adapted, adapted_ops
 from tessera.plugins.paths import load_path
 from tessera.reference.attention import ReferenceAttention
-from tessera.reference.core import rms_norm
 from tessera.testing import ReferencePlatform
 from tests.platforms.generated import numpy_platform
 from tests.platforms.watched import WatchedExecutor

@@ -20,10 +20,10 @@ from tessera.layers.linear import Linear, WeightShard
 from tessera.layers.mlp import GatedMLP
 from tessera.layers.norm import AddNorm, Norm, NormLinear
 from tessera.layers.rotary import Rope
+from tessera.platform import Op
 from tessera.platform.attention import Caches, LayerSpec, StateSpec
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
-from tessera.platform.ops import Op
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 101, 72, 88, 6, 2, 12
 WINDOW, EPS, CAP = 10, 1e-6, 1.5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tessera.platform import Device, HostDevice, Kernel, LinearSpec, MemoryFigures, OpSet, Packed
+from tessera.platform import Device, HostDevice, Kernel, LinearSpec, MemoryFigures, OpSet, Packed, replace
 from tessera_cpu.ops import Linear
 from tessera_cpu.platform import CpuPlatform
 
@@ -61,6 +60,5 @@ class Packing(HostMemory):
     name = "packing"
 
     def ops(self, reference: OpSet) -> OpSet:
-        ops = super().ops(reference)
         kernel: Kernel[LinearSpec] = Rounded()
-        return replace(ops, linear=replace(ops.linear, kernel=kernel))
+        return replace(super().ops(reference), linear=kernel)

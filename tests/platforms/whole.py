@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from tessera.platform import AttentionBackend, LayerSpec, OpSet, Reason, replace
@@ -47,4 +46,4 @@ class WithoutWindows(WholePlatform):
 
 class WithoutGate(WholePlatform):
     def ops(self, reference: OpSet) -> OpSet:
-        return dataclasses.replace(super().ops(reference), gate=reference.gate)
+        return OpSet({**super().ops(reference).ops, "gate": reference["gate"]})

@@ -14,9 +14,9 @@ from tessera.layers.norm import Norm, NormLinear, norm_parameter
 from tessera.layers.qkv import APART, Heads, Layout
 from tessera.layers.rotary import Rope, cos_sin
 from tessera.layers.weights import Parameter
+from tessera.ops import QKNormSpec, RotarySpec
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
-from tessera.platform.ops import QKNormSpec, RotarySpec
 
 
 @dataclass(frozen=True)

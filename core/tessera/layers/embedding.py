@@ -7,16 +7,10 @@ from torch import Tensor
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.layers.linear import product_parameter
 from tessera.layers.weights import Parameter, Part
-from tessera.platform.ops import (
-    BoundOps,
-    EmbeddingSpec,
-    LinearSpec,
-    LogitsSampleSpec,
-    Packed,
-    PackedEmbeddingSpec,
-    SampleSpec,
-)
-from tessera.reference.sampling import bind_finish
+from tessera.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, PackedEmbeddingSpec, SampleSpec
+from tessera.ops.sampling import bind_finish
+from tessera.platform.kernel import Packed
+from tessera.platform.ops import BoundOps
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.weights import Join, Parameter, Part
-from tessera.platform.ops import LinearSpec, Packed
+from tessera.ops import LinearSpec
+from tessera.platform.kernel import Packed
 from tessera.platform.quantization import Scheme
 from tessera.quantization import quantised
 

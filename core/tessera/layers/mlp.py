@@ -10,16 +10,7 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear, WeightShard, product_parameter
 from tessera.layers.weights import Part
-from tessera.platform.ops import (
-    ActivationSpec,
-    ExpertsSpec,
-    GatedMLPSpec,
-    GateSpec,
-    LinearSpec,
-    MLPSpec,
-    MoESpec,
-    RouteSpec,
-)
+from tessera.ops import ActivationSpec, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MLPSpec, MoESpec, RouteSpec
 
 ROUTER = "routers choose, and are small"
 """Why they are never quantised."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
 from tessera.layers.weights import Parameter, Part
-from tessera.platform.ops import AddLayerNormSpec, AddNormSpec, LayerNormSpec, NormAddSpec, NormLinearSpec, NormSpec
+from tessera.ops import AddLayerNormSpec, AddNormSpec, LayerNormSpec, NormAddSpec, NormLinearSpec, NormSpec
 from tessera.platform.quantization import ActSpec
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.platform.ops import Packed
+from tessera.platform.kernel import Packed
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tessera.layers.weights import Join, Parameter, Part
 from tessera.loader.checkpoint import WeightSource
 from tessera.loader.copies import Copies
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Arena, Device
 from tessera.platform.runner import Progress
-from tessera.reference.dtypes import torch_dtype
 
 
 def load_weights(

@@ -18,9 +18,9 @@ from tessera.layers.qkv import Grouped
 from tessera.models.decoder import Block, Decoder, DecoderConfig
 from tessera.models.fields import Checkpoint, Fields
 from tessera.models.reading import read_attention, read_decoder, repeated
+from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.platform.ops import AddSpec
 
 # What transformers takes where a config.json leaves it out: null means null.
 _FALCON: dict[str, Any] = {

@@ -29,9 +29,9 @@ from tessera.models.reading import (
     windowed,
 )
 from tessera.models.rope import RopeReader
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
-from tessera.reference.dtypes import torch_dtype
 
 # What transformers takes where a config.json leaves it out: null means null.
 _ALIKE: dict[str, Any] = {

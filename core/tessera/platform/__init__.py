@@ -1,6 +1,14 @@
-"""The contracts a platform package is written against: all that it imports of core."""
+"""The contracts a platform package is written against: all that it imports of core.
+
+The specs of ops, and what their hot calls take and give, are imported from here too. They stand beside the references
+in tessera.ops, which need torch, and are looked up there when they are asked for: processes that only decide import
+this package without torch.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tessera.arrays import Array
 from tessera.errors import MemoryBudgetError, ModelError, PlatformError, RefusedError
@@ -25,6 +33,7 @@ from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFig
 from tessera.platform.explain import Explained
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.hooks import hookimpl
+from tessera.platform.kernel import Kernel, Packed
 from tessera.platform.launch import (
     Buffers,
     ExactShapes,
@@ -39,49 +48,7 @@ from tessera.platform.launch import (
     StepShape,
 )
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts
-from tessera.platform.ops import (
-    ActivationSpec,
-    AddLayerNormSpec,
-    AddNormSpec,
-    AddSpec,
-    BoundOps,
-    EditLogitsSpec,
-    Edits,
-    EmbeddingSpec,
-    ExpertsSpec,
-    GatedMLPSpec,
-    GateSpec,
-    History,
-    Kernel,
-    LayerNormSpec,
-    LinearSpec,
-    LogitsSampleSpec,
-    Logprobs,
-    LogprobsSpec,
-    MaskLogitsSpec,
-    MLPSpec,
-    MoESpec,
-    NormAddSpec,
-    NormLinearSpec,
-    NormSpec,
-    Op,
-    OpSet,
-    Packed,
-    PackedEmbeddingSpec,
-    PenaliseSpec,
-    Penalties,
-    QKNormSpec,
-    Quantized,
-    QuantizeSpec,
-    RotarySpec,
-    RouteSpec,
-    Sampled,
-    SampleSpec,
-    SamplingRows,
-    SoftCapSpec,
-    replace,
-    with_extra,
-)
+from tessera.platform.ops import BoundOps, Op, OpSet, replace, with_extra
 from tessera.platform.platform import (
     API_LEVELS,
     Capabilities,
@@ -109,14 +76,13 @@ from tessera.platform.runner import (
 )
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
 
+if TYPE_CHECKING:
+    from tessera.ops import *
+
 __all__ = [
     "API_LEVELS",
     "KV_INT8",
     "ActSpec",
-    "ActivationSpec",
-    "AddLayerNormSpec",
-    "AddNormSpec",
-    "AddSpec",
     "Alone",
     "Arena",
     "Array",
@@ -137,21 +103,14 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "Eager",
-    "EditLogitsSpec",
-    "Edits",
-    "EmbeddingSpec",
     "ExactShapes",
-    "ExpertsSpec",
     "Explained",
     "Feature",
     "FullAttentionSpec",
     "Future",
-    "GateSpec",
-    "GatedMLPSpec",
     "GraphRunner",
     "HeadsLayer",
     "Hidden",
-    "History",
     "HostDevice",
     "InputBatch",
     "KVLayout",
@@ -160,35 +119,21 @@ __all__ = [
     "LaunchKey",
     "LaunchShape",
     "LayerCache",
-    "LayerNormSpec",
     "LayerSpec",
-    "LinearSpec",
     "LoadedModel",
-    "LogitsSampleSpec",
-    "Logprobs",
-    "LogprobsSpec",
     "MLASpec",
-    "MLPSpec",
     "Manifest",
-    "MaskLogitsSpec",
     "MemoryBudget",
     "MemoryBudgetError",
     "MemoryFigures",
     "Mixer",
-    "MoESpec",
     "Model",
     "ModelError",
     "ModelFacts",
     "ModelRunner",
-    "NormAddSpec",
-    "NormLinearSpec",
-    "NormSpec",
     "Op",
     "OpSet",
     "Packed",
-    "PackedEmbeddingSpec",
-    "PenaliseSpec",
-    "Penalties",
     "Plan",
     "Plane",
     "Platform",
@@ -196,27 +141,18 @@ __all__ = [
     "Probe",
     "Problem",
     "Progress",
-    "QKNormSpec",
     "QuantSpec",
-    "QuantizeSpec",
-    "Quantized",
     "Ready",
     "Reason",
     "RefusedError",
     "RequestView",
     "Resource",
-    "RotarySpec",
-    "RouteSpec",
     "RowLogprobs",
     "RunnerServices",
-    "SampleSpec",
-    "Sampled",
-    "SamplingRows",
     "SchedulerOutput",
     "Scheme",
     "ShapePolicy",
     "SlidingWindowSpec",
-    "SoftCapSpec",
     "StateSpec",
     "StepOutput",
     "StepRules",
@@ -229,3 +165,12 @@ __all__ = [
     "replace",
     "with_extra",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A spec of tessera.ops."""
+    if not name.startswith("_"):
+        for group in import_module("tessera.ops").GROUPS:
+            if name in group.__all__:
+                return getattr(group, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,8 +15,12 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.launch import Buffers, Launch, Plan
-from tessera.platform.ops import BoundOps, NormSpec, RotarySpec
+from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import QuantSpec
+
+if TYPE_CHECKING:
+    from tessera.ops.norms import NormSpec
+    from tessera.ops.rotary import RotarySpec
 
 Caches = MutableSequence[Sequence[Tensor]]
 """By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tessera.platform.attention import Caches, CacheSpec
 from tessera.platform.device import Tensor
+from tessera.platform.kernel import Packed
 from tessera.platform.launch import Launch
-from tessera.platform.ops import LogitsSampleSpec, Packed, SampleSpec
+
+if TYPE_CHECKING:
+    from tessera.ops.sampling import LogitsSampleSpec, SampleSpec
 
 
 @dataclass(frozen=True)

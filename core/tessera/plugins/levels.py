@@ -27,7 +27,7 @@ from tessera.platform import (
     with_extra,
 )
 from tessera.platform.hooks import hookimpl
-from tessera.platform.ops import HotCall
+from tessera.platform.kernel import HotCall
 from tessera.platform.quantization import ActSpec
 from tessera.plugins.registry import level_problem
 
@@ -147,7 +147,8 @@ def adapted_ops(
     found = {name: given[name].kernel for name in reference.names()}
     found |= {new: given[old].kernel for old, new in renamed.items() if given[old].kernel is not None}
     adapters = {**dict.fromkeys(renamed.values(), _as_it_is), **kernels}
-    whole = with_extra(reference, [op for name, op in given.extra.items() if name not in (*renamed, *reference.extra)])
+    known = (*renamed, *reference.names())
+    whole = with_extra(reference, [given[name] for name in given.names() if name not in known])
     return replace(
         whole,
         **{name: adapters.get(name, _as_it_is)(kernel) for name, kernel in found.items() if kernel is not None},

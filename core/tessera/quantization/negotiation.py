@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tessera.errors import PlatformError
+from tessera.ops import LinearSpec
 from tessera.platform.device import Reason
-from tessera.platform.ops import BoundOps, LinearSpec
+from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import QuantSpec, Scheme
 from tessera.quantization.schemes import GROUPS, candidates
@@ -69,7 +70,7 @@ class AtLoad:
         self._taken: dict[Scheme, Scheme | Reason] = {}
 
     def choose(self, asked: LinearSpec, weight: str, ops: BoundOps) -> tuple[LinearSpec, Scheme | None]:
-        reason = f"its {asked.k} inputs divide by none of {', '.join(map(str, GROUPS))}"
+        reason = f"input size {asked.k} is not divisible by any of {', '.join(map(str, GROUPS))}"
         for offered in candidates(self.name, asked.k):
             taken = self.taken(offered)
             if isinstance(taken, str):
@@ -86,7 +87,7 @@ class AtLoad:
 
     def _fitting(self, asked: LinearSpec, taken: Scheme, offered: Scheme, ops: BoundOps) -> LinearSpec | None:
         """With the platform's own scheme where a kernel takes it; the reference takes the parts of the offered one."""
-        kernel, own, plain = ops.ops.linear.kernel, replace(asked, scheme=taken), replace(asked, scheme=offered)
+        kernel, own, plain = ops.ops["linear"].kernel, replace(asked, scheme=taken), replace(asked, scheme=offered)
         if _fits(own) and kernel is not None and kernel.supports(own) is None:
             return own
         return plain if _fits(plain) else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Scheme
-from tessera.reference.dtypes import torch_dtype
 
 _STRETCH = 1 << 18  # elements that are float32 at a time: what a processor's own cache holds
 

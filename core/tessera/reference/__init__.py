@@ -1,7 +1,1 @@
-"""The definition, the fallback and the oracle of every op, in plain torch."""
-
-from __future__ import annotations
-
-from tessera.reference.opset import REFERENCE
-
-__all__ = ["REFERENCE"]
+"""Attention and other mixers over state in plain torch: the definition of what a backend computes, and the fallback."""

@@ -26,8 +26,7 @@ from tessera.platform.attention import (
 from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
-from tessera.reference.attention import RowGrid
-from tessera.reference.plans import persistent
+from tessera.reference.attention import RowGrid, persistent
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.ops import SamplingRows
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
-from tessera.platform.ops import SamplingRows
 from tessera.platform.runner import CachePlan, Column
-from tessera.reference.dtypes import torch_dtype
 from tessera.runner.sampler import SamplingColumns
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 

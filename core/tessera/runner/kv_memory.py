@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.errors import MemoryBudgetError
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import KVLayout
 from tessera.platform.device import Device, MemoryFigures
 from tessera.platform.model import ModelFacts
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, MemoryBudget
-from tessera.reference.dtypes import torch_dtype
 from tessera.step import BlockCopy
 
 HOST_CACHE_LIMIT = 4 << 30

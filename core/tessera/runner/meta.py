@@ -15,12 +15,13 @@ from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP
 from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Safetensors
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
-from tessera.platform.ops import BoundOps, Packed
+from tessera.platform.kernel import Packed
+from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
 from tessera.platform.runner import ModelRunner
-from tessera.reference.dtypes import torch_dtype
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
 from tessera.runner.worker import Report

@@ -15,12 +15,12 @@ from tessera.arrays import Array, int32
 from tessera.layers.build import Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
+from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, KVLayout
 from tessera.platform.device import Device, Future
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import ExactShapes, Launch, LaunchKey, Plan, ShapePolicy
 from tessera.platform.model import Model
-from tessera.platform.ops import Sampled
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
 from tessera.plugins.contract import check_members

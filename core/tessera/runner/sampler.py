@@ -17,14 +17,10 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
-from tessera.platform.launch import Buffers, Launch
-from tessera.platform.model import Model
-from tessera.platform.ops import (
-    BoundOps,
+from tessera.ops import (
     EditLogitsSpec,
     Edits,
     History,
-    HotCall,
     LogprobsSpec,
     MaskLogitsSpec,
     PenaliseSpec,
@@ -33,6 +29,10 @@ from tessera.platform.ops import (
     SampleSpec,
     SamplingRows,
 )
+from tessera.platform.kernel import HotCall
+from tessera.platform.launch import Buffers, Launch
+from tessera.platform.model import Model
+from tessera.platform.ops import BoundOps
 from tessera.platform.runner import Feature
 from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened

@@ -17,19 +17,20 @@ from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.models.fields import RefusedTypeError
+from tessera.ops import REFERENCE, LogprobsSpec, SampleSpec, SamplingRows
+from tessera.ops.sampling import logprobs, sample
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
+from tessera.platform.kernel import HotCall
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, HotCall, LogprobsSpec, OpSet, SampleSpec, SamplingRows, with_extra
+from tessera.platform.ops import BoundOps, OpSet, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry
 from tessera.quantization import Weights
-from tessera.reference import REFERENCE
-from tessera.reference.sampling import logprobs, sample
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor
 from tessera.step import RowLogprobs
@@ -138,14 +139,9 @@ def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Ar
     if wanted.max(initial=-1) < 0:
         return HostSampled(tokens.numpy(), [])
     made = logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens)
-    ids, alternatives, ranks = (part.numpy() for part in made)
+    ids, found_logprobs, ranks = (part.numpy() for part in made)
     found = [
-        RowLogprobs(
-            int(row),
-            ids[i : i + 1, : k + 1].numpy(),
-            probabilities[i : i + 1, : k + 1].numpy(),
-            ranks[i : i + 1].numpy(),
-        )
+        RowLogprobs(row, ids[i : i + 1, : k + 1], found_logprobs[i : i + 1, : k + 1], ranks[i : i + 1])
         for i, (row, k) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True))
         if k >= 0
     ]

@@ -3,11 +3,10 @@ their parts, the reference platform and the strict one."""
 
 from __future__ import annotations
 
+from tessera.ops import REFERENCE
 from tessera.quantization import candidates, quantised
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
-from tessera.testing.attention_cases import AttentionCase, attention_cases
-from tessera.testing.attention_trial import AttentionTrial
+from tessera.testing.attention import AttentionCase, AttentionTrial, attention_cases
 from tessera.testing.compare import TOLERANCES, assert_same, difference, tolerance
 from tessera.testing.host_reads import HostReads
 from tessera.testing.op_inputs import OpInputs

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessera.ops import REFERENCE
+from tessera.platform.ops import Op
+
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
 """By dtype, relative and absolute, for elements of about 1."""
 
-_ROUNDED_ONCE = frozenset({
-    "embedding", "packed_embedding", "rms_norm", "layer_norm", "gate", "activation", "add", "soft_cap", "qk_norm",
-})  # fmt: skip
-_TIGHTER: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})  # two units in the last place
 _WIDE = 512  # elements over which rounding evens out
 
 
-def tolerance(op: str, dtype: str) -> float:
-    """Of an op in a dtype: those that compute in float32 and round at the end have less of it."""
-    return _TIGHTER.get(dtype, TOLERANCES[dtype]) if op in _ROUNDED_ONCE else TOLERANCES[dtype]
+def tolerance(op: str | Op[Any], dtype: str) -> float:
+    """Of an op in a dtype: its own (Op.tolerances), else that of the dtype. op: one of core's by its name, or any."""
+    own = (REFERENCE[op] if isinstance(op, str) else op).tolerances
+    return own.get(dtype, TOLERANCES[dtype])
 
 
 def assert_same(result: Any, expected: Any, tolerance: float) -> None:
@@ -74,4 +74,4 @@ def leaning(result: Tensor, expected: Tensor) -> str | None:
     off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
     limit = 4 * torch.finfo(expected.dtype).eps / math.sqrt(expected.shape[-1])
     worst = float(off.max()) if off.numel() else 0.0
-    return None if worst <= limit else f"a row is {worst:.2%} too long or too short as a whole, more than rounding does"
+    return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding does"

@@ -112,7 +112,7 @@ def test_looked_up_again_from_a_tape_for_other_tokens(name: str) -> None:
 
 @needs_kernels
 def test_what_it_cannot_read_it_says() -> None:
-    kernel = both()[0].ops.packed_embedding.kernel
+    kernel = both()[0].ops["packed_embedding"].kernel
     for spec, reason in (
         (linear("", 40, 72, "float32"), "only products can read what oneDNN packed"),
         (linear("int8", 40, 72, "float32"), "quantized weights take activations of bfloat16, not float32"),
@@ -123,5 +123,5 @@ def test_what_it_cannot_read_it_says() -> None:
 
 def test_torchs_kernels_leave_it_to_a_table() -> None:
     with kernels("torch"):
-        kernel = both()[0].ops.packed_embedding.kernel
+        kernel = both()[0].ops["packed_embedding"].kernel
         assert kernel.supports(PackedEmbeddingSpec(linear("", 40, 72))) == "only products can read what oneDNN packed"

@@ -45,14 +45,14 @@ def test_an_offset_is_added_before_anything_is_rounded() -> None:
     assert abs(found.double().abs().mean() / expected.abs().mean() - 1) < 1e-3
 
 
-def test_experts_are_those_of_the_clear_definition() -> None:
-    op = OPS["experts"]
+def test_experts_are_those_of_the_reference() -> None:
+    op = REFERENCE["experts"]
     assert op.sample_specs is not None
-    assert op.oracle is not None
+    assert op.reference is not None
     for spec in op.sample_specs():
         own = BoundOps(OPS, PLATFORM.open(0))
         native, mine, theirs = own.bind("experts", spec), OpInputs(9, ops=own), OpInputs(9)
-        expected = op.oracle(spec, *theirs.of("experts", spec))
+        expected = op.reference(spec, *theirs.of("experts", spec))
         assert_same(native(*mine.of("experts", spec)), expected, TOLERANCES[spec.gate.dtype])
 
 

@@ -68,7 +68,7 @@ def test_linear(instructions: None, name: str, n: int, k: int) -> None:
     packed = own.prepare("linear", spec, raw(spec))
     call, expected = own.bind("linear", spec), reference.bind("linear", spec)
     assert own.choices["linear", spec].how == "native"
-    assert sum(tensor.nbytes for tensor in packed.values()) == own.ops.linear.kernel.packed_bytes(spec)
+    assert sum(tensor.nbytes for tensor in packed.values()) == own.ops["linear"].kernel.packed_bytes(spec)
     for tokens in (0, 1, 5, 13, 200, 2):
         x, out = rows(tokens, k), torch.full((tokens, n + 3), torch.nan, dtype=torch.bfloat16)
         assert_same(call(x, packed), expected(x, raw(spec)), NEAR)
@@ -177,7 +177,7 @@ def test_no_input_is_quantised_apart_from_what_makes_it(
 
 
 def test_what_the_norms_do_not_emit_they_say() -> None:
-    norm = both()[0].ops.rms_norm.kernel
+    norm = both()[0].ops["rms_norm"].kernel
     for n, dtype, emit, reason in (
         (64, "float32", emitting("int8", 64), "only the native kernels emit quantised activations"),
         (64, "bfloat16", ActSpec("int8", granularity="token"), "activations are int8 with a scale a row and sums"),
@@ -219,7 +219,7 @@ def test_a_weight_can_be_written_again(name: str) -> None:
 
 def test_what_the_kernels_do_not_take_is_the_reference_s() -> None:
     own, _ = both()
-    linear = own.ops.linear.kernel
+    linear = own.ops["linear"].kernel
     for dtype in ("float32", "float16"):
         reason = f"quantized weights take activations of bfloat16, not {dtype}"
         assert linear.supports(LinearSpec(8, 64, dtype, scheme("int8", 64))) == reason

@@ -51,8 +51,8 @@ def test_gold_wants_native_linear_and_attention() -> None:
     for what in ("linear", "attention"):
         result = cases[f"native/{what}-bfloat16"].result()
         assert result.status == "failed"
-        assert result.text.startswith(f"gold wants a native {what}, and in bfloat16 it is the reference: no ")
-    assert cases["graphs/replay"].run().text == "it captures no launches"
+        assert result.text.startswith(f"gold requires a native {what}, but in bfloat16 the reference runs: no ")
+    assert cases["graphs/replay"].run().text == "the platform captures no launches"
 
 
 def test_what_is_absent_is_no_failure() -> None:
@@ -60,11 +60,11 @@ def test_what_is_absent_is_no_failure() -> None:
         {case.id: case for case in conformance_cases(platform, "gold")} for platform in (numpy_platform(), "reference")
     )
     for name in ("shapes/keys", "shapes/padding", "graphs/replay", "native"):
-        assert numpy[name].run().text == "it brings a runner of its own"
-    assert reference["shapes/keys"].run().text == "its shapes are exact"
-    assert reference["collectives"].run().text == "it has one device (--devices says otherwise)"
-    assert reference["reads"].run().text == "its device is not asynchronous"
-    assert reference["scheme"].run().text == "it claims no quantization scheme"
+        assert numpy[name].run().text == "the platform has its own model runner"
+    assert reference["shapes/keys"].run().text == "its launches have exact shapes"
+    assert reference["collectives"].run().text == "it has one device; --devices N tries more"
+    assert reference["reads"].run().text == "the device is not asynchronous"
+    assert reference["scheme"].run().text == "the platform does not override scheme()"
 
 
 def test_an_op_slower_than_the_reference_is_named_at_gold_alone() -> None:
@@ -122,7 +122,7 @@ def test_what_is_not_claimed_falls_back_and_what_is_absent_does_not_count() -> N
     assert strict["op/rotary"].run().status == "falls back"
     half = [case for name, case in strict.items() if name.startswith("op/linear/")][12:]
     assert {case.run().text for case in half} == {"float16 is not among its dtypes"}
-    assert numpy["op/linear"].run().text == numpy["attention"].run().text == "it brings a runner of its own"
+    assert numpy["op/linear"].run().text == numpy["attention"].run().text == "the platform has its own model runner"
 
 
 def test_the_command_lists_what_falls_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

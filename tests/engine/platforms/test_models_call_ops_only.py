@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tessera.layers.build import Build
+from tessera.platform import BoundOps
 from tessera.platform.launch import Launch
-from tessera.platform.ops import BoundOps
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.mixed_model import save_mixed

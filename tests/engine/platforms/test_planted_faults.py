@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.reference import REFERENCE
+from tessera.ops import REFERENCE
 from tessera.testing.conformance import Result, Target, cases_of, tried
 from tests.platforms.faulty import FAULTS
 

@@ -122,7 +122,7 @@ def test_weights_that_no_group_divides_stay_and_the_start_says_so(tmp_path: Path
     assert note.startswith(
         "--quantization int4 leaves 2 weights as they are (the first is model.layers.0.mlp.down_proj)"
     )
-    assert note.endswith("its 44 inputs divide by none of 64, 32, 16, 8")
+    assert note.endswith("input size 44 is not divisible by any of 64, 32, 16, 8")
 
 
 def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.loader.load import load_weights
+from tessera.ops import REFERENCE
+from tessera.platform import BoundOps
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Arena
-from tessera.platform.ops import BoundOps
 from tessera.plugins import load_path
 from tessera.plugins.builtin import NATIVE_MODELS
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 from tests.models.loader.folders import CONFIG

@@ -13,9 +13,9 @@ from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.model import through_transformers
+from tessera.ops import REFERENCE
+from tessera.platform import BoundOps
 from tessera.platform.collectives import Alone
-from tessera.platform.ops import BoundOps
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 from tests.models.loader.folders import config_only, dummy_config

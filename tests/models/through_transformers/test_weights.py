@@ -11,9 +11,9 @@ from tessera.layers.build import Build
 from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
 from tessera.models.through_transformers.model import through_transformers
+from tessera.ops import REFERENCE
+from tessera.platform import BoundOps
 from tessera.platform.device import Arena
-from tessera.platform.ops import BoundOps
-from tessera.reference import REFERENCE
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing import ReferencePlatform
 from tools.parity.modes import MODES, PLATFORMS, Subject

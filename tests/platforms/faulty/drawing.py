@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tessera.ops import sampling
 from tessera.platform import LogprobsSpec, Sampled, SampleSpec, SamplingRows
-from tessera.reference import sampling
 from tests.platforms.faulty.making import with_ops
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tessera.ops import linear, mlp, moe, norms, rotary
+from tessera.ops.tensors import into
 from tessera.platform import (
     BoundOps,
     Device,
@@ -28,74 +30,73 @@ from tessera.platform import (
     RouteSpec,
     SoftCapSpec,
 )
-from tessera.reference import core, moe
 from tests.platforms.faulty.making import with_ops
 
 
 def norm_in_few_bits(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
     root = torch.rsqrt(x.square().mean(-1, keepdim=True) + spec.eps)
-    return core.into(x * root * (weight + spec.offset), out)
+    return into(x * root * (weight + spec.offset), out)
 
 
 def eps_outside(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
     wide = x.float()
     root = wide.square().mean(-1, keepdim=True).sqrt() + spec.eps
-    return core.into((wide / root * (weight.float() + spec.offset)).to(x.dtype), out)
+    return into((wide / root * (weight.float() + spec.offset)).to(x.dtype), out)
 
 
 def offset_left_out(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
-    return core.rms_norm(dataclasses.replace(spec, offset=0.0), x, weight, out=out)
+    return norms.rms_norm(dataclasses.replace(spec, offset=0.0), x, weight, out=out)
 
 
 def stride_ignored(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-    return core.linear(spec, x.as_strided(x.shape, (spec.k, 1)), weight, out=out)
+    return linear.linear(spec, x.as_strided(x.shape, (spec.k, 1)), weight, out=out)
 
 
 def bias_left_out(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-    return core.linear(spec, x, {"weight": weight["weight"]}, out=out)
+    return linear.linear(spec, x, {"weight": weight["weight"]}, out=out)
 
 
 def pairs_for_halves(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    core.rotary(dataclasses.replace(spec, style="pairs"), q, k, positions, cos_sin)
+    rotary.rotary(dataclasses.replace(spec, style="pairs"), q, k, positions, cos_sin)
 
 
 def keys_unturned(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    core.rotary(spec, q, k.clone(), positions, cos_sin)
+    rotary.rotary(spec, q, k.clone(), positions, cos_sin)
 
 
 def out_ignored(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
-    return core.gate(spec, x)
+    return mlp.gate(spec, x)
 
 
 def input_changed(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
     left = x[:, : spec.n]
-    return core.into(left.copy_(core.gate(spec, x)) if spec.activation == "silu" else core.gate(spec, x), out)
+    return into(left.copy_(mlp.gate(spec, x)) if spec.activation == "silu" else mlp.gate(spec, x), out)
 
 
 def another_each_time() -> Callable[..., Any]:
     calls = itertools.count()
 
     def activation(spec: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        return core.into(core.activation(spec, x) + 1e-7 * (next(calls) % 2), out)
+        return into(mlp.activation(spec, x) + 1e-7 * (next(calls) % 2), out)
 
     return activation
 
 
 def bias_twice(spec: LayerNormSpec, x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
-    return core.layer_norm(spec, x, weight, 2 * bias, out=out)
+    return norms.layer_norm(spec, x, weight, 2 * bias, out=out)
 
 
 def others_rows(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Tokens of another rank get a row instead of zeros."""
     here = (tokens - spec.start).clamp(0, spec.rows - 1)
-    return core.into(F.embedding(here, weight) * spec.scale, out)
+    return into(F.embedding(here, weight) * spec.scale, out)
 
 
 def rows_of_one_panel(
     spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, *, out: Tensor | None = None
 ) -> Tensor:
     """A row's place in its panel is taken for its place in the weight."""
-    return core.packed_embedding(spec, spec.start + (tokens - spec.start) % 32, weight, out=out)
+    return linear.packed_embedding(spec, spec.start + (tokens - spec.start) % 32, weight, out=out)
 
 
 def values_normed_too(spec: QKNormSpec, x: Tensor, q_weight: Tensor, k_weight: Tensor) -> None:
@@ -153,8 +154,8 @@ def one_workspace() -> Callable[..., Any]:
     kept: dict[tuple[int, ...], Tensor] = {}
 
     def activation(spec: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        result = core.activation(spec, x)
-        return core.into(result, out) if out is not None else kept.setdefault(result.shape, result).copy_(result)
+        result = mlp.activation(spec, x)
+        return into(result, out) if out is not None else kept.setdefault(result.shape, result).copy_(result)
 
     return activation
 
@@ -162,7 +163,7 @@ def one_workspace() -> Callable[..., Any]:
 def empty_batch_refused(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
     if not len(x):
         raise RuntimeError("a grid of no blocks")
-    return core.gate(spec, x, out=out)
+    return mlp.gate(spec, x, out=out)
 
 
 def last_tile_unmasked(
@@ -172,22 +173,22 @@ def last_tile_unmasked(
     wide = F.pad(x.float(), (0, -spec.n % 32))
     mean, square = wide.mean(-1, keepdim=True), wide.square().mean(-1, keepdim=True)
     normed = (x.float() - mean) * torch.rsqrt(square - mean.square() + spec.eps)
-    return core.into((normed * weight.float() + bias.float()).to(x.dtype), out)
+    return into((normed * weight.float() + bias.float()).to(x.dtype), out)
 
 
 def cap_before_scale(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    capped = core.soft_cap(dataclasses.replace(spec, scale=1.0), x)
-    return core.into((capped.float() * spec.scale).to(x.dtype), out)
+    capped = mlp.soft_cap(dataclasses.replace(spec, scale=1.0), x)
+    return into((capped.float() * spec.scale).to(x.dtype), out)
 
 
 def reads_the_device(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
     assert not x.isnan().any().item() or len(x)
-    return core.gate(spec, x, out=out)
+    return mlp.gate(spec, x, out=out)
 
 
 def slow(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Any:
     for _ in range(20):
-        found = core.gate(spec, x, out=out)
+        found = mlp.gate(spec, x, out=out)
     return found
 
 

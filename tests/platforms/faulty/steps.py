@@ -28,8 +28,8 @@ from tessera.platform import (
     StepShape,
     replace,
 )
-from tessera.platform.ops import HotCall
-from tessera.testing.strict.kernels import BufferedLinear
+from tessera.platform.kernel import HotCall
+from tessera.testing.strict import BufferedLinear
 from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import PlatformError
+from tessera.ops import REFERENCE
 from tessera.platform import (
     ActSpec,
     AddNormSpec,
@@ -30,8 +31,8 @@ from tessera.platform import (
     replace,
     with_extra,
 )
-from tessera.platform.ops import REPLACED_OPS, HotCall
-from tessera.reference import REFERENCE
+from tessera.platform.kernel import HotCall
+from tessera.platform.ops import REPLACED_OPS
 from tessera.testing import OpInputs, assert_same
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
@@ -88,7 +89,7 @@ class EmittingNorm(Kernel[NormSpec]):
 
 
 def doubled(spec: Any, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    return 2 * REFERENCE.rms_norm.reference(spec, x, weight)
+    return 2 * REFERENCE["rms_norm"].reference(spec, x, weight)
 
 
 # ---- who is bound ----------------------------------------------------------------------------------------------------
@@ -133,8 +134,8 @@ def test_without_fallbacks_a_reference_is_one_line() -> None:
 
 
 def test_without_fallbacks_a_composite_may_be_its_native_parts() -> None:
-    assert REFERENCE.linear.reference is not None
-    ops = bound(replace(REFERENCE, rms_norm=doubled, linear=REFERENCE.linear.reference), no_fallback=True)
+    assert REFERENCE["linear"].reference is not None
+    ops = bound(replace(REFERENCE, rms_norm=doubled, linear=REFERENCE["linear"].reference), no_fallback=True)
     ops.bind("norm_linear", NORM_LINEAR)
 
 
@@ -279,22 +280,22 @@ def test_a_second_weight_goes_where_the_first_is() -> None:
 
 
 def test_a_name_that_is_no_op_is_refused_with_those_that_are() -> None:
-    with pytest.raises(PlatformError, match="there is no op 'rms_nrom'; the ops are embedding, linear, rms_norm"):
+    with pytest.raises(PlatformError, match="there is no op 'rms_nrom'; the ops are embedding, linear, packed"):
         replace(REFERENCE, rms_nrom=doubled)
 
 
 def test_a_dead_name_says_what_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert REPLACED_OPS == {}
-    monkeypatch.setattr("tessera.platform.ops.table.REPLACED_OPS", {"silu_and_mul": "gate"})
+    monkeypatch.setattr("tessera.platform.ops.REPLACED_OPS", {"silu_and_mul": "gate"})
     with pytest.raises(PlatformError, match="op 'silu_and_mul' no longer exists; gate replaced it"):
         replace(REFERENCE, silu_and_mul=doubled)
 
 
 def test_replace_leaves_the_reference_as_it_was() -> None:
     ops = replace(REFERENCE, rms_norm=doubled)
-    assert REFERENCE.rms_norm.kernel is None
-    assert ops.rms_norm.reference is REFERENCE.rms_norm.reference
-    assert ops.linear is REFERENCE.linear
+    assert REFERENCE["rms_norm"].kernel is None
+    assert ops["rms_norm"].reference is REFERENCE["rms_norm"].reference
+    assert ops["linear"] is REFERENCE["linear"]
     x, weight = OpInputs(3).of("rms_norm", NORM)
     assert_same(bound(ops).bind("rms_norm", NORM)(x, weight), 2 * bound().bind("rms_norm", NORM)(x, weight), 0)
 

@@ -57,7 +57,11 @@ def test_a_weight_that_no_group_divides_stays_and_says_why():
     spec, stored, weights = chosen("int4", asked, lambda scheme: scheme)
     assert (spec, stored) == (asked, None)
     (left,) = weights.left
-    assert (left.name, left.reason, left.wanted) == ("a.b", "its 20 inputs divide by none of 64, 32, 16, 8", True)
+    assert (left.name, left.reason, left.wanted) == (
+        "a.b",
+        "input size 20 is not divisible by any of 64, 32, 16, 8",
+        True,
+    )
     assert chosen("int8", asked, lambda scheme: scheme)[1] is not None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tessera.ops.linear import linear
+from tessera.ops.quantize import meaning
 from tessera.platform import LinearSpec, Quantized
 from tessera.quantization import candidates, quantised, rounding
-from tessera.reference.core import linear
-from tessera.reference.quantized import meaning
 
 INT8, INT4 = candidates("int8", 64)[0], candidates("int4", 24)[0]  # a group of 8
 
@@ -61,7 +61,7 @@ def test_stretches_and_experts_change_nothing(scheme, monkeypatch):
 @pytest.mark.parametrize("scheme", [INT8, INT4], ids=["int8", "int4"])
 def test_the_product_is_that_of_what_the_parts_mean(scheme, monkeypatch):
     """With each token rounded to 255 numbers first, its padding's NaN its own; in stretches of rows."""
-    monkeypatch.setattr("tessera.reference.quantized._STRETCH", 100)
+    monkeypatch.setattr("tessera.ops.linear._STRETCH", 100)
     random = torch.Generator().manual_seed(4)
     weight, bias, x = (torch.randn(*shape, generator=random) for shape in ((19, 24), (19,), (6, 24)))
     x[3], parts = torch.nan, quantised(weight, scheme)

@@ -13,7 +13,7 @@ from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buff
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
-from tessera.testing.strict.shapes import Buckets
+from tessera.testing.strict import Buckets
 
 ROWS, LENGTH = 6, 64
 PLAN = CachePlan(

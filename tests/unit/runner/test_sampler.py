@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera.arrays import int32
-from tessera.platform.ops import Sampled, SampleSpec
+from tessera.ops import Sampled, SampleSpec
 from tessera.runner.inputs import DeviceBuffers
 from tessera.runner.sampler import LogitsEditor, Sampler, SamplingColumns
 from tessera.sampling_params import SamplingParams

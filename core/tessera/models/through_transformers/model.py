@@ -16,12 +16,13 @@ from tessera.models.through_transformers.rehearsal import rehearse
 from tessera.models.through_transformers.skeleton import Anatomy, make_skeleton
 from tessera.models.through_transformers.surgery import HeadShape, Product, exchange
 from tessera.models.through_transformers.types import find_type
+from tessera.ops import LogitsSampleSpec, SampleSpec
+from tessera.ops.sampling import bind_finish
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
+from tessera.platform.kernel import Packed
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
-from tessera.platform.ops import LogitsSampleSpec, Packed, SampleSpec
-from tessera.reference.dtypes import torch_dtype
-from tessera.reference.sampling import bind_finish
 
 
 def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:

@@ -21,9 +21,10 @@ from tessera.models.through_transformers.attention import AttentionCall, BoundAt
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.models.through_transformers.skeleton import Anatomy, sizes
-from tessera.platform.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec, Packed
-from tessera.reference.core import gate
-from tessera.reference.dtypes import torch_dtype
+from tessera.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec
+from tessera.ops.mlp import gate
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.kernel import Packed
 
 
 class Product(nn.Module):

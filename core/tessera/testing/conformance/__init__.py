@@ -1,13 +1,24 @@
-"""Whether a platform does what it claims, and what it leaves to core's reference. `tessera conformance --platform NAME`
-shows it; `conformance_cases` is for pytest. docs/conformance.md says what is tried."""
+"""Tests a platform against the contract and shows what it leaves to core's reference: `tessera conformance --platform
+NAME` on the command line, `conformance_cases` for pytest. docs/conformance.md says what is tried."""
 
 from __future__ import annotations
 
-from tessera.testing.conformance.case import Case, ConformanceError, Level, Result, Status, Verdict
-from tessera.testing.conformance.matrix import matrix
-from tessera.testing.conformance.perf import perf_cases
-from tessera.testing.conformance.report import dump, reached, record, speeds, table
-from tessera.testing.conformance.suites import LEVELS, cases_of, chosen, conformance_cases, tried
+from tessera.testing.conformance.case import (
+    LEVELS,
+    Case,
+    ConformanceError,
+    Level,
+    Result,
+    Status,
+    Verdict,
+    dump,
+    reached,
+    record,
+    speeds,
+    table,
+)
+from tessera.testing.conformance.native import matrix, perf_cases
+from tessera.testing.conformance.suites import cases_of, chosen, conformance_cases, tried
 from tessera.testing.conformance.target import Target
 
 __all__ = [

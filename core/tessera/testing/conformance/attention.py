@@ -1,22 +1,31 @@
 """Silver: each attention backend against the definition, over a cache poisoned with NaN, in blocks of the sizes that it
-claims."""
+claims; its layers as one composite; and its layout, which says where the bytes of a block are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
+from types import MappingProxyType
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from tessera.platform.attention import AttentionBackend
+from tessera.arrays import Array
+from tessera.ops import NormSpec, RotarySpec
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import AttentionBackend, KVLayout, LayerSpec
 from tessera.platform.device import Reason
-from tessera.testing.attention_cases import AttentionCase, attention_cases
-from tessera.testing.attention_trial import AttentionTrial
+from tessera.platform.launch import Launch
+from tessera.platform.ops import BoundOps
+from tessera.reference.attention import ReferenceAttention
+from tessera.testing.attention import AttentionCase, AttentionTrial, attention_cases, poison, rows_by_kind
 from tessera.testing.compare import TOLERANCES, difference
-from tessera.testing.conformance.arguments import named
-from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
-from tessera.testing.conformance.target import Target
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
+from tessera.testing.conformance.ops import placed
+from tessera.testing.conformance.target import Target, reference_ops
 
 _TRIED = 64  # tokens of the largest block size for whose sake a case is made longer
 _LARGEST = "mixed-largest-heads"
@@ -33,10 +42,10 @@ _CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the fir
 def backend_cases(target: Target) -> Iterator[Case]:
     """One for each kind of launch in each dtype."""
     if target.brings_a_runner:
-        yield Case("attention", "silver", "attention", lambda: absent("it brings a runner of its own"))
+        yield Case("attention", "silver", "attention", lambda: absent("the platform has its own model runner"))
         return
     if not target.backends:
-        yield Case("attention", "silver", "attention", lambda: falls_back("it has no backend"))
+        yield Case("attention", "silver", "attention", lambda: falls_back("the platform has no attention backend"))
     for backend in target.backends:
         for place, dtype in enumerate(_by_precision(backend, target.platform.capabilities.dtypes)):
             for name in (*dict(attention_cases()), _LARGEST):
@@ -45,7 +54,7 @@ def backend_cases(target: Target) -> Iterator[Case]:
                         f"attention/{backend.name}/{name}-{dtype}",
                         "silver",
                         "attention",
-                        partial(_check, target, backend, name, dtype),
+                        partial(_check_attention, target, backend, name, dtype),
                     )
             yield Case(
                 f"attention/{backend.name}/lse-{dtype}", "silver", "attention", partial(_sums, target, backend, dtype)
@@ -56,7 +65,7 @@ def backend_cases(target: Target) -> Iterator[Case]:
                         f"attention/{backend.name}/{dtype}-over-{kept}{name.removeprefix(_USUAL)}",
                         "silver",
                         "attention",
-                        partial(_check, target, backend, name, dtype, kept),
+                        partial(_check_attention, target, backend, name, dtype, kept),
                     )
 
 
@@ -127,7 +136,7 @@ def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: li
             raise ConformanceError(f"{how} of {_said(case)}, row {row}: {text}", tensors)
 
 
-def _check(target: Target, backend: AttentionBackend, name: str, dtype: str, kept: str = "") -> Verdict:
+def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype: str, kept: str = "") -> Verdict:
     usual = named_case(backend, name, 16, dtype, kept)
     reason = refusal(backend, usual)
     if reason is not None:
@@ -142,7 +151,7 @@ def _check(target: Target, backend: AttentionBackend, name: str, dtype: str, kep
 def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
     usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
     if not backend.constraints(usual.spec()).returns_lse:
-        return absent("it gives no log of the sum of exponents")
+        return absent("the backend does not return the log of the sum of exponents")
     for size in block_sizes(backend, usual):
         for name in ("mixed-plain", "mixed-window-softcap"):
             made = trial(target, backend, named_case(backend, name, size, dtype, ""))
@@ -161,3 +170,214 @@ def _said(case: AttentionCase) -> str:
     differs = replace(AttentionCase(case.rows), dtype="")
     facts = {name: value for name, value in vars(case).items() if value != getattr(differs, name)}
     return ", ".join(f"{name}={value}" for name, value in {"rows": case.rows, **facts}.items())
+
+
+# ---- an attention layer as one composite (norms, rotary, write, attend) against the reference's parts
+
+
+_ROTARIES: Mapping[str, Callable[[int], RotarySpec | None]] = MappingProxyType(
+    {
+        "unturned": lambda dim: None,
+        "half": lambda dim: RotarySpec(dim, dim, "half"),
+        "half-in-part": lambda dim: RotarySpec(dim, 8, "half"),
+        "pairs": lambda dim: RotarySpec(dim, dim, "pairs"),
+    }
+)
+"""By the size of a head."""
+
+
+def fused_cases(target: Target) -> Iterator[Case]:
+    """One for each backend, way of turning heads, and dtype, with norms of heads and without."""
+    if target.brings_a_runner:
+        return
+    for backend in target.backends:
+        for dtype in target.platform.capabilities.dtypes:
+            for name, rotary in _ROTARIES.items():
+                for norms, kept in product((False, True), kept_in(backend, dtype)):
+                    yield Case(
+                        f"fused/{backend.name}/{name}{'-normed' if norms else ''}-{dtype}{kept and f'-over-{kept}'}",
+                        "silver",
+                        "fused attention",
+                        partial(_check_fused, target, backend, rotary, norms, dtype, kept),
+                    )
+
+
+def _check_fused(
+    target: Target,
+    backend: AttentionBackend,
+    turning: Callable[[int], RotarySpec | None],
+    norms: bool,
+    dtype: str,
+    kept: str,
+) -> Verdict:
+    case = fitted(backend, AttentionCase(((1, 20), (7, 30)), dtype=dtype, kv_dtype=kept))
+    norm, rotary = NormSpec(case.head_dim, dtype, 1e-6) if norms else None, turning(case.head_dim)
+    spec = replace(case.spec(), rotary=rotary, q_norm=norm, k_norm=norm)
+    reason = backend.supports(spec)
+    if reason is not None:
+        return falls_back(reason)
+    case = replace(case, block_size=block_sizes(backend, case)[-1])
+    made = trial(target, backend, case)
+    spec = replace(spec, cache=made.case.spec().cache)
+    found = _fused(made, spec)
+    expected = _fused(AttentionTrial(ReferenceAttention(), made.case, ops=reference_ops()), spec)
+    text = difference(found, expected, TOLERANCES[dtype])
+    if text is not None:
+        said = f"{rotary}, {'normed, ' if norms else ''}{dtype}"
+        raise ConformanceError(f"fused attention of {said}: {text}", named(result=found, expected=expected))
+    return PASSED
+
+
+def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
+    """[tokens, H D] of the same random activation, on the host."""
+    made.run()
+    ops: BoundOps = made.ops
+    random = torch.Generator().manual_seed(1)
+    dim = spec.head_dim if spec.rotary is None else spec.rotary.dim
+    angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
+    weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
+    weights |= {name: torch.rand(spec.head_dim, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
+    layer = made.backend.bind(spec, placed(weights, made.target), ops, ops.device)
+    width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in made.case.rows]
+
+    def fused(x: Tensor, launch: Launch) -> Tensor:
+        mixed: Tensor = layer.fused(x, launch.positions, made.caches, launch.plans[0])
+        return mixed
+
+    return torch.cat(made.by_row(rows, fused))
+
+
+def _dtype(spec: LayerSpec) -> torch.dtype:
+    return torch_dtype(spec.dtype)
+
+
+# ---- a layout: blocks can be exported, loaded elsewhere and copied without knowing the backend
+
+
+_HALF = 0.51  # of a scale, by which rounding is off at most
+
+
+def layout_cases(target: Target) -> Iterator[Case]:
+    """One for each backend, check and dtype."""
+    if target.brings_a_runner:
+        return
+    for backend in target.backends:
+        for dtype in target.platform.capabilities.dtypes:
+            for (name, check), kept in product(_LAYOUT_CHECKS.items(), kept_in(backend, dtype)):
+                yield Case(
+                    f"cache/{backend.name}/{name}-{dtype}{kept and f'-over-{kept}'}",
+                    "silver",
+                    "cache layout",
+                    partial(_at_each_size, target, backend, dtype, kept, check),
+                )
+
+
+@dataclass
+class Stored:
+    """A trial whose tokens are written, and its layout."""
+
+    trial: AttentionTrial
+    layout: KVLayout
+
+    def read(self, blocks: list[int]) -> Array:
+        """[n, nbytes] uint8, as the planes have them."""
+        planes = self.trial.caches[0]
+        parts = [plane[blocks].cpu().contiguous().flatten(1).view(torch.uint8).numpy() for plane in planes]
+        return np.concatenate(parts, axis=1)
+
+    def written(self, blocks: list[int], data: Array) -> None:
+        """The inverse of read."""
+        ends = np.cumsum([plane.nbytes for plane in self.layout.planes])[:-1]
+        for cache, plane, part in zip(
+            self.trial.caches[0], self.layout.planes, np.split(data, ends, axis=1), strict=True
+        ):
+            typed = torch.from_numpy(np.ascontiguousarray(part)).view(torch_dtype(plane.dtype))
+            cache[blocks] = typed.view(len(blocks), *plane.shape).to(cache.device)
+
+    def exported(self, blocks: list[int]) -> dict[str, torch.Tensor]:
+        """Planes in canonical form by their names, flat."""
+        planes = self.layout.planes
+        parts = np.split(
+            self.layout.export(self.read(blocks)), np.cumsum([plane.nbytes for plane in planes])[:-1], axis=1
+        )
+        return {
+            plane.name: torch.from_numpy(np.ascontiguousarray(part)).view(torch_dtype(plane.dtype))
+            for plane, part in zip(planes, parts, strict=True)
+        }
+
+    @property
+    def blocks(self) -> list[int]:
+        return sorted({block for table in self.trial.tables for block in table})
+
+
+def _at_each_size(
+    target: Target, backend: AttentionBackend, dtype: str, kept: str, check: Callable[[Stored], None]
+) -> Verdict:
+    usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept))
+    reason = refusal(backend, usual)
+    if reason is not None:
+        return falls_back(reason)
+    for size in block_sizes(backend, usual):
+        case = replace(usual, rows=rows_by_kind(size)["mixed"], block_size=size)
+        made = trial(target, backend, case)
+        made.run()
+        check(Stored(made, backend.kv_cache_layout(case.spec().cache, size)))
+    return PASSED
+
+
+def _round_trip(stored: Stored) -> None:
+    """Any bytes, out and back."""
+    layout = stored.layout
+    data = np.random.default_rng(0).integers(0, 256, (3, layout.nbytes), dtype=np.uint8)
+    if not (layout.load(layout.export(data)) == data).all():
+        raise ConformanceError("blocks that were exported and loaded again are not the same")
+
+
+def _export(stored: Stored) -> None:
+    """The canonical form has keys, then values, by token, head and dim; where there are scales, those first."""
+    names = [plane.name for plane in stored.layout.planes]
+    if names not in (["k", "v"], ["k_scale", "v_scale", "k", "v"]):
+        return  # only its author knows what such planes hold
+    size, case = stored.trial.case.block_size, stored.trial.case
+    for row, table in enumerate(stored.trial.tables):
+        exported = stored.exported(table)
+        for name, rows in (("k", stored.trial.keys), ("v", stored.trial.values)):
+            expected = rows[row]
+            shape = len(table) * size, case.kv_heads
+            found = exported[name].reshape(*shape, case.head_dim)[: len(expected)]
+            right = torch.equal(found, expected)
+            if f"{name}_scale" in exported:
+                scale = exported[f"{name}_scale"].reshape(*shape, 1)[: len(expected)]
+                right = bool(((found * scale - expected).abs() <= _HALF * scale).all())
+            if not right:
+                raise ConformanceError(
+                    f"plane {name!r} of exported blocks of {size} tokens does not hold row {row}'s tokens in order",
+                    {"expected": expected, "result": found.contiguous()},
+                )
+
+
+def _load(stored: Stored) -> None:
+    """Exported blocks, loaded into others: attention over those is the same."""
+    _move(stored, "attention over loaded blocks", lambda data: stored.layout.load(stored.layout.export(data)))
+
+
+def _copy(stored: Stored) -> None:
+    """The bytes of blocks, copied into others."""
+    _move(stored, "attention over copied blocks", lambda data: data)
+
+
+def _move(stored: Stored, how: str, through: Callable[[Array], Array]) -> None:
+    made, old = stored.trial, stored.blocks
+    data = through(stored.read(old))
+    moved = dict(zip(old, reversed(old), strict=True))
+    for plane in made.caches[0]:
+        poison(plane)
+    stored.written([moved[block] for block in old], data)
+    made.tables = [[moved[block] for block in table] for table in made.tables]
+    compare(how, made, made.attended())
+
+
+_LAYOUT_CHECKS: Mapping[str, Callable[[Stored], None]] = MappingProxyType(
+    {"round-trip": _round_trip, "export": _export, "load": _load, "copy": _copy}
+)

@@ -1,17 +1,28 @@
-"""Bronze: what the manifest, the probe and an opened device say."""
+"""The device: what the manifest, the probe and an opened device say (bronze); and that no step reads its memory
+implicitly (silver), which would stall an asynchronous device and be wrong in a captured step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import ITEMSIZE
-from tessera.reference.dtypes import torch_dtype
-from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
+from tessera.platform.device import Device
+from tessera.platform.ops import Op
+from tessera.platform.runner import ModelRunner
+from tessera.step import SchedulerOutput
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
+from tessera.testing.conformance.ops import dtype_of, placed
 from tessera.testing.conformance.target import Target
+from tessera.testing.conformance.tiny import TinyRun, prompts_of
+from tessera.testing.host_reads import HostReads
+from tessera.testing.op_inputs import OpInputs
 
 
 def device_cases(target: Target) -> Iterator[Case]:
@@ -24,29 +35,37 @@ def device_cases(target: Target) -> Iterator[Case]:
 
 def _manifest(target: Target) -> Verdict:
     if target.selected is None:
-        return absent("it was given by its dotted path, which asks no probe")
+        return absent("given by its dotted path, so there is no manifest to check")
     name, probe = target.selected.name, target.selected.probe
-    _demand(target.platform.name == name, f"the manifest calls it {name!r}, the platform {target.platform.name!r}")
-    _demand(probe.reason.strip() != "", "its probe gives no reason")
-    _demand(probe.score <= 100, f"its probe has the score {probe.score}; 100 is the most")
+    _demand(
+        target.platform.name == name, f"the manifest names the platform {name!r}, its class {target.platform.name!r}"
+    )
+    _demand(probe.reason.strip() != "", "the probe of the manifest gives no reason")
+    _demand(probe.score <= 100, f"the probe of the manifest has score {probe.score}, the largest is 100")
     for device in probe.devices:
-        _demand(device.memory >= 0, f"its probe says that {device.name} has {device.memory} bytes")
+        _demand(device.memory >= 0, f"the probe of the manifest says that {device.name} has {device.memory} bytes")
     return PASSED
 
 
 def _capabilities(target: Target) -> Verdict:
     said = target.platform.capabilities
-    _demand(bool(said.dtypes), "it claims no dtype, so no model can run")
+    _demand(bool(said.dtypes), "capabilities name no dtype, so no model can run")
     for dtype in said.dtypes:
-        _demand(dtype in ITEMSIZE and torch_dtype(dtype).is_floating_point, f"it claims {dtype!r}, which is no dtype")
-    _demand(said.index_dtype in ("int32", "int64"), f"its index_dtype is {said.index_dtype!r}; int32 or int64")
+        _demand(
+            dtype in ITEMSIZE and torch_dtype(dtype).is_floating_point,
+            f"capabilities name {dtype!r}, which is not a floating-point dtype",
+        )
+    _demand(
+        said.index_dtype in ("int32", "int64"),
+        f"index_dtype of the capabilities is {said.index_dtype!r}, expected int32 or int64",
+    )
     return PASSED
 
 
 def _memory(target: Target) -> Verdict:
     figures = target.device.memory()
-    _demand(figures.total > 0, f"a device has {figures.total} bytes in all")
-    _demand(0 <= figures.free <= figures.total, f"{figures.free} bytes are free of {figures.total}")
+    _demand(figures.total > 0, f"memory: the device has {figures.total} bytes in total")
+    _demand(0 <= figures.free <= figures.total, f"memory: {figures.free} bytes are free, of {figures.total} in total")
     return PASSED
 
 
@@ -56,7 +75,7 @@ def _to_host(target: Target) -> Verdict:
     future = device.to_host(numbers.to(device.target))
     device.synchronize()
     found = future.result()
-    _demand(found.tolist() == numbers.tolist(), "to_host gives other numbers than the device holds")
+    _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
     return PASSED
 
 
@@ -65,11 +84,78 @@ def _arena(target: Target) -> Verdict:
     for tag in ("weights", "kv", "workspace"):
         with device.arena(tag) as arena:
             held = arena.hold(torch.zeros(1000, dtype=torch.uint8, device=device.target))
-        _demand(held.shape == (1000,), f"the arena {tag!r} gives another tensor than it was to hold")
-        _demand(arena.nbytes == 1000, f"the arena {tag!r} counts {arena.nbytes} bytes of 1000")
+        _demand(held.shape == (1000,), f"the arena {tag!r} does not give back the tensor that it holds")
+        _demand(arena.nbytes == 1000, f"the arena {tag!r} counts {arena.nbytes} bytes, expected 1000")
     return PASSED
 
 
 def _demand(holds: Any, text: str) -> None:
     if not holds:
         raise ConformanceError(text)
+
+
+# ---- implicit reads
+
+
+_TOKENS = 5
+
+
+def read_cases(target: Target) -> Iterator[Case]:
+    """One for each op with a kernel, and one for whole steps."""
+    if not target.platform.capabilities.async_dispatch:
+        yield Case("reads", "silver", "implicit reads", lambda: absent("the device is not asynchronous"))
+        return
+    if target.brings_a_runner:
+        yield Case("reads", "silver", "implicit reads", lambda: absent("the platform has its own model runner"))
+        return
+    for name in target.ops.names():
+        op = target.ops[name]
+        if op.kernel is not None and op.sample_specs is not None and op.inputs is not None:
+            yield Case(f"reads/{name}", "silver", name, partial(_of_op, target, op))
+    yield Case("reads/step", "silver", "implicit reads", partial(_of_steps, target))
+
+
+class StepReads:
+    """An observer of steps. device: whose to_host is how to read. found: where each read was made."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.found: list[str] = []
+
+    @contextmanager
+    def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> Iterator[None]:
+        device = self.device
+        with HostReads() as reads, patch.object(device, "to_host", reads.explicit(device.to_host)):
+            yield
+        self.found += reads.found
+
+
+def _of_op(target: Target, op: Op[Any]) -> Verdict:
+    """At each place that its kernel supports."""
+    assert op.kernel is not None
+    assert op.sample_specs is not None
+    claimed, ops = target.platform.capabilities.dtypes, target.bound()
+    tried = 0
+    for spec in op.sample_specs():
+        if (dtype_of(spec) or claimed[0]) not in claimed or op.kernel.supports(spec) is not None:
+            continue
+        call = ops.bind(op.name, spec)
+        made = OpInputs(_TOKENS, ops=ops, dtype=target.exact_dtype).of(op, spec)
+        arguments: Any = placed(made, target.device.target)
+        with torch.inference_mode(), HostReads() as reads:
+            call(*arguments)
+        tried += 1
+        if reads.found:
+            raise ConformanceError(f"{op.name} of {spec} reads device memory implicitly: {reads.found[0]}")
+    return PASSED if tried else falls_back("the kernel supports none of the op's sample specs")
+
+
+def _of_steps(target: Target) -> Verdict:
+    with TinyRun(target, target.exact_dtype, positions=256, steps_in_flight=2) as run:
+        reads = StepReads(run.runner.device)
+        run.executor.observers.append(reads)
+        for temperature in (0.0, 1.0):
+            run.ask(prompts_of((5, 70, 1, 33)), 6, temperature=temperature, top_p=0.9, top_k=5)
+    if reads.found:
+        raise ConformanceError(f"steps read device memory implicitly {len(reads.found)} times, first: {reads.found[0]}")
+    return PASSED

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
-from tessera.platform.ops import Op, OpSet
-from tessera.testing.conformance.case import PASSED, Case, Verdict, absent, falls_back
-from tessera.testing.conformance.op_trial import OpTrial
-from tessera.testing.conformance.target import Target
-from tessera.testing.op_inputs import IN_THE_MODELS_DTYPE
+import torch
+from torch import Tensor
+
+from tessera.platform.kernel import HotCall
+from tessera.platform.ops import BoundOps, Op, OpSet
+from tessera.testing.compare import difference, tolerance
+from tessera.testing.conformance.case import (
+    PASSED,
+    Case,
+    ConformanceError,
+    Verdict,
+    absent,
+    described,
+    falls_back,
+    named,
+)
+from tessera.testing.conformance.target import Target, reference_ops
+from tessera.testing.op_inputs import OpInputs
 
 TOKENS = (19, 1, 2, 0)
 
@@ -21,9 +36,11 @@ def op_cases(target: Target) -> Iterator[Case]:
     for name in target.ops.names():
         op = target.ops[name]
         if target.brings_a_runner:
-            yield Case(f"op/{name}", "bronze", name, lambda: absent("it brings a runner of its own"))
-        elif op.sample_specs is None or not (op.kernel is not None or has_native_parts(target.ops, op)):
+            yield Case(f"op/{name}", "bronze", name, lambda: absent("the platform has its own model runner"))
+        elif op.kernel is None and not has_native_parts(target.ops, op):
             yield Case(f"op/{name}", "bronze", name, lambda: falls_back("no kernel"))
+        elif op.sample_specs is None or op.inputs is None:
+            yield Case(f"op/{name}", "bronze", name, lambda: absent("the op declares no sample_specs, or no inputs"))
         else:
             for number, spec in enumerate(op.sample_specs()):
                 yield Case(f"op/{name}/{number}", "bronze", name, partial(_check, target, op, spec))
@@ -57,8 +74,197 @@ def _check(target: Target, op: Op[Any], spec: Any) -> Verdict:
     reason = "no kernel" if op.kernel is None else op.kernel.supports(spec)
     if reason is not None and not _native_inside(target, op, spec):
         return falls_back(reason)
-    model = claimed if op.name in IN_THE_MODELS_DTYPE else ("float32",)
+    model = claimed if op.any_dtype else ("float32",)
     for dtype in model if own is None else (own,):
         for tokens in TOKENS:
             OpTrial(target, op, spec, dtype, tokens, native=reason is None).check()
     return PASSED
+
+
+# ---- one op at one place with so many tokens
+
+
+@dataclass
+class OpTrial:
+    """native: the op is a kernel of the platform's, not its parts. tokens is the seed too."""
+
+    target: Target
+    op: Op[Any]
+    spec: Any
+    dtype: str
+    tokens: int
+    native: bool
+
+    def check(self) -> None:
+        """Raises ConformanceError."""
+        plain = self.run("", self._call, self._arguments())
+        again = self.run("run again", self._call, self._arguments())
+        self._compare("run again with the same inputs", again, plain, 0.0)
+        if self.tokens:
+            self._check_strides()
+        if not self.op.mutates:
+            self._check_it_stays()
+        if self._takes_out:
+            self._check_out(plain)
+        if self.native and self.op.compose is not None and self.op.parts:
+            parts = self.run("its parts", self.op.compose(self.spec, self._ops), self._arguments(), expected=False)
+            self._compare("against its parts", plain, parts, self._tolerance)
+
+    def run(self, how: str, call: HotCall, arguments: tuple[Any, ...], *, expected: bool = True, **out: Tensor) -> Any:
+        """What the call gives, or leaves in the arguments that it mutates, on the host; compared with the reference
+        where it is expected to be that."""
+        given = mapped(arguments, lambda tensor: tensor if tensor.is_mkldnn else tensor.clone())
+        try:
+            result = call(*arguments, **out)
+        except Exception as error:
+            raise ConformanceError(self._line(how, described(error)), named(arguments=given)) from error
+        self.target.device.synchronize()
+        if self.op.mutates:
+            result = tuple(tensors_of(arguments))
+        else:
+            kept = difference(tuple(tensors_of(on_host(arguments))), tuple(tensors_of(on_host(given))), 0.0)
+            if kept is not None:
+                raise ConformanceError(self._line(how, "it wrote to an input"), named(arguments=given, after=arguments))
+        if out and result is not out["out"] and not (isinstance(result, tuple) and result[0] is out["out"]):
+            raise ConformanceError(self._line(how, "the result is not the tensor given as out"), named(arguments=given))
+        found = on_host(result)
+        if expected:
+            self._compare(how, found, self._expected, self._tolerance, given)
+        return mapped(found, torch.clone)
+
+    def _check_strides(self) -> None:
+        strided = Strided(self._arguments(), self.tokens)
+        if strided.any:
+            self.run("inputs with a row stride", self._call, strided.arguments)
+            if not strided.untouched:
+                raise ConformanceError(self._line("inputs with a row stride", "it wrote outside the rows"))
+
+    def _check_it_stays(self) -> None:
+        """A result is the caller's: the same bound op, called elsewhere in the model, leaves it alone."""
+        first = self._call(*self._arguments())
+        kept = mapped(on_host(first), torch.clone)
+        self._call(*self._arguments(seed=self.tokens + 1))
+        self.target.device.synchronize()
+        self._compare("an earlier result, after the next call", on_host(first), kept, 0.0)
+
+    def _check_out(self, plain: Any) -> None:
+        first = plain[0] if isinstance(plain, tuple) else plain
+        out = placed(torch.full_like(first, torch.nan), self.target.device.target)
+        found = self.run("out= filled with NaN", self._call, self._arguments(), out=out)
+        self._compare("out= filled with NaN, against the result without out=", found, plain, 0.0)
+
+    @cached_property
+    def _ops(self) -> BoundOps:
+        return self.target.bound()
+
+    @cached_property
+    def _call(self) -> HotCall:
+        try:
+            return self._ops.bind(self.op.name, self.spec)
+        except Exception as error:
+            raise ConformanceError(self._line("bound", described(error))) from error
+
+    @cached_property
+    def _expected(self) -> Any:
+        arguments = OpInputs(self.tokens, self.tokens, dtype=self.dtype).of(self.op, self.spec)
+        result = reference_ops(self.target.reference).bind(self.op.name, self.spec)(*arguments)
+        return tuple(tensors_of(arguments)) if self.op.mutates else result
+
+    @property
+    def _tolerance(self) -> float:
+        return tolerance(self.op, self.dtype)
+
+    @cached_property
+    def _takes_out(self) -> bool:
+        """The hot call as core defines it has a keyword `out`."""
+        defined = self.op.reference
+        if self.op.compose is not None:
+            defined = self.op.compose(self.spec, reference_ops(self.target.reference))
+        assert defined is not None
+        return "out" in inspect.signature(defined).parameters and _is_float(self._expected)
+
+    def _arguments(self, seed: int | None = None) -> tuple[Any, ...]:
+        """Made anew: some ops write into them."""
+        seed = self.tokens if seed is None else seed
+        made = OpInputs(self.tokens, seed, ops=self._ops, dtype=self.dtype).of(self.op, self.spec)
+        arguments: tuple[Any, ...] = placed(made, self.target.device.target)
+        return arguments
+
+    def _compare(self, how: str, found: Any, expected: Any, tolerance: float, arguments: Any = ()) -> None:
+        text = difference(found, expected, tolerance)
+        if text is not None:
+            tensors = named(arguments=arguments or self._arguments(), result=found, expected=expected)
+            raise ConformanceError(self._line(how, text), tensors)
+
+    def _line(self, how: str, text: str) -> str:
+        which = f"{self.spec}, {self.dtype}, {self.tokens} tokens{f', {how}' if how else ''}"
+        return f"{self.op.name} of {which}: {text}"
+
+
+def _is_float(result: Any) -> bool:
+    first = result[0] if isinstance(result, tuple) else result
+    return isinstance(first, Tensor) and first.is_floating_point()
+
+
+# ---- arguments of a hot call
+
+
+_AROUND = 5  # elements beside each row
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested arguments or results with each tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: mapped(part, change) for name, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [mapped(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def placed(value: Any, target: Any) -> Any:
+    """On a device."""
+    return mapped(value, lambda tensor: tensor if tensor.device == target else tensor.to(target))
+
+
+def on_host(value: Any) -> Any:
+    return placed(value, torch.device("cpu"))
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Those that stand among the arguments themselves, not inside a weight."""
+    return [part for part in value if isinstance(part, Tensor)]
+
+
+class Strided:
+    """arguments: with each activation of these tokens a view into something wider, NaN beside its rows."""
+
+    def __init__(self, arguments: tuple[Any, ...], tokens: int) -> None:
+        self.tokens = tokens
+        self._wider: list[Tensor] = []
+        self.arguments = tuple(self._widened(part) for part in arguments)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._wider)
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing was written beside the rows."""
+        return all(bool(part.isnan().all()) for wide in self._wider for part in self._beside(wide))
+
+    def _widened(self, part: Any) -> Any:
+        activation = isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 1
+        if not activation or len(part) != self.tokens:
+            return part
+        row = part[0].numel()
+        wide = torch.full((self.tokens, row + 2 * _AROUND), torch.nan, dtype=part.dtype, device=part.device)
+        self._wider.append(wide)
+        view = wide[:, _AROUND : _AROUND + row].unflatten(1, part.shape[1:])
+        return view.copy_(part)
+
+    @staticmethod
+    def _beside(wide: Tensor) -> tuple[Tensor, Tensor]:
+        return wide[:, :_AROUND], wide[:, -_AROUND:]

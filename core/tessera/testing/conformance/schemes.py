@@ -10,16 +10,15 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tessera.ops import LinearSpec, QuantizeSpec
+from tessera.ops.quantize import meaning, quantize
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Reason
-from tessera.platform.ops import LinearSpec, QuantizeSpec
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 from tessera.quantization import candidates, quantised
-from tessera.reference.dtypes import torch_dtype
-from tessera.reference.quantized import meaning, quantize
 from tessera.testing.compare import TOLERANCES, difference
-from tessera.testing.conformance.arguments import named
-from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
 from tessera.testing.conformance.target import Target
 
 _SHAPES = ((40, 16), (130, 56))  # outputs, inputs
@@ -50,7 +49,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 def scheme_cases(target: Target) -> Iterator[Case]:
     """One a scheme and dtype."""
     if type(target.platform).scheme is Platform.scheme or target.brings_a_runner:
-        yield Case("scheme", "silver", "scheme", lambda: absent("it claims no quantization scheme"))
+        yield Case("scheme", "silver", "scheme", lambda: absent("the platform does not override scheme()"))
         return
     for name, scheme in SCHEMES.items():
         for dtype in target.platform.capabilities.dtypes:
@@ -73,8 +72,8 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
 
 def _chosen(target: Target, asked: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
     """As core has it: the platform's own scheme where its kernel takes it, else the offered one; and why."""
-    kernel, own = target.ops.linear.kernel, replace(asked, scheme=taken)
-    reason = "it has no kernel" if kernel is None else kernel.supports(own)
+    kernel, own = target.ops["linear"].kernel, replace(asked, scheme=taken)
+    reason = "no kernel" if kernel is None else kernel.supports(own)
     return (own, None) if reason is None else (replace(asked, scheme=offered), reason)
 
 

@@ -44,7 +44,7 @@ def _check(target: Target) -> Verdict:
             expected = alone[prompts.index(prompt)]
             if target.exact_dtype == "float32" and text != expected:
                 raise ConformanceError(
-                    f"answer {number} under load to {prompt!r} is {text!r}, and {expected!r} where nothing else runs"
+                    f"answer {number} to {prompt!r} is {text!r} under load, and {expected!r} without"
                 )
         if health.bad:
             raise ConformanceError(f"under load, GET /health answered {health.bad[0]}")
@@ -82,7 +82,7 @@ class Server:
         """Of the log, the last that gives a reason and does not send the reader to one above."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         reasons = [line for line in lines if line.strip() and "the log above says why" not in line]
-        return reasons[-1][-300:] if reasons else "it said nothing"
+        return reasons[-1][-300:] if reasons else "its log is empty"
 
     @contextmanager
     def watched(self) -> Iterator[Health]:
@@ -117,7 +117,7 @@ class Server:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:
             return
-        raise ConformanceError("tessera serve has ended, and a process that it started runs on")
+        raise ConformanceError("tessera serve ended and left a process running")
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def answer(client: httpx.Client, prompt: str) -> str:
     found = answered.json()
     tokens = found["usage"]["completion_tokens"]
     if tokens != _TOKENS:
-        raise ConformanceError(f"an answer of {_TOKENS} tokens has {tokens}")
+        raise ConformanceError(f"asked for {_TOKENS} tokens, the answer has {tokens}")
     return str(found["choices"][0]["text"])
 
 

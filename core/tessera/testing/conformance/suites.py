@@ -8,26 +8,19 @@ from types import MappingProxyType
 import torch
 
 from tessera.errors import ConfigError
-from tessera.testing.conformance.attention import backend_cases
-from tessera.testing.conformance.bounded_shapes import shape_cases
-from tessera.testing.conformance.cache_layout import layout_cases
-from tessera.testing.conformance.case import Case, Level, Result
+from tessera.testing.conformance.answers import model_cases, scheduling_cases
+from tessera.testing.conformance.attention import backend_cases, fused_cases, layout_cases
+from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.collectives import collective_cases
-from tessera.testing.conformance.device import device_cases
-from tessera.testing.conformance.fused_input import fused_cases
-from tessera.testing.conformance.graphs import graph_cases
-from tessera.testing.conformance.implicit_reads import read_cases
-from tessera.testing.conformance.model import model_cases
-from tessera.testing.conformance.native import native_cases
+from tessera.testing.conformance.device import device_cases, read_cases
+from tessera.testing.conformance.launches import graph_cases, shape_cases
+from tessera.testing.conformance.native import native_cases, perf_cases
 from tessera.testing.conformance.ops import op_cases
-from tessera.testing.conformance.perf import perf_cases
-from tessera.testing.conformance.scheduling import scheduling_cases
 from tessera.testing.conformance.schemes import scheme_cases
 from tessera.testing.conformance.served import served_cases
 from tessera.testing.conformance.target import Target
 
 Suite = Callable[[Target], Iterator[Case]]
-LEVELS: tuple[Level, ...] = ("bronze", "silver", "gold")
 _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),

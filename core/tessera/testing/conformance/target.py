@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tessera.config import EngineConfig, ModelConfig, SchedulerConfig
+from tessera.ops import REFERENCE
 from tessera.platform.attention import AttentionBackend, LayerSpec
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device
 from tessera.platform.launch import StepRules
 from tessera.platform.model import LayerCache, ModelFacts
-from tessera.platform.ops import BoundOps, OpSet
+from tessera.platform.ops import BoundOps, OpSet, with_extra
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.plugins import Selected, load_platform, select
-from tessera.reference import REFERENCE
-from tessera.testing.attention_steps import Shaping
+from tessera.testing.attention import Shaping
 from tessera.testing.reference import host_device
 
 OWN: Mapping[str, str] = MappingProxyType(
@@ -93,16 +93,15 @@ class Target:
 
     @property
     def reference(self) -> OpSet:
-        """The platform's table without its kernels."""
-        plain = {name: dataclasses.replace(self.ops[name], kernel=None) for name in self.ops.names()}
-        extra = {name: plain.pop(name) for name in self.ops.extra}
-        return dataclasses.replace(self.ops, **plain, extra=extra)
+        """Core's table, and the platform's own ops without their kernels."""
+        own = [self.ops[name] for name in self.ops.names() if name not in REFERENCE.names()]
+        return with_extra(REFERENCE, [dataclasses.replace(op, kernel=None) for op in own])
 
     def bound(self) -> BoundOps:
         """The platform's ops on its device."""
         return BoundOps(self.ops, self.device, {"tensor": Alone()})
 
 
-def reference_ops() -> BoundOps:
-    """Core's reference on the host, which all else is compared with."""
-    return BoundOps(REFERENCE, host_device(), {"tensor": Alone()})
+def reference_ops(ops: OpSet = REFERENCE) -> BoundOps:
+    """References on the host, which all else is compared with."""
+    return BoundOps(ops, host_device(), {"tensor": Alone()})

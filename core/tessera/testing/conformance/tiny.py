@@ -1,25 +1,48 @@
-"""Tiny checkpoints of random weights: config.json and the tensors that the reference would read of such a model."""
+"""Tiny models of random weights: their checkpoints, an engine of one in this process with its steps observed, and
+whether two runs answered alike."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+import math
+import random
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, Self
 
 from safetensors.torch import save_file
 
-from tessera.config import build_config
+from tessera.arrays import int32
+from tessera.config import EngineConfig, build_config
+from tessera.engine.engine import depth, make_policy, make_scheduler, silent
+from tessera.engine.startup import StartedEngine, start_up
+from tessera.executor.in_process import InProcessExecutor
 from tessera.layers.build import TENSOR_GROUP
 from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Dummy
+from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
+from tessera.platform.device import Future
+from tessera.platform.runner import ModelRunner
 from tessera.reference.attention import ReferenceAttention
-from tessera.reference.dtypes import torch_dtype
+from tessera.request import Request
 from tessera.runner.services import Services
-from tessera.testing.conformance.target import OWN
+from tessera.sampling_params import SamplingParams
+from tessera.scheduler.outputs import EngineCoreOutputs
+from tessera.step import SchedulerOutput, StepOutput
+from tessera.testing.compare import TOLERANCES
+from tessera.testing.conformance.case import ConformanceError
+from tessera.testing.conformance.target import OWN, Target
 from tessera.testing.reference import ReferencePlatform, host_device
+
+# ---- checkpoints
+
 
 VOCAB = 101
 _SIZES: Mapping[str, Any] = MappingProxyType(
@@ -79,3 +102,177 @@ def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
         for name in parameter.parts:
             for join in parameter.joins(name):
                 yield from join
+
+
+# ---- an engine
+
+
+class Observer(Protocol):
+    """Looks at what a step does on the device."""
+
+    def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> AbstractContextManager[Any]:
+        """A context about one execute(step), or about one sample(), where step is None."""
+
+
+class ObservedExecutor(InProcessExecutor):
+    """observers: told of every step."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.observers: list[Observer] = []
+
+    def execute(self, step: SchedulerOutput) -> Any:
+        with ExitStack() as stack:
+            self._enter(stack, step)
+            return super().execute(step)
+
+    def sample(self, pending: Any) -> Future[StepOutput]:
+        with ExitStack() as stack:
+            self._enter(stack, None)
+            return super().sample(pending)
+
+    def _enter(self, stack: ExitStack, step: SchedulerOutput | None) -> None:
+        for observer in self.observers:
+            stack.enter_context(observer.around(self.worker.runner, step))
+
+
+class TinyRun:
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. positions: of the model. Flags are those of
+    build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens
+    are compared), tokens of the prompt that were found in the cache."""
+
+    def __init__(self, target: Target, dtype: str, *, positions: int = 2048, **flags: Any) -> None:
+        flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
+        self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
+        try:
+            save_tiny(Path(self._folder.name), "llama", "float32", positions)
+            config = build_config(
+                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
+            )
+            self._start(dataclasses.replace(config, embedded=True))
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        self._logprobs = None if dtype == "float32" else 0
+        self.answers: list[list[int]] = []
+        self.logprobs: list[list[float]] = []
+        self.cached: dict[int, int] = {}
+
+    def _start(self, config: EngineConfig) -> None:
+        policy = make_policy(config)
+        self.started: StartedEngine = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
+        executor = self.started.executor
+        assert isinstance(executor, ObservedExecutor)
+        self.executor = executor
+        self._depth = depth(self.started.config, executor.platform.capabilities)
+        self.scheduler = make_scheduler(self.started, policy, self._depth)
+        self._in_flight: deque[Future[StepOutput]] = deque()
+
+    @property
+    def runner(self) -> Any:
+        return self.executor.worker.runner
+
+    def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, **params: Any) -> list[list[int]]:
+        """The answers to all at once, each of max_tokens; that of prompt i draws by seed i."""
+        first = len(self.answers)
+        for seed, prompt in enumerate(prompts):
+            self.add(prompt, max_tokens, seed, **params)
+        self.finish()
+        return self.answers[first:]
+
+    def add(self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, **params: Any) -> int:
+        """The request's key. leader: key of the sibling whose prompt it shares."""
+        params = {"temperature": 0.0, "ignore_eos": True, **params}
+        sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
+        key = len(self.answers)
+        self.answers.append([])
+        self.logprobs.append([])
+        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader))
+        return key
+
+    def finish(self) -> None:
+        """Steps until nothing is left to do."""
+        while self.scheduler.has_work:
+            self._step()
+        self.scheduler.take_finished()
+        self.scheduler.check_integrity()
+
+    def _step(self) -> None:
+        scheduled = self.scheduler.schedule()
+        if scheduled is not None:
+            self._in_flight.append(self.executor.sample(self.executor.execute(scheduled)))
+            if len(self._in_flight) < self._depth:
+                return
+        if self._in_flight:
+            self._take(self.scheduler.update(self._in_flight.popleft().result()))
+
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        tokens = iter(outputs.tokens.tolist())
+        for key, count in zip(outputs.keys.tolist(), outputs.counts.tolist(), strict=True):
+            self.answers[key] += [next(tokens) for _ in range(count)]
+        for row in outputs.logprobs:
+            self.logprobs[row.key] += row.logprobs.logprobs[:, 0].tolist()
+        for started in outputs.started:
+            self.cached.setdefault(started.key, started.num_cached_tokens)
+
+    def close(self) -> None:
+        self.executor.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    """Random prompts of these lengths; the same ones each time."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    return [[chance.randrange(3, VOCAB) for _ in range(length)] for length in lengths]
+
+
+# ---- answers
+
+
+_SLACK = 10  # of a log probability, over the tolerance of one op: layers add up
+
+
+class Answered(Protocol):
+    @property
+    def answers(self) -> Sequence[Sequence[int]]: ...
+    @property
+    def logprobs(self) -> Sequence[Sequence[float]]: ...
+
+
+@dataclass(frozen=True)
+class Answers:
+    """logprobs: of each answer's tokens."""
+
+    answers: Sequence[Sequence[int]]
+    logprobs: Sequence[Sequence[float]]
+
+    @classmethod
+    def of(cls, run: Answered, first: int = 0, last: int | None = None) -> Answers:
+        """Those of some requests of a run, as they are now."""
+        part = slice(first, last)
+        return cls([list(answer) for answer in run.answers[part]], [list(row) for row in run.logprobs[part]])
+
+
+def compare_answers(what: str, found: Answers, expected: Answers, dtype: str) -> None:
+    """In float32 every token; in fewer bits up to where two tokens were as likely as each other. Raises
+    ConformanceError."""
+    slack = _SLACK * TOLERANCES[dtype]
+    for number, (mine, theirs) in enumerate(zip(found.answers, expected.answers, strict=True)):
+        said = f"{what}, request {number} in {dtype}"
+        if len(mine) != len(theirs):
+            raise ConformanceError(f"{said}: the answer has {len(mine)} tokens, not {len(theirs)}")
+        place = next((i for i, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other), None)
+        if place is None:
+            continue
+        if dtype == "float32" or not math.isclose(
+            found.logprobs[number][place], expected.logprobs[number][place], rel_tol=slack, abs_tol=slack
+        ):
+            raise ConformanceError(f"{said}: token {place + 1} of the answer is {mine[place]}, not {theirs[place]}")

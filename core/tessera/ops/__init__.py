@@ -1,0 +1,24 @@
+"""Every op: its spec, its reference in plain torch, and what it is tried with, in one module a group.
+
+An op is added in its group's file alone: a spec, a reference whose docstring begins with the op's arguments and result,
+and a row of OPS. Vendors import the specs from tessera.platform, which looks them up here. docs/decisions/ops.md has
+the rules.
+"""
+
+from __future__ import annotations
+
+from tessera.ops import linear, mlp, moe, norms, quantize, rotary, sampling
+from tessera.ops.linear import *
+from tessera.ops.mlp import *
+from tessera.ops.moe import *
+from tessera.ops.norms import *
+from tessera.ops.quantize import *
+from tessera.ops.rotary import *
+from tessera.ops.sampling import *
+from tessera.platform.ops import OpSet
+
+GROUPS = (linear, norms, rotary, mlp, quantize, moe, sampling)
+"""Modules of ops, in the order of the table. What a group's __all__ names is part of tessera.platform."""
+
+REFERENCE = OpSet.of(op for group in GROUPS for op in group.OPS)
+"""All ops of core, none with a kernel."""

@@ -1,0 +1,198 @@
+"""Products with weights, and the look-up of a token's row of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.ops.quantize import INT8, Activation, QuantizeSpec, meaning, part_rows, plain, quantize
+from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, into, torch_dtype
+from tessera.platform.kernel import Packed
+from tessera.platform.ops import Op
+from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
+
+if TYPE_CHECKING:
+    from tessera.testing import OpInputs
+
+__all__ = ["EmbeddingSpec", "LinearSpec", "PackedEmbeddingSpec"]
+
+_STRETCH = 1 << 22  # elements of a weight that are float32 at a time
+
+
+# ---- embedding
+
+
+@dataclass(frozen=True)
+class EmbeddingSpec:
+    """weight[token] * scale. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros,
+    and the sum over the group is right."""
+
+    rows: int
+    n: int
+    dtype: str
+    start: int = 0
+    sharded: bool = False
+    scale: float = 1.0
+
+
+def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """tokens [T] int32; weight [Vr, n] act -> [T, n] act; zeros for tokens of other ranks"""
+    if spec.sharded:
+        here, inside = _on_this_rank(tokens, spec.start, spec.rows)
+        rows = torch.where(inside[:, None], F.embedding(here, weight), 0)
+    else:
+        rows = F.embedding(tokens, weight)
+    return into(rows if spec.scale == 1.0 else rows * spec.scale, out)
+
+
+def _on_this_rank(tokens: Tensor, start: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Rows of this rank, 0 for tokens of others; and which are its own."""
+    here = tokens - start
+    inside = (here >= 0) & (here < rows)
+    return torch.where(inside, here, 0), inside
+
+
+def _embeddings() -> Iterator[EmbeddingSpec]:
+    for dtype in DTYPES:
+        yield EmbeddingSpec(97, 40, dtype)
+        yield EmbeddingSpec(33, 56, dtype, start=33, sharded=True)
+        yield EmbeddingSpec(33, 40, dtype, start=33, sharded=True, scale=6.3125)
+        yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
+
+
+def _embedding_inputs(spec: EmbeddingSpec, make: OpInputs) -> tuple[Any, ...]:
+    return _token_ids(spec.rows, spec.sharded, make), make.normal(spec.rows, spec.n, dtype=spec.dtype)
+
+
+def _token_ids(rows: int, sharded: bool, make: OpInputs) -> Tensor:
+    """sharded: two thirds of them are other ranks'."""
+    return make.integers(0, 3 * rows if sharded else rows, make.tokens)
+
+
+# ---- linear
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """y[T, n] = x[T, k] W^T + b. experts: W is [experts, n, k]."""
+
+    n: int
+    k: int
+    dtype: str
+    scheme: Scheme | None = None
+    bias: bool = False
+    experts: int = 0
+
+
+def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    """x [T, k] act or Quantized; weight Packed, [n, k] and bias [n] act -> [T, n] act
+
+    weight may have the parts of spec.scheme instead."""
+    if spec.scheme is not None:
+        return into(_product(spec, spec.scheme, x, weight), out)
+    return into(F.linear(plain(x, weight["weight"].dtype), weight["weight"], weight.get("bias")), out)
+
+
+def _product(spec: LinearSpec, scheme: Scheme, x: Activation, weight: Packed) -> Tensor:
+    """With a weight in the parts of a scheme, x [T, k] rounded as the scheme has activations; computed in float32."""
+    wide = _rounded(x, scheme.activation, spec)
+    result = wide.new_empty(len(wide), spec.n, dtype=torch_dtype(spec.dtype))
+    step = max(_STRETCH // spec.k, 1)
+    for start in range(0, spec.n, step):
+        some = slice(start, start + step)
+        sums = wide @ meaning(part_rows(weight, scheme, some), scheme).T
+        result[:, some] = sums + weight["bias"][some].float() if spec.bias else sums
+    return result
+
+
+def _rounded(x: Activation, activation: ActSpec | None, spec: LinearSpec) -> Tensor:
+    """[T, k] float32."""
+    wide = plain(x, torch.float32).float()
+    if activation is None:
+        return wide
+    return plain(quantize(QuantizeSpec(spec.k, spec.dtype, activation), wide), torch.float32)
+
+
+def linears() -> Iterator[LinearSpec]:
+    """Those that are tried."""
+    for dtype in DTYPES:
+        for n, k in ((8, 8), (72, 40), (130, 56)):
+            yield LinearSpec(n, k, dtype)
+            yield LinearSpec(n, k, dtype, bias=True)
+
+
+def linear_inputs(spec: LinearSpec, make: OpInputs) -> tuple[Any, ...]:
+    return make.normal(make.tokens, spec.k, dtype=spec.dtype), make.weight(spec)
+
+
+# ---- packed_embedding
+
+
+@dataclass(frozen=True)
+class PackedEmbeddingSpec:
+    """Rows of a linear's weight, as numbers of its dtype, times scale: the embedding where the head has the same
+    weight. A kernel takes a linear whose weight it can read as the platform's own linear packs it. start and sharded:
+    as of an EmbeddingSpec."""
+
+    linear: LinearSpec
+    start: int = 0
+    sharded: bool = False
+    scale: float = 1.0
+
+
+def packed_embedding(spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    """tokens [T] int32; weight Packed, of the spec's linear [Vr, k] -> [T, k] act; zeros for tokens of other ranks"""
+    scheme, inside, here = spec.linear.scheme, None, tokens
+    if spec.sharded:
+        here, inside = _on_this_rank(tokens, spec.start, spec.linear.n)
+    rows = weight["weight"][here].float() if scheme is None else meaning(part_rows(weight, scheme, here), scheme)
+    if inside is not None:
+        rows = torch.where(inside[:, None], rows, 0)
+    return into((rows * spec.scale).to(torch_dtype(spec.linear.dtype)), out)
+
+
+def _packed_embeddings() -> Iterator[PackedEmbeddingSpec]:
+    int8 = Scheme(
+        QuantSpec("int8", "channel"),
+        INT8,
+        parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))},
+    )
+    int4 = Scheme(
+        QuantSpec("int4", "group", 8, scale_dtype="bfloat16"),
+        INT8,
+        parts={"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, 8))},
+    )
+    for dtype in DTYPES:
+        for scheme in (None, int8, int4):
+            yield PackedEmbeddingSpec(LinearSpec(97, 40, dtype, scheme))
+            yield PackedEmbeddingSpec(LinearSpec(33, 56, dtype, scheme), start=33, sharded=True)
+            yield PackedEmbeddingSpec(LinearSpec(33, 40, dtype, scheme), start=33, sharded=True, scale=6.3125)
+            yield PackedEmbeddingSpec(LinearSpec(97, 520, dtype, scheme), scale=6.3125)
+
+
+def _packed_embedding_inputs(spec: PackedEmbeddingSpec, make: OpInputs) -> tuple[Any, ...]:
+    return _token_ids(spec.linear.n, spec.sharded, make), make.weight(spec.linear)
+
+
+OPS = (
+    Op(
+        "embedding", "core", embedding,
+        sample_specs=_embeddings, inputs=_embedding_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: EmbeddingSpec(VOCAB, HIDDEN, dtype),
+    ),
+    Op(
+        "linear", "core", linear,
+        sample_specs=linears, inputs=linear_inputs,
+        served_spec=lambda dtype: LinearSpec(HIDDEN, HIDDEN, dtype),
+    ),
+    Op(
+        "packed_embedding", "core", packed_embedding,
+        sample_specs=_packed_embeddings, inputs=_packed_embedding_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: PackedEmbeddingSpec(LinearSpec(VOCAB, HIDDEN, dtype)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,256 @@
+"""What is done to each element: activations, gates, sums, soft caps; and products with an activation between them.
+
+Activations, gates and caps compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.ops.linear import LinearSpec, linear_inputs
+from tessera.ops.quantize import Activation, QuantizeSpec, quantize
+from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, WIDE, into
+from tessera.platform.kernel import HotCall, Packed
+from tessera.platform.ops import BoundOps, Op
+from tessera.platform.quantization import ActSpec
+
+if TYPE_CHECKING:
+    from tessera.testing import OpInputs
+
+__all__ = ["ActivationSpec", "AddSpec", "GateSpec", "GatedMLPSpec", "MLPSpec", "SoftCapSpec"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+# ---- gate
+
+
+@dataclass(frozen=True)
+class GateSpec:
+    """act(x[:, :n]) * x[:, n:]. activation: "silu", "gelu" or "gelu_tanh"."""
+
+    n: int
+    dtype: str
+    activation: str = "silu"
+    emit: ActSpec | None = None
+
+    def emitting(self, emit: ActSpec) -> GateSpec:
+        return dataclasses.replace(self, emit=emit)
+
+
+def gate(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Activation:
+    """x [T, 2n] act -> [T, n] act, or Quantized
+
+    act(x[:, :n]) * x[:, n:]; Quantized where spec.emit."""
+    left, right = x.chunk(2, dim=-1)
+    result = _ACTIVATIONS[spec.activation](left.float()) * right.float()
+    if spec.emit is not None:
+        return quantize(QuantizeSpec(spec.n, spec.dtype, spec.emit), result)
+    return into(result.to(x.dtype), out)
+
+
+def _gates() -> Iterator[GateSpec]:
+    for dtype in DTYPES:
+        for name in _ACTIVATIONS:
+            yield GateSpec(44, dtype, name)
+
+
+def _gate_inputs(spec: GateSpec, make: OpInputs) -> tuple[Any, ...]:
+    return (make.normal(make.tokens, 2 * spec.n, dtype=spec.dtype),)
+
+
+# ---- activation
+
+
+@dataclass(frozen=True)
+class ActivationSpec:
+    """act(x). activation: as GateSpec has it."""
+
+    n: int
+    dtype: str
+    activation: str
+
+
+def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] act -> [T, n] act"""
+    return into(_ACTIVATIONS[spec.activation](x.float()).to(x.dtype), out)
+
+
+def _activations() -> Iterator[ActivationSpec]:
+    for spec in _gates():
+        yield ActivationSpec(spec.n, spec.dtype, spec.activation)
+
+
+def _activation_inputs(spec: ActivationSpec, make: OpInputs) -> tuple[Any, ...]:
+    return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
+
+
+# ---- add
+
+
+@dataclass(frozen=True)
+class AddSpec:
+    """a + b, both [T, n] of `dtype`."""
+
+    n: int
+    dtype: str
+
+
+def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """a [T, n] act; b [T, n] act -> [T, n] act"""
+    return into(a + b, out)
+
+
+def _add_inputs(spec: AddSpec, make: OpInputs) -> tuple[Any, ...]:
+    return tuple(make.normal(make.tokens, spec.n, dtype=spec.dtype) for _ in range(2))
+
+
+# ---- soft_cap
+
+
+@dataclass(frozen=True)
+class SoftCapSpec:
+    """x * scale, then held between -cap and cap by a tangent: tanh(x / cap) * cap, in float32. cap 0: none."""
+
+    n: int
+    dtype: str
+    cap: float = 0.0
+    scale: float = 1.0
+
+
+def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """x [T, n] act -> [T, n] act"""
+    wide = x.float() * spec.scale
+    if spec.cap:
+        wide = torch.tanh(wide / spec.cap) * spec.cap
+    return into(wide.to(x.dtype), out)
+
+
+def _soft_caps() -> Iterator[SoftCapSpec]:
+    for dtype in DTYPES:
+        yield SoftCapSpec(40, dtype, cap=1.5)
+        yield SoftCapSpec(40, dtype, scale=0.25)
+        yield SoftCapSpec(40, dtype, cap=1.5, scale=2.0)
+
+
+def _soft_cap_inputs(spec: SoftCapSpec, make: OpInputs) -> tuple[Any, ...]:
+    return (make.normal(make.tokens, spec.n, dtype=spec.dtype, scale=3.0),)
+
+
+# ---- gated_mlp
+
+
+@dataclass(frozen=True)
+class GatedMLPSpec:
+    """down(gate(gate_up(x))): gate_up makes [T, 2 n], the gate's half first, gate [T, n], down [T, hidden]. Sharded
+    over a group each rank has its part of n, and the result is its summand."""
+
+    gate_up: LinearSpec
+    gate: GateSpec
+    down: LinearSpec
+
+
+def gated_mlp(spec: GatedMLPSpec, ops: BoundOps) -> HotCall:
+    """x [T, k] act or Quantized; gate_up_weight Packed, [2n, k]; down_weight Packed, [k, n] -> [T, k] act"""
+    gate_up = ops.bind("linear", spec.gate_up)
+    act = ops.bind_emitting("gate", spec.gate, ops.wants("linear", spec.down))
+    down = ops.bind("linear", spec.down)
+
+    def call(x: Activation, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+        return down(act(gate_up(x, gate_up_weight)), down_weight, out=out)
+
+    return call
+
+
+def _gated_mlps() -> Iterator[GatedMLPSpec]:
+    for dtype in DTYPES:
+        yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
+
+
+def _gated_mlp_inputs(spec: GatedMLPSpec, make: OpInputs) -> tuple[Any, ...]:
+    return *linear_inputs(spec.gate_up, make), make.weight(spec.down)
+
+
+# ---- mlp
+
+
+@dataclass(frozen=True)
+class MLPSpec:
+    """down(activation(up(x))), sharded as GatedMLPSpec is."""
+
+    up: LinearSpec
+    activation: ActivationSpec
+    down: LinearSpec
+
+
+def mlp(spec: MLPSpec, ops: BoundOps) -> HotCall:
+    """x [T, k] act or Quantized; up_weight Packed, [n, k]; down_weight Packed, [k, n] -> [T, k] act"""
+    up = ops.bind("linear", spec.up)
+    act = ops.bind("activation", spec.activation)
+    down = ops.bind("linear", spec.down)
+
+    def call(x: Activation, up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None) -> Any:
+        return down(act(up(x, up_weight)), down_weight, out=out)
+
+    return call
+
+
+def _mlps() -> Iterator[MLPSpec]:
+    for dtype in DTYPES:
+        yield MLPSpec(
+            LinearSpec(44, 40, dtype, bias=True), ActivationSpec(44, dtype, "gelu"), LinearSpec(40, 44, dtype)
+        )
+
+
+def _mlp_inputs(spec: MLPSpec, make: OpInputs) -> tuple[Any, ...]:
+    return *linear_inputs(spec.up, make), make.weight(spec.down)
+
+
+OPS = (
+    Op(
+        "gate", "core", gate,
+        sample_specs=_gates, inputs=_gate_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: GateSpec(WIDE, dtype),
+    ),
+    Op(
+        "activation", "core", activation,
+        sample_specs=_activations, inputs=_activation_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: ActivationSpec(WIDE, dtype, "gelu"),
+    ),
+    Op(
+        "add", "core", add,
+        sample_specs=lambda: (AddSpec(40, dtype) for dtype in DTYPES), inputs=_add_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: AddSpec(HIDDEN, dtype),
+    ),
+    Op(
+        "soft_cap", "core", soft_cap,
+        sample_specs=_soft_caps, inputs=_soft_cap_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=lambda dtype: SoftCapSpec(VOCAB, dtype, cap=30.0),
+    ),
+    Op(
+        "gated_mlp", "core", compose=gated_mlp, parts=("linear", "gate"),
+        takes_by=lambda spec: ("linear", spec.gate_up),
+        sample_specs=_gated_mlps, inputs=_gated_mlp_inputs,
+        served_spec=lambda dtype: GatedMLPSpec(
+            LinearSpec(2 * WIDE, HIDDEN, dtype), GateSpec(WIDE, dtype), LinearSpec(HIDDEN, WIDE, dtype)
+        ),
+    ),
+    Op(
+        "mlp", "core", compose=mlp, parts=("linear", "activation"),
+        sample_specs=_mlps, inputs=_mlp_inputs,
+        served_spec=lambda dtype: MLPSpec(
+            LinearSpec(WIDE, HIDDEN, dtype), ActivationSpec(WIDE, dtype, "gelu"), LinearSpec(HIDDEN, WIDE, dtype)
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Quantized numbers: activations with scales, weights in the parts of a scheme, and what both stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tessera.ops.tensors import DTYPES, HIDDEN, torch_dtype
+from tessera.platform.kernel import Packed
+from tessera.platform.ops import Op
+from tessera.platform.quantization import ActSpec, Scheme
+
+if TYPE_CHECKING:
+    from tessera.testing import OpInputs
+
+__all__ = ["QuantizeSpec", "Quantized"]
+
+INT8, INT8_WITH_SUMS = (ActSpec("int8", granularity="token", sums=sums) for sums in (0, 8))
+
+
+class Quantized(NamedTuple):
+    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
+    scale. sums [T, n / ActSpec.sums] int32: of data, where they are wanted. Accepted wherever a tensor is the input of
+    a product."""
+
+    data: Tensor
+    scale: Tensor
+    sums: Tensor | None = None
+
+
+Activation = Tensor | Quantized
+
+
+@dataclass(frozen=True)
+class QuantizeSpec:
+    """x [T, n] of `dtype` -> Quantized as `emit` says."""
+
+    n: int
+    dtype: str
+    emit: ActSpec
+
+
+def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
+    """x [T, n] act -> Quantized: data [T, n] of the emitted dtype; scale [T, 1] or [1] float32; sums [T, n / emit.sums]
+    int32 where that is not 0, else None
+
+    Symmetric. scale is [T, 1] where the granularity is "token", [1] where it is "tensor"."""
+    dtype = torch_dtype(spec.emit.dtype)
+    limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
+    wide = x.float()
+    peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
+    scale = peak.clamp(min=1e-12) / limit
+    data = wide / scale
+    data = (data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype)
+    return Quantized(data, scale, _sums(data, spec.emit.sums) if spec.emit.sums else None)
+
+
+def _sums(data: Tensor, size: int) -> Tensor:
+    """[T, n] -> [T, n / size] int32."""
+    return data.unflatten(-1, (data.shape[-1] // size, size)).sum(-1, dtype=torch.int32)
+
+
+def plain(x: Activation, dtype: torch.dtype) -> Tensor:
+    """An activation as a tensor, its scales multiplied in."""
+    return (x.data.float() * x.scale).to(dtype) if isinstance(x, Quantized) else x
+
+
+def meaning(parts: Packed, scheme: Scheme) -> Tensor:
+    """The weight [..., n, k] that a scheme's parts stand for, float32."""
+    stored, scale = parts["weight"], parts["scale"].float()
+    elements = apart(stored) if scheme.weight.dtype == "int4" else stored
+    if not scheme.weight.group:
+        return elements.float() * scale.unsqueeze(-1)
+    return (elements.float().unflatten(-1, (-1, scheme.weight.group)) * scale.unsqueeze(-1)).flatten(-2)
+
+
+def apart(pairs: Tensor) -> Tensor:
+    """int4 [..., n, k / 2], two a byte -> int8 [..., n, k] of -8 to 7."""
+    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2).to(torch.int8) - 8
+
+
+def part_rows(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Mapping[str, Tensor]:
+    """The parts of some of a weight's rows."""
+    return {part: weight[part][some] for part in scheme.parts}
+
+
+def _specs() -> Iterator[QuantizeSpec]:
+    for dtype in DTYPES:
+        yield QuantizeSpec(40, dtype, INT8)
+        yield QuantizeSpec(40, dtype, INT8_WITH_SUMS)
+
+
+def _inputs(spec: QuantizeSpec, make: OpInputs) -> tuple[Any, ...]:
+    return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
+
+
+OPS = (
+    Op(
+        "quantize",
+        "quant",
+        quantize,
+        sample_specs=_specs,
+        inputs=_inputs,
+        served_spec=lambda dtype: QuantizeSpec(HIDDEN, dtype, INT8),
+    ),
+)

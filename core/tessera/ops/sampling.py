@@ -1,0 +1,430 @@
+"""From logits to tokens and their log probabilities; and what rows ask for before a token is drawn: masks, edits,
+penalties.
+
+A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry
+v is a hash of (seed, position, v), so it does not depend on what else is in the batch, nor on how the vocabulary is
+sharded. Masks, edits and penalties change float32 logits [S, vocab] in place, each row by what it asks for alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tessera.ops.linear import LinearSpec, linear_inputs
+from tessera.ops.mlp import SoftCapSpec
+from tessera.ops.tensors import HIDDEN, VOCAB
+from tessera.platform.kernel import HotCall, Packed
+from tessera.platform.ops import BoundOps, Op
+
+if TYPE_CHECKING:
+    from tessera.testing import OpInputs
+
+__all__ = [
+    "EditLogitsSpec",
+    "Edits",
+    "History",
+    "LogitsSampleSpec",
+    "Logprobs",
+    "LogprobsSpec",
+    "MaskLogitsSpec",
+    "PenaliseSpec",
+    "Penalties",
+    "SampleSpec",
+    "Sampled",
+    "SamplingRows",
+]
+
+_GOLDEN = 0x9E3779B9
+
+
+# ---- logprobs
+
+
+class Logprobs(NamedTuple):
+    """Of one token in each of S rows, and of the most likely ones: ids [S, 1 + k] int32 and logprobs [S, 1 + k]
+    float32, that token first; its ranks [S] int32, 1 the most likely."""
+
+    ids: Tensor
+    logprobs: Tensor
+    ranks: Tensor
+
+
+@dataclass(frozen=True)
+class LogprobsSpec:
+    """logprobs: alternatives reported a row."""
+
+    vocab: int
+    logprobs: int
+
+
+def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
+    """logits [S, V] act or float32; tokens [S] int32 -> Logprobs: ids [S, 1 + L] int32; logprobs [S, 1 + L]
+    float32; ranks [S] int32"""
+    values = torch.log_softmax(logits.float(), dim=-1)
+    own = values.gather(-1, tokens[:, None].long())
+    best, ids = values.topk(spec.logprobs, dim=-1)
+    return Logprobs(
+        torch.cat((tokens[:, None], ids.to(torch.int32)), dim=-1),
+        torch.cat((own, best), dim=-1),
+        (values > own).sum(-1).to(torch.int32) + 1,
+    )
+
+
+def _logprobs_inputs(spec: LogprobsSpec, make: OpInputs) -> tuple[Any, ...]:
+    return make.normal(make.tokens, spec.vocab, scale=2.0), make.integers(0, spec.vocab, make.tokens)
+
+
+# ---- mask_logits
+
+
+@dataclass(frozen=True)
+class MaskLogitsSpec:
+    """Logits [S, vocab] of tokens whose bit is 0 become -inf, in place."""
+
+    vocab: int
+
+
+def mask_logits(spec: MaskLogitsSpec, logits: Tensor, bits: Tensor) -> None:
+    """logits [S, V] float32; bits [S, ceil(V / 32)] int32, the lowest first: where 0, -inf -> nothing"""
+    entry = torch.arange(spec.vocab, device=logits.device)
+    allowed = (bits[:, entry >> 5] >> (entry & 31)) & 1
+    logits.masked_fill_(allowed == 0, -torch.inf)
+
+
+def _mask_logits_inputs(spec: MaskLogitsSpec, make: OpInputs) -> tuple[Any, ...]:
+    words = torch.randint(-(2**31), 2**31, (make.tokens, -(-spec.vocab // 32)), generator=make.random)
+    return make.normal(make.tokens, spec.vocab), words.to(torch.int32)
+
+
+# ---- edit_logits
+
+
+class History(NamedTuple):
+    """The tokens that S rows have. tokens [N, M] int32: of row rows[s] of this table the first num_tokens[s] are known,
+    and of these num_prompt_tokens[s] are the prompt. rows, num_prompt_tokens, num_tokens [S] int32."""
+
+    tokens: Tensor
+    rows: Tensor
+    num_prompt_tokens: Tensor
+    num_tokens: Tensor
+
+
+class Edits(NamedTuple):
+    """E changes of one logit each. row, one of the S, and token [E] int32; value [E] float32 is added, -inf forbids.
+    It holds while the row has fewer tokens than until [E] int32, and where the answer ends in the tokens of prefix
+    [E, P] int32, of which -1 at the front stands for none."""
+
+    row: Tensor
+    token: Tensor
+    value: Tensor
+    until: Tensor
+    prefix: Tensor
+
+
+@dataclass(frozen=True)
+class EditLogitsSpec:
+    """prefix: tokens that edits may have in their prefix."""
+
+    vocab: int
+    prefix: int = 0
+
+
+def edit_logits(spec: EditLogitsSpec, logits: Tensor, history: History, edits: Edits) -> None:
+    """logits [S, V] float32; history History; edits Edits, [E] each, prefix [E, P] -> nothing
+
+    Adds to single entries what holds now. A prefix holds only within the answer."""
+    row = edits.row.long()
+    known = history.num_tokens[row]
+    holds = known < edits.until
+    if spec.prefix:
+        place = known[:, None] - spec.prefix + torch.arange(spec.prefix, device=logits.device)
+        answered = place >= history.num_prompt_tokens[row][:, None]
+        held = history.tokens[history.rows[row].long()[:, None], place.clamp(min=0).long()]
+        holds = holds & ((edits.prefix < 0) | (answered & (held == edits.prefix))).all(-1)
+    logits.index_put_((row, edits.token.long()), torch.where(holds, edits.value, 0.0), accumulate=True)
+
+
+def _edit_logits_inputs(spec: EditLogitsSpec, make: OpInputs) -> tuple[Any, ...]:
+    logits = make.normal(make.tokens, spec.vocab)
+    return logits, _history(spec.vocab, make), _edits(spec.vocab, spec.prefix, make)
+
+
+def _history(vocab: int, make: OpInputs) -> History:
+    """A table that knows more rows and columns than are asked for; tokens repeat often."""
+    length = 11
+    num_tokens = make.integers(0, length + 1, make.tokens)
+    return History(
+        tokens=make.integers(0, min(vocab, 7), make.tokens + 2, length),
+        rows=torch.randperm(make.tokens + 2, generator=make.random)[: make.tokens].to(torch.int32),
+        num_prompt_tokens=(num_tokens * torch.rand(make.tokens, generator=make.random)).to(torch.int32),
+        num_tokens=num_tokens,
+    )
+
+
+def _edits(vocab: int, prefix: int, make: OpInputs) -> Edits:
+    """Three a row; prefixes are of tokens that histories have."""
+    number = 3 * make.tokens
+    value = torch.randn(number, generator=make.random)
+    tokens, length = make.integers(0, 7, number, prefix), make.integers(0, prefix + 1, number)
+    return Edits(
+        row=make.integers(0, make.tokens, number),
+        token=make.integers(0, vocab, number),
+        value=torch.where(torch.arange(number) % 3 == 0, -torch.inf, value),
+        until=make.integers(0, 20, number),
+        prefix=torch.where(torch.arange(prefix) < prefix - length[:, None], -1, tokens),
+    )
+
+
+# ---- penalise
+
+
+class Penalties(NamedTuple):
+    """[S] float32 each: subtracted from logits of tokens that the answer has, once (presence) and for each time
+    (frequency); repetition divides the positive logits of tokens that prompt or answer have, and multiplies the
+    others. 0, 0 and 1 change nothing."""
+
+    presence: Tensor
+    frequency: Tensor
+    repetition: Tensor
+
+
+@dataclass(frozen=True)
+class PenaliseSpec:
+    """Penalties over logits [S, vocab], in place."""
+
+    vocab: int
+
+
+def penalise(spec: PenaliseSpec, logits: Tensor, history: History, penalties: Penalties) -> None:
+    """logits [S, V] float32; history History; penalties Penalties, [S] each -> nothing
+
+    Repetition over prompt and answer (arXiv:1909.05858), then frequency, then presence, both over the answer."""
+    held = history.tokens[history.rows.long()].long()
+    place = torch.arange(held.shape[-1], device=logits.device)[None, :]
+    known = place < history.num_tokens[:, None]
+    answered = known & (place >= history.num_prompt_tokens[:, None])
+    times = torch.zeros_like(logits).scatter_add_(-1, held, answered.to(logits.dtype))
+    seen = torch.zeros_like(logits).scatter_add_(-1, held, known.to(logits.dtype)) > 0
+    repetition = torch.where(seen, penalties.repetition[:, None], 1.0)
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    less = repeated - penalties.frequency[:, None] * times
+    logits.copy_(less - penalties.presence[:, None] * (times > 0))
+
+
+def _penalise_inputs(spec: PenaliseSpec, make: OpInputs) -> tuple[Any, ...]:
+    penalties = Penalties(make.uniform(-2, 2), make.uniform(-2, 2), make.uniform(0.5, 2))
+    return make.normal(make.tokens, spec.vocab), _history(spec.vocab, make), penalties
+
+
+# ---- sample
+
+
+class SamplingRows(NamedTuple):
+    """What sampling knows of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0: off),
+    seed int64, and position int64, the place in its request of the token to draw."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    position: Tensor
+
+
+class Sampled(NamedTuple):
+    """tokens [S] int32. With logprobs: ids [S, 1 + k] int32 and logprobs [S, 1 + k] float32, the drawn token first, and
+    its ranks [S] int32."""
+
+    tokens: Tensor
+    ids: Tensor | None = None
+    logprobs: Tensor | None = None
+    ranks: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """greedy: every row takes its largest logit. filters: some row asks for top_k, top_p or min_p. logprobs:
+    alternatives reported a row; -1 none."""
+
+    vocab: int
+    greedy: bool = False
+    filters: bool = False
+    logprobs: int = -1
+
+
+def sample(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    """logits [S, V] act or float32; rows SamplingRows, [S] each -> Sampled: tokens [S] int32; with logprobs ids [S, 1 +
+    L] int32, logprobs [S, 1 + L] float32, ranks [S] int32
+
+    Log probabilities are of the logits as they came."""
+    logits = logits.float()
+    tokens = logits.argmax(-1)
+    if not spec.greedy:
+        greedy = rows.temperature <= 0
+        scaled = logits / torch.where(greedy, 1.0, rows.temperature)[:, None]
+        if spec.filters:
+            scaled = _filtered(scaled, rows)
+        noise = -torch.log(-torch.log(uniforms(rows.seed, rows.position, spec.vocab)))
+        tokens = torch.where(greedy, tokens, (scaled + noise).argmax(-1))
+    drawn = tokens.to(torch.int32)
+    if spec.logprobs < 0:
+        return Sampled(drawn)
+    return Sampled(drawn, *logprobs(LogprobsSpec(spec.vocab, spec.logprobs), logits, drawn))
+
+
+def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
+    """Scaled logits with what min_p, top_k and top_p exclude at -inf, in this order. The most likely entry always
+    stays."""
+    probs = torch.softmax(logits, dim=-1)
+    logits = logits.masked_fill(probs < rows.min_p[:, None] * probs.amax(-1, keepdim=True), -torch.inf)
+    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+    place = torch.arange(logits.shape[-1], device=logits.device)[None, :]
+    limit = torch.where(rows.top_k > 0, rows.top_k, logits.shape[-1])[:, None]
+    ordered = ordered.masked_fill(place >= limit, -torch.inf)
+    probs = torch.softmax(ordered, dim=-1)
+    before = probs.cumsum(-1) - probs
+    ordered = ordered.masked_fill(
+        (before >= rows.top_p[:, None]) & (place > 0) & (rows.top_p[:, None] < 1.0), -torch.inf
+    )
+    return torch.full_like(logits, -torch.inf).scatter(-1, index, ordered)
+
+
+def uniforms(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
+    """seed, position [S] int64 -> [S, vocab] float32 in (0, 1): 23 random bits at the middle of their interval."""
+    (seed_low, seed_high), (place, _) = _words(seed), _words(position)
+    key = _mix(_mix(seed_low ^ _signed(_GOLDEN)) + place)
+    other = _mix(_mix(seed_high + place) ^ key)
+    entries = torch.arange(vocab, dtype=torch.int32, device=seed.device) * _signed(_GOLDEN)
+    bits = _mix(_mix(entries[None, :] ^ key[:, None]) + other[:, None])
+    return (((bits >> 9) & 0x7FFFFF).float() + 0.5) * 2.0**-23
+
+
+def _words(x: Tensor) -> tuple[Tensor, Tensor]:
+    """int64 -> its low and high 32 bits as int32."""
+    low = x & 0xFFFFFFFF
+    return (low - ((low >> 31) << 32)).to(torch.int32), (x >> 32).to(torch.int32)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit words with good avalanche: xor-shift and multiply, three times (constants of C. Wellons'
+    hash prospector). Wraps modulo 2^32."""
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        x = (x ^ ((x >> shift) & ((1 << (32 - shift)) - 1))) * _signed(factor)
+    return x ^ ((x >> 15) & 0x1FFFF)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _samples() -> Iterator[SampleSpec]:
+    yield SampleSpec(97, greedy=True)
+    for filters in (False, True):
+        for logprobs in (-1, 0, 3):
+            yield SampleSpec(97, filters=filters, logprobs=logprobs)
+
+
+def _sample_inputs(spec: SampleSpec, make: OpInputs) -> tuple[Any, ...]:
+    return make.normal(make.tokens, spec.vocab, scale=2.0), _rows(make)
+
+
+def _rows(make: OpInputs) -> SamplingRows:
+    """Every third row is greedy; each filter is off for some."""
+    row = torch.arange(make.tokens)
+    return SamplingRows(
+        temperature=torch.where(row % 3 == 0, 0.0, make.uniform(0.3, 2.0)),
+        top_k=make.integers(0, 9, make.tokens),
+        top_p=torch.where(row % 2 == 0, 1.0, make.uniform(0.1, 1.0)),
+        min_p=torch.where(row % 4 < 2, 0.0, make.uniform(0.0, 0.3)),
+        seed=torch.randint(-(2**63), 2**63 - 1, (make.tokens,), generator=make.random),
+        position=row + 5,
+    )
+
+
+# ---- logits_sample
+
+
+@dataclass(frozen=True)
+class LogitsSampleSpec:
+    """head: the rows of the vocabulary here; gather: the group that has the others; cap: soft cap of the logits; scale:
+    multiplies them."""
+
+    head: LinearSpec
+    sample: SampleSpec
+    gather: str | None = None
+    cap: float = 0.0
+    scale: float = 1.0
+
+
+def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
+    """hidden [S, k] act; weight Packed, [Vr, k]; rows SamplingRows, [S] each -> Sampled"""
+    head = ops.bind("linear", spec.head)
+    finish = bind_finish(spec, ops)
+    draw = ops.bind("sample", spec.sample)
+    group = ops.groups[spec.gather] if spec.gather is not None else None
+
+    def call(hidden: Tensor, weight: Packed, rows: SamplingRows) -> Sampled:
+        logits = head(hidden, weight)
+        if group is not None:
+            logits = group.all_gather(logits, -1)
+        sampled: Sampled = draw(finish(logits), rows)
+        return sampled
+
+    return call
+
+
+def bind_finish(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
+    """(logits of all ranks) -> the vocabulary's own entries, scaled and soft-capped where the spec says so."""
+    vocab = spec.sample.vocab
+    if spec.scale == 1.0 and not spec.cap:
+        return lambda logits: logits[:, :vocab]
+    cap = ops.bind("soft_cap", SoftCapSpec(vocab, spec.head.dtype, spec.cap, spec.scale))
+    return lambda logits: cap(logits[:, :vocab])
+
+
+def _logits_samples() -> Iterator[LogitsSampleSpec]:
+    for sample in _samples():
+        yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), sample)
+    yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), SampleSpec(97, logprobs=3), cap=1.5, scale=0.5)
+
+
+def _logits_sample_inputs(spec: LogitsSampleSpec, make: OpInputs) -> tuple[Any, ...]:
+    return *linear_inputs(spec.head, make), _rows(make)
+
+
+OPS = (
+    Op(
+        "logprobs", "sampling", logprobs,
+        sample_specs=lambda: (LogprobsSpec(97, k) for k in (0, 1, 5, 97)), inputs=_logprobs_inputs,
+        served_spec=lambda _: LogprobsSpec(VOCAB, 5),
+    ),
+    Op(
+        "mask_logits", "sampling", mask_logits, mutates=("logits",),
+        sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)), inputs=_mask_logits_inputs,
+        served_spec=lambda _: MaskLogitsSpec(VOCAB),
+    ),
+    Op(
+        "edit_logits", "sampling", edit_logits, mutates=("logits",),
+        sample_specs=lambda: (EditLogitsSpec(97, prefix) for prefix in (0, 1, 4)), inputs=_edit_logits_inputs,
+        served_spec=lambda _: EditLogitsSpec(VOCAB, 4),
+    ),
+    Op(
+        "penalise", "sampling", penalise, mutates=("logits",),
+        sample_specs=lambda: iter([PenaliseSpec(97)]), inputs=_penalise_inputs,
+        served_spec=lambda _: PenaliseSpec(VOCAB),
+    ),
+    Op(
+        "sample", "sampling", sample,
+        sample_specs=_samples, inputs=_sample_inputs, served_spec=lambda _: SampleSpec(VOCAB, greedy=True),
+    ),
+    Op(
+        "logits_sample", "sampling", compose=logits_sample, parts=("linear", "soft_cap", "sample"),
+        sample_specs=_logits_samples, inputs=_logits_sample_inputs,
+        served_spec=lambda dtype: LogitsSampleSpec(LinearSpec(VOCAB, HIDDEN, dtype), SampleSpec(VOCAB, greedy=True)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""What all groups of ops need: dtypes by name, results in `out`, and the dtypes, sizes and tolerances of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""Those that ops are tried in."""
+
+HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
+"""Sizes of the model at which speed is measured."""
+
+ROUNDED_ONCE: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})
+"""Tolerances of ops that compute in float32 and round at the end: two units in the last place."""
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch's dtype of a name that a spec or a checkpoint uses, such as "bfloat16"."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype), name
+    return dtype
+
+
+def into(result: Tensor, out: Tensor | None) -> Tensor:
+    """The result, in `out` where the caller brought one."""
+    return result if out is None else out.copy_(result)

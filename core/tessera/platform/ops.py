@@ -1,0 +1,270 @@
+"""Ops: named, each defined by a reference in plain torch, each replaceable by a vendor's kernel, bound once when the
+model is built.
+
+A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. `Op` is one
+op, `OpSet` the table of them, `BoundOps` chooses who computes. Core's own ops stand in tessera.ops.
+docs/decisions/ops.md has the rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic
+
+from tessera.errors import PlatformError
+from tessera.platform.device import Device, Reason
+from tessera.platform.explain import op_place
+from tessera.platform.kernel import FunctionKernel, HotCall, Kernel, Packed, S, kernel_name
+from tessera.platform.quantization import ActSpec
+
+if TYPE_CHECKING:
+    from tessera.platform.collectives import Communicator
+    from tessera.testing import OpInputs
+
+REPLACED_OPS: Mapping[str, str] = MappingProxyType({})
+"""Names that ops had, and what replaced them."""
+
+
+_AS_IT_IS = FunctionKernel(lambda *_: None)
+
+
+@dataclass(frozen=True)
+class Op(Generic[S]):
+    """One op.
+
+    A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds
+    them and returns the hot call. An op without parts that speaks to its group has compose alone. A reference has
+    static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture,
+    a trace or a static-shape device. emits_by: of a composite, the part that would emit a quantised result, and its
+    spec; takes_by: the part that takes its input. any_dtype: activations are of the model's dtype, which the spec does
+    not say; where it says none and this is False, they are float32.
+
+    What conformance needs: sample_specs, that it tries; inputs(spec, make), the positional arguments of the hot call,
+    random, on the host; tolerances by dtype, where they are tighter than tessera.testing.TOLERANCES;
+    served_spec(dtype), of the size of a served model, at which speed is measured (default: the first sample).
+    """
+
+    name: str
+    group: str
+    reference: HotCall | None = None
+    compose: Callable[[S, BoundOps], HotCall] | None = None
+    parts: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()
+    kernel: Kernel[S] | None = None
+    emits_by: Callable[[S], tuple[str, Any]] | None = None
+    takes_by: Callable[[S], tuple[str, Any]] | None = None
+    any_dtype: bool = False
+    sample_specs: Callable[[], Iterator[S]] | None = None
+    inputs: Callable[[S, OpInputs], tuple[Any, ...]] | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict, hash=False)
+    served_spec: Callable[[str], S] | None = None
+
+
+@dataclass(frozen=True)
+class OpSet:
+    """The table of ops, by name: core's, then those that plugins bring. Hot calls name what they mutate, take a keyword
+    `out` wherever they would allocate, and accept Quantized where a tensor is the input of a product."""
+
+    ops: Mapping[str, Op[Any]]
+
+    @classmethod
+    def of(cls, ops: Iterable[Op[Any]]) -> OpSet:
+        """In this order. Raises PlatformError where two have one name."""
+        return with_extra(cls({}), list(ops))
+
+    def __getitem__(self, name: str) -> Op[Any]:
+        if name not in self.ops:
+            raise PlatformError(f"there is no op '{name}'; the ops are {', '.join(self.ops)}.")
+        return self.ops[name]
+
+    def names(self) -> list[str]:
+        """All ops, in the order of the table."""
+        return list(self.ops)
+
+
+def replace(base: OpSet, **kernels: Kernel[Any] | HotCall) -> OpSet:
+    """The table with a vendor's kernels in it. Raises PlatformError for a name that is no op, with what replaced it."""
+    ops = dict(base.ops)
+    for name, kernel in kernels.items():
+        if name in REPLACED_OPS and name not in ops:
+            raise PlatformError(f"op '{name}' no longer exists; {REPLACED_OPS[name]} replaced it.")
+        ops[name] = dataclasses.replace(
+            base[name], kernel=kernel if isinstance(kernel, Kernel) else FunctionKernel(kernel)
+        )
+    return OpSet(ops)
+
+
+def with_extra(base: OpSet, ops: Sequence[Op[Any]]) -> OpSet:
+    """The table with a model's or a feature's own ops. Raises PlatformError where a name is taken."""
+    whole = dict(base.ops)
+    for op in ops:
+        if op.name in whole:
+            raise PlatformError(f"op '{op.name}' exists already.")
+        whole[op.name] = op
+    return OpSet(whole)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was bound for an op at one place. how: "native", "parts" or "reference"; reason: why not native. inside: ops
+    whose reference a native kernel took for itself. kernel: its name where native; instead: what would do without."""
+
+    op: str
+    spec: Any
+    how: str
+    reason: str = ""
+    inside: tuple[str, ...] = ()
+    kernel: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """An op whose result the kernel after it wants quantised. reason: why it is not."""
+
+    op: str
+    spec: Any
+    emit: ActSpec
+    reason: Reason | None
+
+
+class BoundOps:
+    """Binds ops for one device: dispatch is paid here, once, and never in a step.
+
+    groups: communicators by name. wrappers: calls put around an op by a feature, name -> (spec, call) -> call; a
+    composite one of whose parts is wrapped is bound as its parts. no_fallback: the reference is an error, a kernel's
+    own use of it too. fallbacks: runs of each op's reference; those of a captured graph count once, as it is captured.
+    referenced: ops whose reference is bound, or taken by whoever is bound.
+    """
+
+    def __init__(
+        self,
+        ops: OpSet,
+        device: Device,
+        groups: Mapping[str, Communicator] | None = None,
+        *,
+        no_fallback: bool = False,
+        wrappers: Mapping[str, Callable[[Any, HotCall], HotCall]] | None = None,
+    ) -> None:
+        self.ops, self.device, self.no_fallback = ops, device, no_fallback
+        self.groups = dict(groups or {})
+        self.wrappers = dict(wrappers or {})
+        self.choices: dict[tuple[str, Any], Choice] = {}
+        self.emissions: dict[tuple[str, Any], Emission] = {}
+        self.fallbacks: Counter[str] = Counter()
+        self.referenced: set[str] = set()
+        self._calls: dict[tuple[str, Any], HotCall] = {}
+        self._kernels: list[tuple[str, list[str]]] = []  # that are being bound: their op, the references they took
+
+    def bind(self, name: str, spec: Any) -> HotCall:
+        """The hot call of an op at a place. Raises PlatformError where it would be the reference and that is
+        forbidden."""
+        key = (name, spec)
+        if key not in self._calls:
+            call = self._bind(self.ops[name], spec)
+            self._calls[key] = self.wrappers[name](spec, call) if name in self.wrappers else call
+        return self._calls[key]
+
+    def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
+        """bind, with the result quantised as its consumer wants it, where a kernel can; spec has emitting()."""
+        if emit is None:
+            return self.bind(name, spec)
+        reason = self._why_plain(name, spec.emitting(emit))
+        self.emissions[name, spec] = Emission(name, spec, emit, reason)
+        return self.bind(name, spec if reason is not None else spec.emitting(emit))
+
+    def _why_plain(self, name: str, spec: Any) -> Reason | None:
+        """Why an op cannot emit what its spec says."""
+        op = self.ops[name]
+        if op.kernel is not None:
+            return op.kernel.supports(spec)
+        return "no kernel" if op.emits_by is None else self._why_plain(*op.emits_by(spec))
+
+    def wants(self, name: str, spec: Any) -> ActSpec | None:
+        """How the kernel that takes an op's input would have it, if it is native here."""
+        op = self.ops[name]
+        if op.kernel is not None and name not in self.wrappers and op.kernel.supports(spec) is None:
+            return op.kernel.wants(spec)
+        return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
+
+    def native(self, name: str, spec: Any) -> bool:
+        """Whether a kernel of the platform's takes an op at a place."""
+        kernel = self.ops[name].kernel
+        return kernel is not None and kernel.supports(spec) is None
+
+    def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
+        """The weight as whoever is bound for this place keeps it."""
+        kernel = self.ops[name].kernel
+        if kernel is not None and kernel.supports(spec) is None:
+            return kernel.prepare(spec, raw, into)
+        return _AS_IT_IS.prepare(spec, raw, into)
+
+    def reference(self, name: str, spec: Any) -> HotCall:
+        """The reference of an op, for a kernel that cannot do a call after all; a composite's is its bound parts. Each
+        run is counted. Raises PlatformError where it is forbidden."""
+        op = self.ops[name]
+        if op.parts:
+            return self._composed(op, spec)
+        if not self._kernels:
+            return self._reference(op, spec, "asked for outside of a kernel's bind")
+        asking, taken = self._kernels[-1]
+        taken.append(name)
+        return self._reference(op, spec, f"inside the kernel of '{asking}'")
+
+    def _bind(self, op: Op[Any], spec: Any) -> HotCall:
+        reason = "no kernel"
+        if op.kernel is not None:
+            reason = "a part is wrapped" if self._wrapped(op) else op.kernel.supports(spec) or ""
+            if not reason:
+                return self._native(op, op.kernel, spec)
+        self.choices[op.name, spec] = Choice(op.name, spec, _without_kernel(op), reason)
+        return self._composed(op, spec) if op.parts else self._reference(op, spec, reason)
+
+    def _native(self, op: Op[Any], kernel: Kernel[Any], spec: Any) -> HotCall:
+        taken: list[str] = []
+        self._kernels.append((op.name, taken))
+        try:
+            call = kernel.bind(spec, self, self.device)
+        finally:
+            self._kernels.pop()
+        inside = tuple(dict.fromkeys(taken))
+        self.choices[op.name, spec] = Choice(
+            op.name, spec, "native", inside=inside, kernel=kernel_name(kernel), instead=_without_kernel(op)
+        )
+        return call
+
+    def _composed(self, op: Op[Any], spec: Any) -> HotCall:
+        assert op.compose is not None, op.name
+        return op.compose(spec, self)
+
+    def _reference(self, op: Op[Any], spec: Any, reason: str) -> HotCall:
+        if self.no_fallback:
+            raise PlatformError(
+                f"op '{op.name}' ({op_place(spec)}) would run on the reference ({reason}), which --no-fallback "
+                "forbids; give it a kernel, or leave the flag out."
+            )
+        name = op.name
+        self.referenced.add(name)
+        if op.compose is not None:
+            call = op.compose(spec, self)
+        else:
+            assert op.reference is not None, name
+            call = partial(op.reference, spec)
+
+        def counted(*tensors: Any, **keywords: Any) -> Any:
+            self.fallbacks[name] += 1
+            return call(*tensors, **keywords)
+
+        return counted
+
+    def _wrapped(self, op: Op[Any]) -> bool:
+        return any(part in self.wrappers or self._wrapped(self.ops[part]) for part in op.parts)
+
+
+def _without_kernel(op: Op[Any]) -> str:
+    return "parts" if op.parts else "reference"

@@ -1,0 +1,416 @@
+"""Attention as it is tried: the launches, the steps that a platform cuts them into, and a backend's layer over a cache
+in which all that is not written is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.ops import REFERENCE, QuantizeSpec
+from tessera.ops.quantize import quantize
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import AttentionBackend, AttentionLayer, FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from tessera.platform.launch import Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
+from tessera.platform.ops import BoundOps
+from tessera.platform.quantization import KV_INT8, ActSpec
+from tessera.testing.reference import host_device
+
+# ---- cases: decode, prefill, chunks and mixtures of them
+
+
+Rows = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """rows: tokens to compute and tokens in the cache after, decoding ones first. stride: tokens between the starts of
+    rows, so that padding lies between them; 0: one after the other. padding: rows, and tokens, at the end. shared:
+    blocks of their past that all rows have in common. kv_dtype: of the cache; "": as dtype; int8 has scales."""
+
+    rows: Rows
+    block_size: int = 16
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 12
+    window: int | None = None
+    softcap: float | None = None
+    stride: int = 0
+    padding: int = 0
+    shared: int = 0
+    dtype: str = "float32"
+    kv_dtype: str = ""
+
+    @property
+    def kept(self) -> str:
+        """The dtype that keys and values are kept in."""
+        return self.kv_dtype or self.dtype
+
+    def spec(self) -> LayerSpec:
+        quant = KV_INT8 if self.kept == KV_INT8.dtype else None
+        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, quant)
+        if self.window is not None:
+            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
+        return LayerSpec(
+            0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
+            window=self.window, softcap=self.softcap,
+        )  # fmt: skip
+
+
+VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "plain": {},
+        "window": {"window": 9},
+        "softcap": {"softcap": 0.7},
+        "window-softcap": {"window": 23, "softcap": 0.7},
+        "all-heads": {"kv_heads": 6, "head_dim": 20},
+        "one-kv-head": {"kv_heads": 1},
+        "wide-heads": {"heads": 4, "kv_heads": 2, "head_dim": 128},
+        "padded": {"padding": 3},
+    }
+)
+"""What is different from the plain case, by name."""
+
+
+def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
+    """By name: every kind of launch in every variant, with gaps between its rows, and over blocks that rows share."""
+    for kind, rows in rows_by_kind(block_size).items():
+        plain = AttentionCase(rows, block_size, dtype=dtype)
+        for name, different in VARIANTS.items():
+            yield f"{kind}-{name}", replace(plain, **different)  # type: ignore[arg-type]  # counts are whole
+        yield f"{kind}-spaced", replace(plain, stride=max(tokens for tokens, _ in rows) + 2, padding=2)
+    yield "shared", AttentionCase(_sharing(block_size), block_size, shared=2, dtype=dtype)
+    yield "shared-window", AttentionCase(_sharing(block_size), block_size, shared=2, window=9, dtype=dtype)
+
+
+def rows_by_kind(block_size: int) -> Mapping[str, Rows]:
+    """Rows whose ends lie around the edges of blocks, and far from them."""
+    size = block_size
+    return {
+        "decode": ((1, 1), (1, 40), *((1, length) for length in (size, size + 1, 2 * size))),
+        "prefill": ((5, 5), (size, size), (2 * size + 1, 2 * size + 1)),
+        "chunks": ((7, 30), (16, 48), (3, size + 3)),
+        "mixed": ((1, 50), (1, 3), (1, 1), (19, 19), (4, 36), (size + 2, 2 * size + 2)),
+    }
+
+
+def _sharing(size: int) -> Rows:
+    return (1, 2 * size + 1), (1, 3 * size), (5, 2 * size + 5), (size, 4 * size)
+
+
+# ---- steps and launches, as a platform asks for them
+
+
+Grant = tuple[int, int, int]
+"""Tokens to compute, tokens in the cache after, row."""
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """A platform's shape policy, and what it lets a step hold."""
+
+    policy: ShapePolicy
+    rules: StepRules
+
+    def allowed(self, rows: Rows) -> Rows:
+        """Rows whose chunks begin where the rules let a prompt be cut."""
+        multiple = self.rules.chunk_multiple
+        return tuple(
+            (tokens if tokens == 1 else tokens + (length - tokens) % multiple, length) for tokens, length in rows
+        )
+
+    def launches(self, grants: Sequence[Grant], block_size: int) -> Iterator[tuple[list[Grant], LaunchShape]]:
+        """The grants cut into steps, and these into launches, in an order in which each token follows those before."""
+        for step in self._steps(grants):
+            tokens, lengths = (np.array(column, np.int32) for column in list(zip(*step, strict=True))[:2])
+            decode = sum(count == 1 for count in tokens)
+            for shape in self.policy.launches(StepShape(decode, tokens, lengths, -(-lengths // block_size))):
+                yield step[shape.first : shape.last], shape
+
+    def _steps(self, grants: Sequence[Grant]) -> Iterator[list[Grant]]:
+        cut = [list(self._pieces(grant)) for grant in grants]
+        for wave in range(max(map(len, cut))):
+            pieces = [row[wave] for row in cut if wave < len(row)]
+            yield from self._side_by_side(
+                [grant for grant in pieces if grant[0] == 1], [grant for grant in pieces if grant[0] > 1]
+            )
+
+    def _pieces(self, grant: Grant) -> Iterator[Grant]:
+        """Each of no more tokens than a step may have of a row."""
+        tokens, length, row = grant
+        most = self.rules.max_tokens_per_request or tokens
+        most = max(most - most % self.rules.chunk_multiple, 1)
+        done = length - tokens
+        while done < length:
+            end = min(done + most, length)
+            yield end - done, end, row
+            done = end
+
+    def _side_by_side(self, decode: list[Grant], prefill: list[Grant]) -> Iterator[list[Grant]]:
+        """Rows that decode first; as many of each as a step may hold."""
+        rules = self.rules
+        most = rules.max_rows or len(decode) + len(prefill)
+        few = min(rules.max_prefill_rows or most, most)
+        while decode or prefill:
+            step, decode = decode[:most], decode[most:]
+            if rules.mix_prefill_decode or not step:
+                room = min(few, most - len(step))
+                step, prefill = step + prefill[:room], prefill[room:]
+            yield step
+
+
+_WHOLE = 113  # far from what is written
+
+
+def poison(plane: Tensor) -> None:
+    """Fills it with NaN, or, of whole numbers, with one of them."""
+    plane.fill_(torch.nan if plane.is_floating_point() else _WHOLE)
+
+
+# ---- a trial
+
+
+SPARE = 3  # blocks that nobody has, the null block among them
+_LOOSE = 5  # tokens by which a bound of a length is over it
+
+
+@dataclass
+class AttentionTrial:
+    """A backend's layer over a cache of its own layout, on the device of `ops`. The rows' pasts are written through the
+    layer itself. shaping: how the platform cuts and pads launches; None: one of exactly its shape. Results are on the
+    host."""
+
+    backend: AttentionBackend
+    case: AttentionCase
+    seed: int = 0
+    index_dtype: str = "int32"
+    ops: BoundOps = field(default_factory=lambda: BoundOps(REFERENCE, host_device()))
+    shaping: Shaping | None = None
+    caches: list[Sequence[Tensor]] = field(init=False)
+    tables: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        case, spec = self.case, self.case.spec()
+        random = torch.Generator().manual_seed(self.seed)
+        past = case.shared * case.block_size
+
+        def heads(tokens: int, number: int) -> Tensor:
+            return torch.randn(tokens, number, case.head_dim, generator=random).to(torch_dtype(case.dtype))
+
+        self.keys, self.values = (
+            [self._kept(heads(length, case.kv_heads)) for _, length in case.rows] for _ in range(2)
+        )
+        for rows in (self.keys, self.values):
+            for row in rows[1:]:
+                row[:past] = rows[0][:past]
+        self.queries = [heads(tokens, case.heads) for tokens, _ in case.rows]
+        blocks = [-(-length // case.block_size) for _, length in case.rows]
+        order = torch.randperm(sum(blocks), generator=random) + 1
+        self.tables = [part.tolist() for part in order.split(blocks)]
+        for table in self.tables[1:]:
+            table[: case.shared] = self.tables[0][: case.shared]
+        self.num_blocks = sum(blocks) + SPARE
+        layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
+        self.caches = [
+            tuple(
+                torch.empty((self.num_blocks, *plane.shape), dtype=torch_dtype(plane.dtype), device=self.target)
+                for plane in layout.planes
+            )
+        ]
+        for plane in self.caches[0]:
+            poison(plane)
+        layer = self.backend.bind(spec, {}, self.ops, self.ops.device)
+        assert isinstance(layer, AttentionLayer)
+        self.layer = layer
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        """Rounded as a cache of floats will have them."""
+        kept = torch_dtype(self.case.kept)
+        return rows.to(kept).to(rows.dtype) if kept.is_floating_point else rows
+
+    def meaning(self, rows: Tensor) -> Tensor:
+        """Keys or values [tokens, Hk, D] as the cache has them, in float64."""
+        if torch_dtype(self.case.kept).is_floating_point:
+            return rows.double()
+        kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
+        return kept.data.double() * kept.scale.double()
+
+    @property
+    def target(self) -> Any:
+        return self.ops.device.target
+
+    def run(self) -> list[Tensor]:
+        """By row [tokens, H, D]: the pasts written, then the launch itself."""
+        shared = self.case.shared * self.case.block_size
+        past = [length - tokens for tokens, length in self.case.rows]
+        known = [(tokens - (shared if row else 0), tokens, row) for row, tokens in enumerate(past)]
+        known = [grant for grant in known if grant[0] > 0]
+        if known:
+            self._write(known)
+        self._write(self.grants)
+        return self.attended()
+
+    def attended(self, *, into_nan: bool = False) -> list[Tensor]:
+        """By row: the queries over what the cache holds. into_nan: the result goes where NaN was."""
+
+        def attend(q: Tensor, launch: Launch) -> Tensor:
+            out = torch.full_like(q, torch.nan) if into_nan else None
+            mixed: Tensor = self.layer.attend(q, self.caches, launch.plans[0], out)
+            assert out is None or mixed is out, "the result is not the tensor given as out"
+            return mixed
+
+        return self.by_row(self.queries, attend)
+
+    def sums(self) -> list[Tensor]:
+        """By row [tokens, H]: the log of the sum of exponents, as attend gives it beside its result."""
+
+        def attend(q: Tensor, launch: Launch) -> Tensor:
+            mixed = self.layer.attend(q, self.caches, launch.plans[0], lse=True)
+            return mixed[1]
+
+        return self.by_row(self.queries, attend)
+
+    def by_row(self, rows: list[Tensor], call: Callable[[Tensor, Launch], Tensor]) -> list[Tensor]:
+        """Something of each of a row's tokens through all launches, by row again, on the host. call: [T, ...] of a
+        launch to [T, ...]."""
+        found: list[list[Tensor]] = [[] for _ in rows]
+        for grants, launch, starts in self.launches(self.grants):
+            parts = []
+            for tokens, length, row in grants:
+                computed, whole = self.case.rows[row]
+                first = length - tokens - (whole - computed)
+                parts.append(rows[row][first : first + tokens])
+            result = call(self.laid(launch, starts, parts), launch).cpu()
+            for start, (tokens, _, row) in zip(starts, grants, strict=True):
+                found[row].append(result[start : start + tokens])
+        return [torch.cat(parts) for parts in found]
+
+    def launches(self, grants: list[Grant]) -> Iterator[tuple[list[Grant], Launch, list[int]]]:
+        """Those that compute these grants: what each holds, and where each row's tokens start in it."""
+        if self.shaping is None:
+            yield (grants, *self.launch(grants))
+            return
+        for held, shape in self.shaping.launches(grants, self.case.block_size):
+            yield (held, *self.launch(held, shape))
+
+    @property
+    def grants(self) -> list[Grant]:
+        return [(*grant, row) for row, grant in enumerate(self.case.rows)]
+
+    def expected(self) -> list[Tensor]:
+        """The definition, in float64, a query at a time."""
+        group = self.case.heads // self.case.kv_heads
+        return [
+            torch.stack(
+                [
+                    torch.einsum("hk,khd->hd", torch.softmax(scores, -1), values[seen])
+                    for scores, seen in self._scored(row)
+                ]
+            )
+            for row, values in enumerate(self.meaning(every).repeat_interleave(group, 1) for every in self.values)
+        ]
+
+    def expected_sums(self) -> list[Tensor]:
+        """The definition of sums(), in float64."""
+        return [
+            torch.stack([torch.logsumexp(scores, -1) for scores, _ in self._scored(row)])
+            for row in range(len(self.queries))
+        ]
+
+    def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
+        """Of each query, its scores [H, keys seen], and which keys these are."""
+        case, q = self.case, self.queries[row].double()
+        keys = self.meaning(self.keys[row]).repeat_interleave(case.heads // case.kv_heads, 1)
+        for i, query in enumerate(q):
+            end = len(keys) - len(q) + i + 1
+            seen = slice(0 if case.window is None else max(0, end - case.window), end)
+            scores = torch.einsum("khd,hd->hk", keys[seen], query) * case.head_dim**-0.5
+            if case.softcap is not None:
+                scores = torch.tanh(scores / case.softcap) * case.softcap
+            yield scores, seen
+
+    def _write(self, grants: list[Grant]) -> None:
+        """Keys and values of grants into their blocks."""
+        for held, launch, starts in self.launches(grants):
+            ends = [(length - tokens, length, row) for tokens, length, row in held]
+            k, v = (
+                self.laid(launch, starts, [every[row][first:last] for first, last, row in ends])
+                for every in (self.keys, self.values)
+            )
+            self.layer.write(k, v, self.caches, launch.plans[0])
+
+    def laid(self, launch: Launch, starts: list[int], parts: list[Tensor]) -> Tensor:
+        """Rows' tensors where the launch has them, NaN in between."""
+        whole = torch.full((launch.key.tokens, *parts[0].shape[1:]), torch.nan, dtype=parts[0].dtype)
+        for start, part in zip(starts, parts, strict=True):
+            whole[start : start + len(part)] = part
+        return whole.to(self.target)
+
+    def launch(self, grants: list[Grant], shape: LaunchShape | None = None) -> tuple[Launch, list[int]]:
+        """Of grants, with its plan, and where each row's tokens start in it. Lengths on the host are as exact as the
+        backend asks. shape: as the platform pads it; None: as the case does."""
+        case = self.case
+        lengths = [tokens for tokens, _, _ in grants]
+        key, stride = self._shape(grants) if shape is None else (shape.key, shape.stride)
+        starts = [stride * i if stride else sum(lengths[:i]) for i in range(len(grants))]
+        rows, tokens, columns = key.rows, key.tokens, key.blocks
+        table = np.zeros((rows, columns), self.index_dtype)
+        slots = np.zeros(tokens, self.index_dtype)
+        positions = np.zeros(tokens, np.int32)
+        for i, (count, length, row) in enumerate(grants):
+            table[i, : len(self.tables[row])] = self.tables[row]
+            if case.window is not None:  # what is behind it was given back
+                table[i, : max(length - count - case.window + 1, 0) // case.block_size] = 0
+            at = np.arange(length - count, length)
+            positions[starts[i] : starts[i] + count] = at
+            slots[starts[i] : starts[i] + count] = (
+                table[i, at // case.block_size] * case.block_size + at % case.block_size
+            )
+        query_lens, seq_lens = np.zeros((2, rows), np.int32)
+        query_lens[: len(grants)] = lengths
+        # Padding begins where the last row's tokens end, or at its stride.
+        ends = (
+            [stride * i for i in range(len(grants), rows + 1)] if stride else [sum(lengths)] * (rows + 1 - len(grants))
+        )
+        query_start_loc = np.array([*starts, *ends], np.int32)
+        seq_lens[: len(grants)] = [length for _, length, _ in grants]
+        exact = self.backend.constraints(case.spec()).host_lengths == "exact"
+
+        def tensor(values: Any) -> Tensor:
+            return torch.from_numpy(values).to(self.target)
+
+        launch = Launch(
+            key=key,
+            num_rows=len(grants),
+            num_tokens=sum(lengths),
+            rows=tensor(np.arange(rows)),
+            tokens=tensor(np.zeros(tokens, np.int32)),
+            positions=tensor(positions),
+            query_start_loc=tensor(query_start_loc),
+            query_lens=tensor(query_lens),
+            seq_lens=tensor(seq_lens),
+            seq_lens_host=seq_lens if exact else seq_lens + _LOOSE,
+            query_lens_host=query_lens,
+            host_lengths="exact" if exact else "bound",
+            slot_mapping=[tensor(slots)],
+            block_tables=[tensor(table)],
+            logits_indices=tensor(np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)),
+            block_sizes=(case.block_size,),
+            windows=(case.window,),
+        )
+        launch.plans = [self.backend.plan(launch, 0, None)]
+        return launch, starts
+
+    def _shape(self, grants: list[Grant]) -> tuple[LaunchKey, int]:
+        """The key of one launch of these grants, and its stride."""
+        case, padding = self.case, self.case.padding
+        lengths = [tokens for tokens, _, _ in grants]
+        stride = case.stride if case.stride >= max(lengths) else 0
+        tokens = (stride * len(grants) if stride else sum(lengths)) + padding
+        columns = max(len(self.tables[row]) for *_, row in grants) + 1
+        return LaunchKey("mixed", len(grants) + padding, max(lengths), columns, tokens), stride

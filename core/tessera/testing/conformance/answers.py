@@ -1,0 +1,245 @@
+"""Answers: tiny models from prompts to tokens, on the platform and on the reference (bronze); and what the scheduler
+does with the cache, which must not be seen in an answer (silver)."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from tessera.errors import RefusedError
+from tessera.llm import LLM
+from tessera.platform.runner import ModelRunner
+from tessera.request import RequestOutput
+from tessera.sampling_params import SamplingParams
+from tessera.step import SchedulerOutput
+from tessera.testing.compare import TOLERANCES
+from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent
+from tessera.testing.conformance.target import OWN, Target
+from tessera.testing.conformance.tiny import FAMILIES, VOCAB, Answers, TinyRun, compare_answers, prompts_of, save_tiny
+
+# ---- models
+
+
+_ANSWER = 12  # tokens
+_SLACK = 10  # of a log probability, over the tolerance of one op: layers add up
+
+
+def model_cases(target: Target) -> Iterator[Case]:
+    """One a family and dtype, and one for their sum: a platform may refuse families, but not all."""
+    trials = {
+        f"{family}-{dtype}": _Trial(target, family, dtype)
+        for family in FAMILIES
+        for dtype in target.platform.capabilities.dtypes
+    }
+    for name, trial in trials.items():
+        yield Case(f"model/{name}", "bronze", "model", trial.run)
+    yield Case("model/any", "bronze", "model", partial(_one_runs, list(trials.values())))
+
+
+def _one_runs(trials: Sequence[_Trial]) -> Verdict:
+    if all(trial.refusal is not None for trial in trials):
+        raise ConformanceError(f"the platform refuses every model that was tried: {trials[0].refusal}")
+    return PASSED
+
+
+@dataclass
+class _Trial:
+    """A family in a dtype. The reference runs first: what it cannot do is no fault of the platform's."""
+
+    target: Target
+    family: str
+    dtype: str
+
+    def run(self) -> Verdict:
+        with self._folder() as folder:
+            expected = self._answers(folder, OWN["reference"])
+            try:
+                found = self._answers(folder, self.target.path)
+            except RefusedError as refused:
+                return absent(refused.message)
+        for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            what = f"{self.family} in {self.dtype}, prompt {place} of {len(theirs.prompt_token_ids or ())} tokens"
+            self._compare(what, mine, theirs)
+        return PASSED
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why the platform does not run it; None where it starts."""
+        with self._folder() as folder:
+            try:
+                self._engine(folder, self.target.path).close()
+            except RefusedError as refused:
+                return refused.message
+        return None
+
+    @contextmanager
+    def _folder(self) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
+            save_tiny(Path(folder), self.family, self.dtype)
+            yield folder
+
+    def _engine(self, folder: str, platform: str) -> LLM:
+        return LLM(
+            folder, platform=platform, skip_tokenizer_init=True, dtype=self.dtype, max_num_seqs=4,
+            max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 21,
+        )  # fmt: skip
+
+    def _answers(self, folder: str, platform: str) -> list[RequestOutput]:
+        """To prompts of many lengths, in chunks, half of them greedily and half drawn by seed."""
+        chance = random.Random(0)  # noqa: S311  # no secret: the same prompts each time
+        prompts = [[chance.randrange(3, VOCAB) for _ in range(length)] for length in (1, 5, 16, 17, 33, 60, 90)]
+        params = [
+            SamplingParams(
+                temperature=float(place % 2), seed=place, max_tokens=_ANSWER, ignore_eos=True, prompt_logprobs=0,
+                logprobs=2,
+            )
+            for place in range(len(prompts))
+        ]  # fmt: skip
+        with self._engine(folder, platform) as llm:
+            return llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
+
+    def _compare(self, what: str, found: RequestOutput, expected: RequestOutput) -> None:
+        """The prompt's log probabilities, where a runner of the platform's own gives them; then the answer as far as
+        rounding chooses none of its tokens. Raises ConformanceError."""
+        mine, theirs = (_logprobs(output) for output in (found, expected))
+        if len(mine) == len(theirs):
+            self._compare_prompt(what, mine, theirs)
+        elif mine or not self.target.brings_a_runner:
+            raise ConformanceError(f"{what}: {len(mine)} of {len(theirs)} tokens have a log probability")
+        answer, right = (list(output.outputs[0].token_ids) for output in (found, expected))
+        sure = len(right) if self.dtype == "float32" else self._sure(expected)
+        if answer[:sure] != right[:sure]:
+            raise ConformanceError(f"{what}: the answer is {answer}, not {right}")
+        if len(answer) != len(right):
+            raise ConformanceError(f"{what}: the answer has {len(answer)} tokens, not {len(right)}")
+
+    def _compare_prompt(self, what: str, mine: Sequence[float], theirs: Sequence[float]) -> None:
+        slack = self._slack
+        for place, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            if not math.isclose(one, other, rel_tol=slack, abs_tol=slack):
+                raise ConformanceError(f"{what}: token {place + 1} has log probability {one:.6g}, not {other:.6g}")
+
+    @property
+    def _slack(self) -> float:
+        return _SLACK * TOLERANCES[self.dtype]
+
+    def _sure(self, expected: RequestOutput) -> int:
+        """Tokens of the answer up to the first where the second most likely is nearly as likely, or any was drawn by
+        chance."""
+        answer = expected.outputs[0]
+        for place, entry in enumerate(answer.logprobs or ()):
+            ranked = sorted((one.logprob for one in entry.values()), reverse=True)
+            if entry[answer.token_ids[place]].rank != 1 or ranked[0] - ranked[1] < 2 * self._slack:
+                return place
+        return len(answer.token_ids)
+
+
+def _logprobs(output: RequestOutput) -> list[float]:
+    """Of the prompt's tokens but the first; none where the runner gives none."""
+    tokens, entries = output.prompt_token_ids or (), output.prompt_logprobs or ()
+    return [entry[token].logprob for token, entry in zip(tokens, entries, strict=True) if entry is not None]
+
+
+# ---- blocks taken away and computed again, filled by another request, shared until they are written
+
+
+_SIBLINGS = 3
+_BLOCKS = 4  # that a request may fill, and that there are
+
+
+def scheduling_cases(target: Target) -> Iterator[Case]:
+    """One each, in the dtype that shows a mistake best."""
+    for name, subject, check in (
+        ("preemption", "preemption", _preemption), ("prefix", "prefix", _prefix), ("forks", "block copy", _forks),
+    ):  # fmt: skip
+        yield Case(f"{name}/answers", "silver", subject, partial(check, target))
+
+
+def _preemption(target: Target) -> Verdict:
+    """Three requests that grow in a cache which holds one of them whole."""
+    dtype = target.exact_dtype
+    with TinyRun(target, dtype) as roomy:
+        groups = roomy.started.plan.groups
+        longest = _BLOCKS * max(group.block_size for group in groups)
+        prompts = prompts_of([longest // 8 + 1, longest // 4, longest // 6 + 3])
+        tokens = longest - max(map(len, prompts))
+        for prompt in prompts:
+            roomy.ask([prompt], tokens)
+        undisturbed = Answers.of(roomy)
+    blocks = sum(group.block_bytes * (group.blocks_of(longest) + 1) for group in groups)
+    with TinyRun(
+        target, dtype, max_model_len=longest, kv_cache_memory_bytes=blocks, enable_prefix_caching=False
+    ) as tight:
+        tight.ask(prompts, tokens)
+        if not tight.scheduler.counters.preemptions:
+            return absent("the platform's resources keep requests from competing for blocks")
+        compare_answers("after preemption", Answers.of(tight), undisturbed, dtype)
+    return PASSED
+
+
+def _prefix(target: Target) -> Verdict:
+    """The second request begins as the first."""
+    dtype = target.exact_dtype
+    with TinyRun(target, dtype) as run:
+        if not run.started.loaded.facts.prefix_cacheable:
+            return absent("the model's caches cannot be shared by prefix")
+        size = max(group.block_size for group in run.started.plan.groups)
+        shared = prompts_of([2 * size + size // 2])[0]
+        asked = [[*shared, *rest] for rest in prompts_of([size + 3, 3, size // 2 + 1], seed=1)]
+        for prompt in asked:
+            run.ask([prompt], 8)
+        found = Answers.of(run)
+        hits = [run.cached[key] for key in range(len(asked))]
+    if hits[0] or min(hits[1:]) < 2 * size:
+        raise ConformanceError(
+            f"prefix of {len(shared)} tokens in blocks of {size}: {hits} tokens were found in the cache, expected 0, "
+            f"then at least {2 * size}"
+        )
+    with TinyRun(target, dtype, enable_prefix_caching=False) as run:
+        for prompt in asked:
+            run.ask([prompt], 8)
+        compare_answers("after a prefix hit", found, Answers.of(run), dtype)
+    return PASSED
+
+
+def _forks(target: Target) -> Verdict:
+    """Siblings share the blocks of their prompt, whose last one each copies before it writes into it."""
+    dtype = target.exact_dtype
+    temperature = 1.0 if dtype == "float32" else 0.0
+    with TinyRun(target, dtype) as run:
+        copies = Copies()
+        run.executor.observers.append(copies)
+        size = max(group.block_size for group in run.started.plan.groups)
+        (prompt,) = prompts_of([size + size // 2])
+        leader = -1
+        for seed in range(_SIBLINGS):
+            key = run.add(prompt, size, seed, leader, temperature=temperature)
+            leader = key if leader < 0 else leader
+        run.finish()
+        if not copies.blocks:
+            return absent("no shared block is written")
+        found = Answers.of(run)
+    with TinyRun(target, dtype, enable_prefix_caching=False) as run:
+        for seed in range(_SIBLINGS):
+            run.add(prompt, size, seed, temperature=temperature)
+            run.finish()
+        compare_answers(f"block copy, of {copies.blocks} blocks that siblings share", found, Answers.of(run), dtype)
+    return PASSED
+
+
+class Copies:
+    """An observer of steps. blocks: that they copied."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+    def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> AbstractContextManager[None]:
+        if step is not None:
+            self.blocks += sum(len(copy.sources) for copy in step.copies)
+        return nullcontext()

@@ -1,0 +1,357 @@
+"""The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on
+what the host forgives.
+
+Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory and null
+blocks likewise, prefill and decode in separate launches, two steps in flight, results that reach the host late,
+captured launches whose tensors must keep their addresses; a product that writes where it is told, a norm that emits
+scaled activations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
+from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
+from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
+from tessera.platform.graph import GraphRunner
+from tessera.platform.kernel import HotCall, Kernel, Packed
+from tessera.platform.launch import Buffers, Kind, Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
+from tessera.platform.model import ModelFacts
+from tessera.platform.ops import BoundOps, OpSet, replace
+from tessera.platform.platform import Capabilities, Platform
+from tessera.platform.quantization import ActSpec
+from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
+from tessera.testing.attention import poison
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+
+# ---- captured launches, whose tensors must stay where they are
+
+
+@dataclass
+class Current:
+    """The launch under way, for the kernels that poison its padding."""
+
+    launch: Launch | None = None
+
+
+class RecordingGraphs(GraphRunner):
+    """Remembers where every tensor of a captured launch lies, and fails where a replay brings one that lies elsewhere
+    or has another shape."""
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+        self.replays = 0
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        self._run(forward, launch)
+        return forward, _addresses(launch)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        forward, addresses = executable
+        found = _addresses(launch)
+        moved = [name for name in found | addresses if found.get(name) != addresses.get(name)]
+        assert not moved, f"a captured launch was replayed with other buffers: {', '.join(moved)}"
+        self.replays += 1
+        return self._run(forward, launch)
+
+    def _run(self, forward: Callable[[Launch], Any], launch: Launch) -> Any:
+        self.current.launch = launch
+        return forward(launch)
+
+
+def _addresses(value: Any, name: str = "launch") -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Where each tensor of a launch lies, those of its plans too."""
+    if isinstance(value, Tensor):
+        return {name: (value.data_ptr(), tuple(value.shape))}
+    parts: dict[Any, Any] = {}
+    if is_dataclass(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, dict):
+        parts = value
+    elif isinstance(value, list | tuple):
+        parts = dict(enumerate(value))
+    found = {}
+    for key, part in parts.items():
+        found.update(_addresses(part, f"{name}.{key}"))
+    return found
+
+
+# ---- memory and results
+
+
+class StrictDevice(HostDevice):
+    def __init__(self) -> None:
+        super().__init__(torch, MemoryFigures(total=1 << 30, free=1 << 30, host=True))
+
+    def to_host(self, tensor: Tensor) -> Future[Any]:
+        return _Late(tensor)
+
+    def arena(self, tag: Tag) -> Arena:
+        return PoisonedArena(tag) if tag == "kv" else Arena(tag)
+
+
+class PoisonedArena(Arena):
+    """All bits set: NaN in every float format."""
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        super().hold(tensor)
+        return tensor.fill_(255)
+
+
+class _Late:
+    """Is not there until it is waited for, and then a copy."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.value: Any = None
+
+    def done(self) -> bool:
+        return self.value is not None
+
+    def result(self) -> Any:
+        if self.value is None:
+            self.value = _numpy(self.tensor).copy()
+        return self.value
+
+
+_numpy = torch.Tensor.numpy  # as it is while HostReads counts the others
+
+
+# ---- attention
+
+
+BLOCK_SIZE = 24
+
+
+class PoisonedNull(ReferenceAttentionLayer):
+    """The null blocks hold NaN whatever was written there: who reads what a window has left behind gets it."""
+
+    def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+        for cache in caches[self.spec.layer]:
+            poison(cache[0])
+        return super().attend(q, caches, plan, out, lse)
+
+
+class StrictAttention(ReferenceAttention):
+    """The reference in blocks of 24, over int32 indices alone."""
+
+    name = "strict"
+    fallback = False
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
+    def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> PoisonedNull:
+        return PoisonedNull(spec, weights, ops)
+
+    def constraints(self, spec: LayerSpec) -> CacheConstraints:
+        return dataclasses.replace(super().constraints(spec), block_sizes=(BLOCK_SIZE,), block_multiple=False)
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+        self.current.launch = launch  # which may be none of those captured
+        for tensor in (*launch.slot_mapping, *launch.block_tables):
+            assert tensor.dtype == torch.int32, tensor.dtype
+        return super().plan(launch, group, buffers)
+
+
+# ---- kernels that do what a vendor's may: poison padding, write where they are told, emit and take scales
+
+
+SCALED = ActSpec("float32", granularity="token")
+
+
+class PoisonedEmbedding(Kernel[EmbeddingSpec]):
+    """The reference, and within a launch NaN for every token that is padding."""
+
+    def __init__(self, current: Current) -> None:
+        self.current = current
+
+    def bind(self, spec: EmbeddingSpec, ops: BoundOps, device: Device) -> HotCall:
+        look_up = ops.reference("embedding", spec)
+
+        def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            launch = self.current.launch
+            if launch is None:
+                return look_up(tokens, weight, out=out)
+            at = torch.arange(len(tokens))[:, None]
+            start = launch.query_start_loc[:-1]
+            real = ((at >= start) & (at < start + launch.query_lens)).any(-1, keepdim=True)
+            poisoned = torch.where(real, look_up(tokens, weight), torch.nan)
+            return poisoned if out is None else out.copy_(poisoned)
+
+        return embedding
+
+
+class BufferedLinear(Kernel[LinearSpec]):
+    """A product that writes into the buffer it was given, and would have its float32 input scaled by powers of two
+    (which loses nothing)."""
+
+    def supports(self, spec: LinearSpec) -> str | None:
+        return "experts are the reference's" if spec.experts else super().supports(spec)
+
+    def wants(self, spec: LinearSpec) -> ActSpec | None:
+        return SCALED if spec.dtype == "float32" else None
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
+        def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            data = x.data if isinstance(x, Quantized) else x
+            if out is None:
+                out = data.new_empty(len(data), spec.n)
+            torch.mm(data, weight["weight"].T, out=out)
+            if isinstance(x, Quantized):
+                out.mul_(x.scale)
+            if spec.bias:
+                out.add_(weight["bias"])
+            return out
+
+        return linear
+
+
+class ScalingNorm(Kernel[NormSpec]):
+    """The reference, or, for who wants it so, each row divided by the power of two above its largest element."""
+
+    def supports(self, spec: NormSpec) -> str | None:
+        return None if spec.emit in (None, SCALED) else f"does not emit {spec.emit}"
+
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> HotCall:
+        plain = ops.reference("rms_norm", NormSpec(spec.n, spec.dtype, spec.eps, spec.offset))
+
+        def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor | Quantized:
+            normed: Tensor = plain(x, weight, out=out)
+            if spec.emit is None:
+                return normed
+            scale = torch.exp2(torch.ceil(torch.log2(normed.abs().amax(-1, keepdim=True).clamp(min=1e-20))))
+            return Quantized(normed / scale, scale)
+
+        return rms_norm
+
+
+class BufferedMLP(Kernel[GatedMLPSpec]):
+    """A composite of a vendor's own: keeps one buffer for the wide activation and has the bound product write into
+    it."""
+
+    def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
+        return SCALED if spec.gate_up.dtype == "float32" else None
+
+    def workspace(self, spec: GatedMLPSpec, max_tokens: int) -> int:
+        return max_tokens * spec.gate_up.n * 4
+
+    def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> HotCall:
+        gate_up, down = ops.bind("linear", spec.gate_up), ops.bind("linear", spec.down)
+        buffers: dict[int, Tensor] = {}
+
+        def gated_mlp(
+            x: Tensor | Quantized, gate_up_weight: Packed, down_weight: Packed, *, out: Tensor | None = None
+        ) -> Any:
+            data = x.data if isinstance(x, Quantized) else x
+            wide = buffers.setdefault(len(data), data.new_empty(len(data), spec.gate_up.n))
+            assert gate_up(x, gate_up_weight, out=wide) is wide
+            left, right = wide.chunk(2, dim=-1)
+            act = (
+                F.silu(left)
+                if spec.gate.activation == "silu"
+                else F.gelu(left, approximate=_gelu(spec.gate.activation))
+            )
+            return down(act * right, down_weight, out=out)
+
+        return gated_mlp
+
+
+def _gelu(activation: str) -> str:
+    return "tanh" if activation == "gelu_tanh" else "none"
+
+
+# ---- a few shapes of launches, prefill and decode apart
+
+
+DECODE_ROWS = (2, 8)
+PREFILL_WIDTHS = (16, 64)
+PREFILL_ROWS = 2
+
+
+class Buckets(ShapePolicy):
+    """Decode in 2 or 8 rows; prefill in 2 rows of 16 or 64 tokens, each row at a multiple of the width, so that padding
+    lies between requests."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        shapes = []
+        for first in range(0, step.num_decode, max(DECODE_ROWS)):
+            last = min(first + max(DECODE_ROWS), step.num_decode)
+            rows = next(rows for rows in DECODE_ROWS if rows >= last - first)
+            shapes.append(LaunchShape(self._key("decode", rows, 1, step.bits), first, last, 1))
+        for first in range(step.num_decode, len(step.query_lens), PREFILL_ROWS):
+            last = min(first + PREFILL_ROWS, len(step.query_lens))
+            longest = int(step.query_lens[first:last].max())
+            width = next(width for width in PREFILL_WIDTHS if width >= longest)
+            shapes.append(LaunchShape(self._key("prefill", PREFILL_ROWS, width, step.bits), first, last, width))
+        return shapes
+
+    def keys(self) -> Sequence[LaunchKey]:
+        decode = [self._key("decode", rows, 1) for rows in DECODE_ROWS]
+        return decode + [self._key("prefill", PREFILL_ROWS, width) for width in PREFILL_WIDTHS]
+
+    def _key(self, kind: Kind, rows: int, width: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
+        return LaunchKey(kind, rows, width, self.blocks, rows * width, bits)
+
+
+# ---- the platforms
+
+
+class StrictPlatform(Platform):
+    name = "strict"
+    capabilities = Capabilities(
+        dtypes=("float32", "bfloat16"), index_dtype="int32", async_dispatch=True, static_shapes=True, capture=True
+    )
+
+    def __init__(self) -> None:
+        self.current = Current()
+
+    def open(self, index: int) -> Device:
+        return StrictDevice()
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return replace(
+            reference,
+            embedding=PoisonedEmbedding(self.current),
+            linear=BufferedLinear(),
+            rms_norm=ScalingNorm(),
+            gated_mlp=BufferedMLP(),
+        )
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (StrictAttention(self.current),)
+
+    def graph_runner(self, device: Device) -> GraphRunner:
+        return RecordingGraphs(self.current)
+
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
+        return Buckets(-(-config.model.max_model_len // BLOCK_SIZE))
+
+    def step_rules(self, model: ModelFacts) -> StepRules:
+        return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=max(PREFILL_WIDTHS))
+
+
+class SeparateStrictPlatform(StrictPlatform):
+    """The variant in which a step holds either prefill or decode."""
+
+    def step_rules(self, model: ModelFacts) -> StepRules:
+        return StepRules(
+            mix_prefill_decode=False,
+            max_prefill_rows=PREFILL_ROWS,
+            chunk_multiple=8,
+            max_tokens_per_request=max(PREFILL_WIDTHS),
+        )

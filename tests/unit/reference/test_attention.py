@@ -1,0 +1,58 @@
+"""Attention over blocks against definitions that share no code with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tessera.reference.attention import ReferenceAttention, read
+from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, attention_cases
+
+CASES = [
+    pytest.param(case, id=f"{name}-{size}-{dtype}")
+    for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))
+    for name, case in attention_cases(size, dtype)
+] + [
+    pytest.param(replace(case, kv_dtype="int8"), id=f"{name}-over-int8-{dtype}")
+    for dtype in ("float32", "bfloat16")
+    for name, case in attention_cases(16, dtype)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_is_the_definition(case: AttentionCase) -> None:
+    trial = AttentionTrial(ReferenceAttention(), case)
+    for found, expected in zip(trial.run(), trial.expected(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=TOLERANCES[case.dtype], atol=TOLERANCES[case.dtype])
+
+
+def test_int8_of_keys_and_values_is_off_by_half_a_step_of_their_head() -> None:
+    trial = AttentionTrial(ReferenceAttention(), AttentionCase(((40, 40),), 16, 4, 2, 24, kv_dtype="int8"))
+    trial.run()
+    for given, kept in zip(
+        (trial.keys[0], trial.values[0]), read(trial.caches[0], torch.tensor(trial.tables)), strict=True
+    ):
+        step = given.abs().amax(-1, keepdim=True) / 127
+        assert ((kept[0, :40] - given).abs() <= 0.5001 * step).all()
+        assert (kept[0, :40] != given).any()
+
+
+def test_attention_gives_the_log_of_its_sum_of_exponents() -> None:
+    case = AttentionCase(((1, 30), (4, 20)))
+    trial = AttentionTrial(ReferenceAttention(), case)
+    trial.run()
+    launch, starts = trial.launch([(1, 30, 0), (4, 20, 1)])
+    q = trial.laid(launch, starts, trial.queries)
+    _, sums = trial.layer.attend(q, trial.caches, launch.plans[0], lse=True)
+    for i in range(4):
+        scores = (
+            torch.einsum("hd,khd->hk", trial.queries[1][i], trial.keys[1][: 17 + i].repeat_interleave(3, 1)) * 12**-0.5
+        )
+        assert torch.allclose(sums[1 + i], torch.logsumexp(scores, -1), atol=1e-5)
