@@ -138,14 +138,9 @@ def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Ar
     if wanted.max(initial=-1) < 0:
         return HostSampled(tokens.numpy(), [])
     made = logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens)
-    ids, alternatives, ranks = (part.numpy() for part in made)
+    ids, found_logprobs, ranks = (part.numpy() for part in made)
     found = [
-        RowLogprobs(
-            int(row),
-            ids[i : i + 1, : k + 1].numpy(),
-            probabilities[i : i + 1, : k + 1].numpy(),
-            ranks[i : i + 1].numpy(),
-        )
+        RowLogprobs(row, ids[i : i + 1, : k + 1], found_logprobs[i : i + 1, : k + 1], ranks[i : i + 1])
         for i, (row, k) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True))
         if k >= 0
     ]
