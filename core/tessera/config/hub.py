@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera._version import __version__
-from tessera.config.checkpoint import names_in, read_checkpoint, read_json
-from tessera.config.refusals import refuse_model, refuse_tokenizer, served_weights
+from tessera.config.checkpoint import read_checkpoint
+from tessera.config.model_folder import INDEX, names_in, read_index, refuse_model, refuse_tokenizer, served_weights
 from tessera.errors import ConfigError, ModelError
 from tessera.sizes import show_bytes
 
@@ -27,7 +27,6 @@ _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
 _LONGEST_NAME = 96
 _CONFIG = "config.json"
-_INDEX = "model.safetensors.index.json"
 _SETTINGS = ("generation_config.json",)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
@@ -82,8 +81,8 @@ def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool)
         if tokenizer:
             repository.take(_tokenizer_files(listing), listing)
         if weights:
-            if _INDEX in listing:
-                repository.take([_INDEX], listing)
+            if INDEX in listing:
+                repository.take([INDEX], listing)
             repository.take(_weight_files(folder, top), listing)
         return folder
 
@@ -197,13 +196,7 @@ def _tokenizer_files(names: Collection[str]) -> list[str]:
 def _weight_files(folder: Path, names: Collection[str]) -> list[str]:
     """Those of the index where there is one, else the one file that transformers writes, else all. names: at the top.
     Raises ModelError for an index that names what is not there."""
-    if _INDEX not in names:
-        return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)
-    named = read_json(folder / _INDEX).get("weight_map")
-    files = sorted({str(file) for file in named.values()}) if isinstance(named, dict) else []
-    wrong = next((file for file in files if "/" in file or not file.endswith(".safetensors")), None)
-    if not files or wrong is not None:
-        raise ModelError(
-            f"'{folder / _INDEX}' is not an index of *.safetensors files; report it to the model's authors."
-        )
-    return files
+    index = read_index(folder) if INDEX in names else None
+    if index is not None:
+        return sorted(set(index.values()))
+    return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)

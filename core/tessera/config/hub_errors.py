@@ -9,7 +9,7 @@ from pathlib import Path
 
 from huggingface_hub import constants, errors
 
-from tessera.config.checkpoint import nearest
+from tessera.config.model_folder import nearest
 from tessera.errors import ModelError, TesseraError
 
 HOW_TO_LOG_IN = "set HF_TOKEN or give --hf-token"

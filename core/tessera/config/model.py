@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, read_checkpoint
+from tessera.config.checkpoint import Checkpoint, read_checkpoint
 from tessera.config.checks import MAX_TOKENS, one_of, within
 from tessera.config.engine import ModelConfig
-from tessera.config.generation import generation_folder, sampling_defaults
+from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
 from tessera.config.hub import HubAccess, fetch_model, is_on_hub
+from tessera.config.model_folder import find_folder, shown
 from tessera.config.tokenizer_folder import tokenizer_of_model
 from tessera.errors import ConfigError, ModelError
 
@@ -101,7 +102,7 @@ def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
     if most is None:
         if asked is None:
             raise ModelError(
-                f"'{checkpoint.folder}' does not say how many tokens it was made for; give --max-model-len."
+                f"'{shown(checkpoint.folder)}' does not say how many tokens it was made for; give --max-model-len."
             )
         return asked
     allowed = checkpoint.most_positions or most

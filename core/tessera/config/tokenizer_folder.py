@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tessera.config.checkpoint import find_folder, names_in
 from tessera.config.hub import HubAccess, fetch_tokenizer, is_on_hub
-from tessera.config.refusals import refuse_tokenizer
+from tessera.config.model_folder import find_folder, names_in, refuse_tokenizer
 from tessera.errors import ConfigError
 
 

@@ -240,12 +240,6 @@ def test_the_token_budget_grows_with_what_a_step_must_hold(folder):
     assert build(path, enable_chunked_prefill=False).scheduler.max_num_batched_tokens == 8192
 
 
-def test_a_file_of_settings_has_a_limit(folder, monkeypatch):
-    monkeypatch.setattr("tessera.config.checkpoint.MAX_JSON_BYTES", 10)
-    with pytest.raises(ModelError, match="too many for a model's settings"):
-        build(folder())
-
-
 def test_trust_remote_code_is_answered_in_one_line_and_changes_nothing(folder, caplog):
     path = folder(config__json={**CONFIG, "auto_map": {"AutoConfig": "evil.Config"}}, evil__py="raise SystemExit")
     assert build(path, trust_remote_code=True) == build(path)
