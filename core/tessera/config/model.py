@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.config.checkpoint import Checkpoint, read_checkpoint
+from tessera.config.checkpoint import FILE, Checkpoint, read_checkpoint
 from tessera.config.checks import MAX_TOKENS, one_of, within
 from tessera.config.engine import ModelConfig
 from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
@@ -111,4 +111,9 @@ def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
             f"max_model_len is {asked}, but the model was made for {allowed} tokens; give at most that.",
             param="max_model_len",
         )
-    return min(most, MAX_TOKENS) if asked is None else asked
+    if asked is None and most > MAX_TOKENS:
+        raise ModelError(
+            f"'{shown(checkpoint.folder / FILE)}' says that the model was made for {most:,} tokens, which is more than "
+            f"{MAX_TOKENS:,}; give --max-model-len."
+        )
+    return most if asked is None else asked

@@ -243,6 +243,7 @@ CONTENTS = [
         ("config.json", said(max_position_embeddings=value), "max_position_embeddings is not a positive whole number")
         for value in HUGE[1:]
     ),
+    ("config.json", said(max_position_embeddings=2**24 + 1), "more than 16,777,216; give --max-model-len"),
 ]
 
 
