@@ -81,7 +81,7 @@ def test_it_crosses_a_process_as_json(folder):
 
 def test_the_bundled_demo_is_served_where_no_model_is_named(folder, monkeypatch):
     path = folder("demo")
-    monkeypatch.setattr("tessera.config.model.demo_folder", lambda: path)
+    monkeypatch.setattr("tessera.config.locate.demo_folder", lambda: path)
     config = build_config(platform=PLATFORM)
     assert (config.model.served_name, config.model.path) == ("tessera-demo", str(path))
     assert "model.path" not in config.given
