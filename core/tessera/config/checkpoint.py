@@ -13,21 +13,23 @@ from tessera.errors import ModelError
 
 FILE = "config.json"
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_head", "n_heads", "head_dim")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
+_WIDTHS = ("hidden_size", "n_embd", "d_model")
+_INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d_ff")
+
 MOST: Mapping[str, int] = MappingProxyType(
     {
         "vocab_size": 2**24,
-        "num_hidden_layers": 2**12,
-        "hidden_size": 2**20,
-        "intermediate_size": 2**24,
-        "moe_intermediate_size": 2**24,
-        "head_dim": 2**14,
-        "num_attention_heads": 2**14,
-        "num_key_value_heads": 2**14,
-        "num_experts": 2**14,
-        "num_local_experts": 2**14,
+        **dict.fromkeys(_LAYERS, 2**10),
+        **dict.fromkeys((*_HEADS, *_EXPERTS), 2**14),
+        **dict.fromkeys(_WIDTHS, 2**20),
+        **dict.fromkeys(_INNER, 2**24),
     }
 )
-"""A hundred times what models have: more is a broken file, and would be built before the weights show it."""
+"""Several times what any model has: more is a broken file, which would be built, module by module, before
+the weights show it."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
 # What transformers takes where published configurations leave it out.
