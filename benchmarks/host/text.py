@@ -11,7 +11,7 @@ from msgspec.json import encode
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig, ModelConfig
-from tessera.config.model import demo_folder
+from tessera.config.locate import demo_folder
 from tessera.engine.frontend import FrontEnd
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs

@@ -60,10 +60,12 @@ def write(folder: Path, target: Path) -> None:
 
 
 def link(folder: Path, target: Path) -> None:
-    """The model's files by links, and a tokenizer where it has none."""
+    """The model's files by hard links, as none is read through a link out of its folder, and a tokenizer where it has
+    none. Both folders lie on one disk."""
     target.mkdir()
-    for file in folder.resolve().iterdir():
-        (target / file.name).symlink_to(file)
+    for file in folder.iterdir():
+        if file.is_file():
+            (target / file.name).hardlink_to(file.resolve())
     if not (folder / "tokenizer.json").exists():
         write(folder, target)
 

@@ -241,7 +241,7 @@ def test_a_missing_model_is_one_line(tmp_path):
 
 
 def test_without_a_model_it_is_the_demo(folder, monkeypatch):
-    monkeypatch.setattr("tessera.config.model.demo_folder", lambda: folder)
+    monkeypatch.setattr("tessera.config.locate.demo_folder", lambda: folder)
     with LLM(**OPTIONS) as demo:
         assert len(tokens(demo.generate("Hello", GREEDY))[0]) == 8
 

@@ -78,7 +78,7 @@ def edited(config, edit):
 def measured(oracle, tmp_path, family, edit):
     folder, answers = oracle(family)
     for file in folder.glob("model*"):
-        (tmp_path / file.name).symlink_to(file)
+        (tmp_path / file.name).hardlink_to(file)
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(edited(config, edit)))
     subject = Subject(tmp_path, PLATFORMS["cpu"], answers[:3], FAMILIES[family].max_model_len)

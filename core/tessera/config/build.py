@@ -9,7 +9,7 @@ from typing import Any
 
 from tessera.config.capacity import cache_config, parallel_config, scheduler_config
 from tessera.config.engine import EngineConfig
-from tessera.config.hub import HubAccess, is_on_hub
+from tessera.config.locate import HubAccess, is_on_hub
 from tessera.config.model import model_config
 
 log = logging.getLogger(__name__)

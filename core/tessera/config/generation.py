@@ -1,15 +1,17 @@
-"""What a model's authors recommend for sampling: generation_config.json, and what an operator puts in its place."""
+"""What a model's authors say of answers: the tokens that end one, and the sampling they recommend, in
+generation_config.json; and what an operator puts in its place."""
 
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tessera.config.checkpoint import read_json
+from tessera.config.checkpoint import Checkpoint
+from tessera.config.model_folder import read_added_tokens, read_json, shown
 from tessera.errors import ConfigError, ModelError, TesseraError
 
 FILE = "generation_config.json"
@@ -47,7 +49,7 @@ def generation_folder(source: str | None, model: Path) -> Path | None:
     folder = Path(str(source)).expanduser()
     if not (folder / FILE).is_file():
         raise ConfigError(
-            f"generation_config must be auto, none or a folder with {FILE}, got '{str(source)[:80]}'.",
+            f"generation_config must be auto, none or a folder with {FILE}, got '{shown(str(source))}'.",
             param="generation_config",
         )
     return folder
@@ -56,10 +58,40 @@ def generation_folder(source: str | None, model: Path) -> Path | None:
 def sampling_defaults(folder: Path | None, override: str | Mapping[str, Any] | None = None) -> dict[str, float | int]:
     """For requests that do not say, by the names of SamplingParams. override: JSON, or what is read from it, with the
     file's own names. Raises ModelError for the file, ConfigError for what overrides it."""
-    path = None if folder is None else folder / FILE
-    recommended = read_json(path) if path is not None and path.is_file() else {}
-    values = _read({name: recommended.get(name) for name in _FIELDS}, f"in '{path}'", ModelError)
+    recommended = _recommended(folder)
+    where = "" if folder is None else f"in '{shown(folder / FILE)}'"
+    values = _read({name: recommended.get(name) for name in _FIELDS}, where, ModelError)
     return values | _read(_given(override), "in override_generation_config", ConfigError)
+
+
+def eos_token_ids(
+    checkpoint: Checkpoint, tokenizer: Path | None, generation_config: Path | None = None
+) -> tuple[int, ...]:
+    """Tokens that end an answer: those of generation_config.json, else of config.json, and the tokenizer's own.
+    tokenizer, generation_config: their folders. Raises ModelError."""
+    generation = _recommended(generation_config or checkpoint.folder)
+    source = generation if generation.get("eos_token_id") is not None else checkpoint.text
+    ids = _token_ids(source.get("eos_token_id"), checkpoint.folder)
+    own = _tokenizer_eos(tokenizer) if tokenizer is not None else None
+    return tuple(dict.fromkeys([*ids, *([] if own is None else [own])]))
+
+
+def _token_ids(value: Any, folder: Path) -> list[int]:
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in ids):
+        raise ModelError(f"eos_token_id in '{shown(folder)}' is neither a token id nor a list of them.")
+    return ids
+
+
+def _tokenizer_eos(folder: Path) -> int | None:
+    token = (read_json(folder, "tokenizer_config.json") or {}).get("eos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    return read_added_tokens(folder).get(content) if isinstance(content, str) else None
+
+
+def _recommended(folder: Path | None) -> Mapping[str, Any]:
+    """generation_config.json, where there is a folder and it has one."""
+    return {} if folder is None else read_json(folder, FILE) or {}
 
 
 def _given(override: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -85,7 +117,7 @@ def _read(given: Mapping[str, Any], where: str, error: type[TesseraError]) -> di
         if value is None:
             continue
         field = _FIELDS[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise error(f"{name} {where} is not a number.")
         if not field.low <= value <= field.high or (field.whole and value != int(value)):
             kind = "whole number" if field.whole else "number"

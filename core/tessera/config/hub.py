@@ -1,21 +1,35 @@
-"""Models of the hub: a repository's name to a local folder. huggingface_hub does the work; it is imported only where a
-model is named that is no local folder, and follows its own variables (HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
+"""Fetches a model or a tokenizer of the hub into a local folder; what goes wrong is one line that says what to do.
+
+huggingface_hub does the work and follows its own variables (HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
 HF_HUB_OFFLINE, HTTPS_PROXY and so on)."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
+from huggingface_hub import constants, errors
+
 from tessera._version import __version__
-from tessera.config.checkpoint import names_in, read_checkpoint, read_json
-from tessera.config.refusals import refuse_model, refuse_tokenizer, served_weights
-from tessera.errors import ConfigError, ModelError
+from tessera.config.checkpoint import read_checkpoint
+from tessera.config.locate import HubAccess
+from tessera.config.model_folder import (
+    INDEX,
+    names_in,
+    nearest,
+    read_index,
+    refuse_model,
+    refuse_tokenizer,
+    served_weights,
+)
+from tessera.errors import ModelError, TesseraError
 from tessera.sizes import show_bytes
 
 log = logging.getLogger(__name__)
@@ -23,50 +37,20 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 10.0
 """Within which the hub must say what a repository holds."""
 
-_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
-_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
-_LONGEST_NAME = 96
+HOW_TO_LOG_IN = "set HF_TOKEN or give --hf-token"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
+_LONGEST_REASON = 160
 _CONFIG = "config.json"
-_INDEX = "model.safetensors.index.json"
 _SETTINGS = ("generation_config.json",)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
-
-
-@dataclass(frozen=True)
-class HubAccess:
-    """What a user said about the hub. revision: branch, tag or commit. token: None takes HF_TOKEN, or what `hf auth
-    login` stored. folder: of the cache; None takes the library's."""
-
-    revision: str | None = None
-    tokenizer_revision: str | None = None
-    token: str | None = field(default=None, repr=False)
-    folder: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.token is not None and not re.fullmatch(r"[!-~]{1,1024}", self.token):
-            raise ConfigError("hf_token holds what no token has: it is one printable word.", param="hf_token")
-        for name, value in (("revision", self.revision), ("tokenizer_revision", self.tokenizer_revision)):
-            if value is not None and not re.fullmatch(r"[\w./+@-]{1,255}", value, re.ASCII):
-                raise ConfigError(f"{name} is not the name of a branch, a tag or a commit.", param=name)
-
-
-def is_repository(name: str) -> bool:
-    """Whether a name has the form ORGANIZATION/NAME."""
-    return len(name) <= _LONGEST_NAME and _REPOSITORY.fullmatch(name) is not None and not re.search(r"--|\.\.", name)
-
-
-def is_on_hub(name: str) -> bool:
-    """Whether a name is a repository's; a folder of that name goes before it."""
-    return is_repository(name) and not Path(name).exists()
 
 
 def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool) -> Path:
     """The local folder of a repository with config.json and, where asked for, weights and tokenizer: from the cache,
     and what is not there from the hub. What cannot be served is refused before its weights are fetched. Raises
     ModelError."""
-    from tessera.config.hub_errors import in_one_line
-
     repository = _Repository(name, access.revision, access)
     with in_one_line(name, access.revision, repository.cache):
         listing = repository.listing()
@@ -82,16 +66,14 @@ def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool)
         if tokenizer:
             repository.take(_tokenizer_files(listing), listing)
         if weights:
-            if _INDEX in listing:
-                repository.take([_INDEX], listing)
+            if INDEX in listing:
+                repository.take([INDEX], listing)
             repository.take(_weight_files(folder, top), listing)
         return folder
 
 
 def fetch_tokenizer(name: str, revision: str | None, access: HubAccess) -> Path:
     """The local folder of a repository with its tokenizer's files alone. Raises ModelError."""
-    from tessera.config.hub_errors import in_one_line
-
     repository = _Repository(name, revision, access)
     with in_one_line(name, revision, repository.cache):
         listing = repository.listing()
@@ -109,21 +91,16 @@ class _Repository:
     the parts of a large file side by side itself."""
 
     def __init__(self, name: str, revision: str | None, access: HubAccess) -> None:
-        import huggingface_hub
-
-        self._library: Any = huggingface_hub
         self.name, self.revision = name, revision
         self.commit: str | None = None
-        folder = huggingface_hub.constants.HF_HUB_CACHE if access.folder is None else access.folder
+        folder = constants.HF_HUB_CACHE if access.folder is None else access.folder
         self.cache = Path(folder).expanduser()
         self._token = access.token
         self._unreachable: Exception | None = None
 
     def listing(self) -> Mapping[str, int] | None:
         """Its files and their bytes; None, with a line in the log, where the hub cannot be asked."""
-        from tessera.config.hub_errors import transport_error, unreachable
-
-        api = self._library.HfApi(token=self._token, library_name="tessera", library_version=__version__)
+        api = huggingface_hub.HfApi(token=self._token, library_name="tessera", library_version=__version__)
         try:
             found = api.model_info(self.name, revision=self.revision, timeout=ANSWER_SECONDS, files_metadata=True)
         except (OSError, transport_error()) as error:
@@ -151,8 +128,6 @@ class _Repository:
 
     def cached(self, first: str, *, weights: bool) -> Path:
         """The folder as far as it is in the cache. Raises ModelError where something is missing."""
-        from tessera.config.hub_errors import not_cached
-
         found = self._look_up(first)
         if isinstance(found, str):
             folder = Path(found).parent
@@ -165,11 +140,11 @@ class _Repository:
     def _look_up(self, file: str) -> Any:
         """The path of a file in the cache; another object where it is not there."""
         revision = self.commit or self.revision
-        return self._library.try_to_load_from_cache(self.name, file, cache_dir=self.cache, revision=revision)
+        return huggingface_hub.try_to_load_from_cache(self.name, file, cache_dir=self.cache, revision=revision)
 
     def _fetch(self, file: str) -> Path:
         return Path(
-            self._library.hf_hub_download(
+            huggingface_hub.hf_hub_download(
                 self.name,
                 file,
                 revision=self.commit or self.revision,
@@ -197,13 +172,93 @@ def _tokenizer_files(names: Collection[str]) -> list[str]:
 def _weight_files(folder: Path, names: Collection[str]) -> list[str]:
     """Those of the index where there is one, else the one file that transformers writes, else all. names: at the top.
     Raises ModelError for an index that names what is not there."""
-    if _INDEX not in names:
-        return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)
-    named = read_json(folder / _INDEX).get("weight_map")
-    files = sorted({str(file) for file in named.values()}) if isinstance(named, dict) else []
-    wrong = next((file for file in files if "/" in file or not file.endswith(".safetensors")), None)
-    if not files or wrong is not None:
+    index = read_index(folder) if INDEX in names else None
+    if index is not None:
+        return sorted(set(index.values()))
+    return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)
+
+
+# ---- what the library raises, as one line that says what to do -------------------
+
+
+@contextmanager
+def in_one_line(name: str, revision: str | None, cache: Path) -> Iterator[None]:
+    """Runs what asks the hub for a repository; what it raises becomes a ModelError."""
+    try:
+        yield
+    except TesseraError:
+        raise
+    except errors.GatedRepoError as error:
         raise ModelError(
-            f"'{folder / _INDEX}' is not an index of *.safetensors files; report it to the model's authors."
-        )
-    return files
+            f"'{name}' is gated: ask for access at {constants.ENDPOINT}/{name}, then {HOW_TO_LOG_IN} (a token of the "
+            "account that has it)."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"There is neither a folder '{name}'{nearest(Path(name))} nor such a public repository at "
+            f"{constants.ENDPOINT}; check the spelling, or {HOW_TO_LOG_IN} if it is private."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(
+            f"'{name}' has no revision '{revision}'; give a branch, a tag or a commit that "
+            f"{constants.ENDPOINT}/{name}/commits shows, or leave --revision out."
+        ) from error
+    except (OSError, RuntimeError, transport_error()) as error:
+        raise ModelError(_line(error, name, cache)) from error
+
+
+def transport_error() -> type[Exception]:
+    """The base of what the library's HTTP client raises; which client it is differs from version to version."""
+    return next(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether the hub could not be asked at all, or is down: then what is in the cache may serve."""
+    if isinstance(error, errors.HfHubHTTPError):
+        return error.response.status_code >= 500 or error.response.status_code == 429
+    return isinstance(error, (errors.OfflineModeIsEnabled, transport_error()))
+
+
+def not_cached(name: str, error: BaseException | None, cache: Path) -> str:
+    """The line for a repository that is not, or not wholly, in the cache, while the hub does not help. error: why."""
+    missing = f"'{name}' is not wholly in the cache ({cache})"
+    if error is None or isinstance(error, errors.OfflineModeIsEnabled):
+        return f"{missing}, and HF_HUB_OFFLINE keeps it from being fetched; unset it once, or give a local folder."
+    return (
+        f"{missing}, and {constants.ENDPOINT} cannot be asked ({_reason(error)}); check the network, HTTPS_PROXY and "
+        "HF_ENDPOINT, or give a local folder."
+    )
+
+
+def _line(error: Exception, name: str, cache: Path) -> str:
+    if isinstance(error, errors.LocalEntryNotFoundError):  # what it was about is its cause
+        cause = error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError) and not unreachable(cause):
+            return _line(cause, name, cache)
+        return not_cached(name, cause, cache)
+    if isinstance(error, errors.HfHubHTTPError):
+        if error.response.status_code == 401:
+            return (
+                f"{constants.ENDPOINT} does not take the token; check --hf-token, HF_TOKEN or what `hf auth login` "
+                "has stored."
+            )
+        status = error.response.status_code
+        return f"{constants.ENDPOINT} answered {status} for '{name}' ({_reason(error)}); try again later."
+    if unreachable(error):
+        return not_cached(name, error, cache)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FULL:
+        return f"The disk of {cache} is full; free some of it, or name a folder elsewhere with --download-dir."
+    if number in _FORBIDDEN:
+        return f"{cache} cannot be written to ({_reason(error)}); name another folder with --download-dir."
+    return (
+        f"The download of '{name}' broke off ({_reason(error)}); start again: files that are complete are not "
+        "fetched a second time."
+    )
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")[:_LONGEST_REASON]

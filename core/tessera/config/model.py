@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tessera.config.checkpoint import Checkpoint, eos_token_ids, find_folder, read_checkpoint
+from tessera.config.checkpoint import FILE, Checkpoint, read_checkpoint
 from tessera.config.checks import MAX_TOKENS, one_of, within
 from tessera.config.engine import ModelConfig
-from tessera.config.generation import generation_folder, sampling_defaults
-from tessera.config.hub import HubAccess, fetch_model, is_on_hub
-from tessera.config.tokenizer_folder import tokenizer_of_model
+from tessera.config.generation import eos_token_ids, generation_folder, sampling_defaults
+from tessera.config.locate import HubAccess, locate_model, tokenizer_of_model
+from tessera.config.model_folder import shown
 from tessera.errors import ConfigError, ModelError
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 QUANTIZATIONS = ("int8", "int4")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
-DEMO = "tessera-demo"
 
 _SPELLINGS = {"half": "float16", "float": "float32"}
-
-
-def demo_folder() -> Path:
-    """The bundled demo model."""
-    return Path(__file__).parents[1] / "demo"
 
 
 def model_config(
@@ -52,7 +45,7 @@ def model_config(
         one_of("quantization", quantization, QUANTIZATIONS)
     one_of("load_format", load_format, LOAD_FORMATS)
     weights = load_format != "dummy"
-    folder, name = _locate(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
+    folder, name = locate_model(model, hub, weights=weights, tokenizer=tokenizer is None and not skip_tokenizer)
     checkpoint = read_checkpoint(folder, weights=weights)
     tokenizer_folder = None if skip_tokenizer else tokenizer_of_model(folder, name, tokenizer, hub)
     recommended = generation_folder(generation_config, folder)
@@ -79,21 +72,6 @@ def _served_name(name: str) -> str:
     return name
 
 
-def _locate(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
-    """The model's folder, fetched from the hub where need be, and its name."""
-    if model is None:
-        return demo_folder(), DEMO
-    if is_on_hub(model):
-        own = tokenizer and hub.tokenizer_revision is None
-        return fetch_model(model, hub, weights=weights, tokenizer=own), model
-    folder = find_folder(model)
-    if hub.revision is not None:
-        raise ConfigError(
-            f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
-        )
-    return folder, folder.resolve().name
-
-
 def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
     if asked is not None:
         within("max_model_len", asked, 1, MAX_TOKENS)
@@ -101,7 +79,7 @@ def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
     if most is None:
         if asked is None:
             raise ModelError(
-                f"'{checkpoint.folder}' does not say how many tokens it was made for; give --max-model-len."
+                f"'{shown(checkpoint.folder)}' does not say how many tokens it was made for; give --max-model-len."
             )
         return asked
     allowed = checkpoint.most_positions or most
@@ -110,4 +88,9 @@ def _max_model_len(checkpoint: Checkpoint, asked: int | None) -> int:
             f"max_model_len is {asked}, but the model was made for {allowed} tokens; give at most that.",
             param="max_model_len",
         )
-    return min(most, MAX_TOKENS) if asked is None else asked
+    if asked is None and most > MAX_TOKENS:
+        raise ModelError(
+            f"'{shown(checkpoint.folder / FILE)}' says that the model was made for {most:,} tokens, which is more than "
+            f"{MAX_TOKENS:,}; give --max-model-len."
+        )
+    return most if asked is None else asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tessera.errors import ModelError
@@ -52,7 +53,9 @@ class RotaryTable:
     def of(self, rope: Rope, positions: int) -> Tensor:
         key = (rope, positions)
         if key not in self.tables:
-            self.tables[key] = cos_sin(rope, positions).to(self.build.device.target)
+            target = torch.device(self.build.device.target)
+            host = target if target.type == "meta" else torch.device("cpu")  # the same bits on every device
+            self.tables[key] = cos_sin(rope, positions, host).to(target)
         return self.tables[key]
 
 

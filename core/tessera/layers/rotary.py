@@ -141,10 +141,14 @@ class Rope:
     scaling: Scaling | None = None
 
 
-def cos_sin(rope: Rope, positions: int) -> Tensor:
-    """[positions, dim] float32: cosines, then sines."""
+def cos_sin(rope: Rope, positions: int, device: torch.device) -> Tensor:
+    """[positions, dim] float32: cosines, then sines. device: the host's, or meta for the shape alone."""
     scaling = rope.scaling
     frequencies = unscaled(rope.theta, rope.dim) if scaling is None else scaling.frequencies(rope.theta, rope.dim)
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    return table if scaling is None else table * scaling.attention_factor
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32, device=device), frequencies.to(device))
+    # Into one table: for millions of positions it has gigabytes, and copies of it as many more.
+    table = angles.new_empty(positions, rope.dim)
+    cosines, sines = table.chunk(2, dim=-1)
+    torch.cos(angles, out=cosines)
+    torch.sin(angles, out=sines)
+    return table if scaling is None else table.mul_(scaling.attention_factor)

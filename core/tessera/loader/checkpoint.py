@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +12,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tessera.config.model_folder import INDEX, find_weights, first_line, regular_file, shown
 from tessera.errors import ModelError
 from tessera.layers.weights import Part
 
-_INDEX = "model.safetensors.index.json"
 _APART = "the folder's files and config.json do not belong together"
 
 SMALL = 1 << 20
 """Bytes of a tensor that is copied, since a view of it would keep its whole file mapped."""
 MAPPED = 256 << 20
 """Bytes that are read before files are mapped anew: what has been read of a mapping is resident until it goes."""
+MAX_HEADER = 32 << 20
+"""Bytes of a file's header, which says where each of its tensors is: enough for half a million of them."""
 
 
 class WeightSource(Protocol):
@@ -41,9 +42,9 @@ class Safetensors:
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
-        self._files: dict[Path, Any] = {}
+        self._files: dict[str, Any] = {}
         self._read = 0
-        self._where = self._index()
+        self._where = self._find()
         self.dtype = self._dtype_of_matrices()
 
     def names(self) -> Iterator[str]:
@@ -57,7 +58,9 @@ class Safetensors:
         stored = self._stored(next((name for name in (part.name, *part.also) if name in self._where), part.name))
         shape = tuple(stored.get_shape())
         if shape != part.whole:
-            raise ModelError(f"'{part.name}' has shape {shape} where config.json implies {part.whole}; {_APART}.")
+            raise ModelError(
+                f"'{part.name}' has shape {shown(str(shape), 80)} where config.json implies {part.whole}; {_APART}."
+            )
         rows = _within(part.rows, shape[0]) if shape else ...
         return self._taken(stored[rows] if part.columns is None else stored[rows, slice(*part.columns)])
 
@@ -79,35 +82,24 @@ class Safetensors:
         try:
             return self._open(file).get_slice(name)
         except SafetensorError:
-            raise ModelError(f"{_INDEX} says that {file.name} has '{name}', but it has not; download both.") from None
+            raise ModelError(
+                f"{INDEX} says that {shown(file, 60)} has '{shown(name, 80)}', but it has not; download both."
+            ) from None
 
-    def _open(self, file: Path) -> Any:
+    def _open(self, file: str) -> Any:
         if file not in self._files:
-            try:
-                self._files[file] = safe_open(file, framework="pt", device="cpu")
-            except (SafetensorError, OSError) as error:
-                raise ModelError(f"{file.name} cannot be read ({_first_line(error)}); download it again.") from None
+            self._files[file] = _mapped(self.folder, file)
         return self._files[file]
 
-    def _index(self) -> dict[str, Path]:
-        index = self.folder / _INDEX
-        if index.is_file():
-            try:
-                named = json.loads(index.read_text())["weight_map"]
-                where = {str(name): self.folder / Path(file).name for name, file in named.items()}
-            except (OSError, ValueError, KeyError, AttributeError, TypeError):
-                raise ModelError(f"{_INDEX} is not a safetensors index; download it again.") from None
-            for file in sorted(set(where.values())):
-                if not file.is_file():
-                    raise ModelError(f"{_INDEX} names {file.name}, which is not there; download it again.")
-            return where
-        files = sorted(self.folder.glob("*.safetensors"))
+    def _find(self) -> dict[str, str]:
+        """Which file has a tensor, by the tensor's name."""
+        files, index = find_weights(self.folder)
         if not files:
             raise ModelError(
-                f"no *.safetensors in {self.folder}; other formats are not read "
+                f"no *.safetensors in '{shown(self.folder)}'; other formats are not read "
                 "(give --load-format dummy for random weights)."
             )
-        return {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
+        return index or {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 
     def _dtype_of_matrices(self) -> str:
         """Of the first one; norms may be kept wider."""
@@ -145,5 +137,15 @@ def _within(bounds: tuple[int, int] | None, size: int) -> slice:
     return slice(None) if bounds is None else slice(min(bounds[0], size), min(bounds[1], size))
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+def _mapped(folder: Path, name: str) -> Any:
+    """A file mapped by the library, which opens it by its path."""
+    path = regular_file(folder, name)
+    try:
+        if path is None:
+            raise FileNotFoundError("it is not there")
+        with path.open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
+                raise SafetensorError(f"its header has more than {MAX_HEADER >> 20} MiB")
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"'{shown(folder / name)}' cannot be read ({first_line(error)}); download it again.") from None

@@ -50,7 +50,7 @@ class RopeReader:
         """The one of all layers. Raises ModelError for a scaling that is not served or lacks a number."""
         scaling = self.fields.table("rope_scaling")
         said = scaling if scaling.said else self.fields.table("rope_parameters")
-        return self.of(said, _positive(self.fields, "rope_theta", 10000.0))
+        return self.of(said, _positive(self.fields, "rope_theta", 10000.0, above=1.0))
 
     def of(self, said: Fields, theta: float) -> Rope:
         """The one that an object of config.json describes. theta: where it does not say."""
@@ -59,7 +59,7 @@ class RopeReader:
         if kind not in self.kinds:
             raise ModelError(f"rotary scaling '{kind[:40]}' is not served; {', '.join(self.kinds)} are.")
         self.dim = self._dim(said)
-        return Rope(self.dim, _positive(said, "rope_theta", theta), self.kinds[kind](said))
+        return Rope(self.dim, _positive(said, "rope_theta", theta, above=1.0), self.kinds[kind](said))
 
     def _dim(self, said: Fields) -> int:
         share = _positive(said, "partial_rotary_factor", _positive(self.fields, "partial_rotary_factor", 1.0))
@@ -75,7 +75,7 @@ class RopeReader:
         """Tokens that the model was trained with before its context was extended."""
         name = "original_max_position_embeddings"
         source = self.fields if self.fields.get(name) is not None else said
-        return _positive(source, name, _positive(self.fields, "max_position_embeddings"))
+        return _positive(source, name, _positive(self.fields, "max_position_embeddings", above=1.0), above=1.0)
 
     def _factor(self, said: Fields, original: float) -> float:
         """How much further it reaches."""
@@ -119,12 +119,12 @@ class RopeReader:
         return Dynamic(_positive(said, "factor"), original, length, note=note)
 
 
-def _positive(fields: Fields, name: str, default: float | None = None) -> float:
+def _positive(fields: Fields, name: str, default: float | None = None, *, above: float = 0.0) -> float:
     value = fields.get(name)
     if value is None and default is not None:
         return default
-    if not _is_positive(value):
-        fault = "is missing" if value is None else "is not a positive number"
+    if not _is_positive(value) or value <= above:
+        fault = "is missing" if value is None else "is not a positive number that it can have"
         raise ModelError(f"{name} {_OF} {fault} in config.json.")
     return float(value)
 
@@ -137,4 +137,5 @@ def _factors(said: Fields, name: str, count: int) -> Sequence[float]:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    """Of a size with which formulas can reckon."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 < value < 1e15

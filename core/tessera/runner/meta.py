@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.config.engine import ModelConfig
+from tessera.config.model_folder import names_in, served_weights
 from tessera.errors import PlatformError
 from tessera.layers.build import TENSOR_GROUP
 from tessera.layers.weights import Part
@@ -93,7 +94,7 @@ class FirstOf(Alone):
 
 def stored_dtype(model: ModelConfig) -> str:
     """Of the weights' matrices: what the files say, else config.json, else what most models are stored in."""
-    if any(Path(model.path).glob("*.safetensors")):
+    if served_weights(names_in(Path(model.path))):
         return Safetensors(model.path).dtype
     nested = model.checkpoint.get("text_config")
     for said in (model.checkpoint, nested if isinstance(nested, Mapping) else {}):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
+from tessera.config.model_folder import (
+    MAX_TEMPLATE_BYTES,
+    MAX_TOKENIZER_BYTES,
+    first_line,
+    names_in,
+    read_bytes,
+    read_json,
+    read_text,
+    refuse_tokenizer,
+    shown,
+)
 from tessera.errors import ModelError
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
+_ADDITIONAL = "additional_chat_templates"
 _ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# Vocabularies of other libraries, from which transformers can write a tokenizer.json.
-_OTHER_VOCABULARIES = ("*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -29,8 +39,8 @@ class TokenizerFiles:
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     """Raises ModelError where there is no tokenizer.json or a file is broken."""
-    config = _read_object(folder / "tokenizer_config.json")
-    legacy_names = _read_object(folder / "special_tokens_map.json")
+    config = read_json(folder, "tokenizer_config.json") or {}
+    legacy_names = read_json(folder, "special_tokens_map.json") or {}
     special_tokens = _special_tokens(legacy_names) | _special_tokens(config)
     tokenizer = _read_tokenizer(folder)
     _add_missing_tokens(tokenizer, config.get("added_tokens_decoder"))
@@ -39,42 +49,16 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
 
 def _read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(_missing_tokenizer(folder))
+    refuse_tokenizer(str(folder), names_in(folder))
+    content = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_buffer(content or b"")
     except Exception as error:  # the library raises nothing more specific
-        raise ModelError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ModelError(f"'{shown(folder / 'tokenizer.json')}' cannot be read: {first_line(error)}.") from error
     # What a trainer left behind here would cut off prompts without a word.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _missing_tokenizer(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder} is not a folder."
-    others = sorted(path.name for pattern in _OTHER_VOCABULARIES for path in folder.glob(pattern))
-    if others:
-        return (
-            f"{folder} has {others[0]} but no tokenizer.json. "
-            "Write one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-    return f"{folder} has no tokenizer.json. Copy the model's there, or name its folder with --tokenizer."
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is no file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON.") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} must hold a JSON object.")
-    return value
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
@@ -91,6 +75,10 @@ def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
     """Tokens that only tokenizer_config.json lists. Those in tokenizer.json are as they are there."""
     if not isinstance(added, dict):
         return
+    if not all(
+        re.fullmatch("[0-9]{1,10}", token_id) and isinstance(fields, dict) for token_id, fields in added.items()
+    ):
+        raise ModelError("added_tokens_decoder in tokenizer_config.json does not say tokens by their ids.")
     for token_id, fields in sorted(added.items(), key=lambda item: int(item[0])):
         content = _content(fields)
         if content is None or tokenizer.token_to_id(content) is not None:
@@ -99,7 +87,7 @@ def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
         tokenizer.add_tokens([tokenizers.AddedToken(content, **flags)])
         if tokenizer.token_to_id(content) != int(token_id):
             raise ModelError(
-                f"tokenizer_config.json gives the added token {content!r} the id {token_id}, "
+                f"tokenizer_config.json gives the added token '{shown(content, 40)}' the id {token_id}, "
                 f"but tokenizer.json has room for it only at {tokenizer.token_to_id(content)}."
             )
 
@@ -119,11 +107,11 @@ def _chat_templates(folder: Path, in_config: Any) -> dict[str, str]:
         templates["default"] = in_config
     elif isinstance(in_config, list):
         templates |= {entry["name"]: entry["template"] for entry in in_config if _is_named_template(entry)}
-    for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
-    default = folder / "chat_template.jinja"
-    if default.is_file():
-        templates["default"] = default.read_text(encoding="utf-8")
+    named = [(path.stem, f"{_ADDITIONAL}/{path.name}") for path in sorted(folder.glob(f"{_ADDITIONAL}/*.jinja"))]
+    for name, file in (*named, ("default", "chat_template.jinja")):
+        source = read_text(folder, file, MAX_TEMPLATE_BYTES)
+        if source is not None:
+            templates[name] = source
     return templates
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from tessera.loader.copies import LEAST, Copies
+from tessera.loader.load import LEAST, Copies
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,20 @@ REFUSED = [
     ({"rope_scaling": {"type": "linear"}}, "factor of the rotary embedding is missing"),
     ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor of the rotary embedding is not a positive number"),
     ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor of the rotary embedding is not a positive number"),
+    ({"rope_theta": 1}, "rope_theta of the rotary embedding is not a positive number that it can have"),
+    ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1e308}}, "beta_fast of the rotary embedding is not a"),
+    (
+        {"rope_scaling": {"type": "yarn", "factor": 2, "beta_slow": 1e-308}},
+        "beta_slow of the rotary embedding is not a",
+    ),
+    (
+        {"rope_scaling": {"type": "longrope", **FACTORS, "original_max_position_embeddings": 1}},
+        "original_max_position_embeddings of the rotary embedding is not a positive number that it can have",
+    ),
+    (
+        {**PHI3, "partial_rotary_factor": 1e308},
+        "partial_rotary_factor of the rotary embedding is not a positive number",
+    ),
     ({"rope_theta": -1.0}, "rope_theta of the rotary embedding is not a positive number"),
     ({"rope_scaling": [2.0]}, "rope_scaling in config.json is not an object."),
     ({"partial_rotary_factor": 0.5}, "a partial_rotary_factor below 1 is not served"),

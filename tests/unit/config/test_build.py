@@ -81,7 +81,7 @@ def test_it_crosses_a_process_as_json(folder):
 
 def test_the_bundled_demo_is_served_where_no_model_is_named(folder, monkeypatch):
     path = folder("demo")
-    monkeypatch.setattr("tessera.config.model.demo_folder", lambda: path)
+    monkeypatch.setattr("tessera.config.locate.demo_folder", lambda: path)
     config = build_config(platform=PLATFORM)
     assert (config.model.served_name, config.model.path) == ("tessera-demo", str(path))
     assert "model.path" not in config.given
@@ -238,12 +238,6 @@ def test_the_token_budget_grows_with_what_a_step_must_hold(folder):
     path = folder(config__json={**CONFIG, "max_position_embeddings": 8192})
     assert build(path, max_num_seqs=4000).scheduler.max_num_batched_tokens == 4000
     assert build(path, enable_chunked_prefill=False).scheduler.max_num_batched_tokens == 8192
-
-
-def test_a_file_of_settings_has_a_limit(folder, monkeypatch):
-    monkeypatch.setattr("tessera.config.checkpoint.MAX_JSON_BYTES", 10)
-    with pytest.raises(ModelError, match="too many for a model's settings"):
-        build(folder())
 
 
 def test_trust_remote_code_is_answered_in_one_line_and_changes_nothing(folder, caplog):

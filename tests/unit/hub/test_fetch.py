@@ -58,7 +58,7 @@ def test_shards_are_those_of_the_index(site, hub):
     large, odd = site.ask({"model": "org/large"}, {"model": "org/odd"}).answers
     names = {path.name for path in Path(large["path"]).glob("*.safetensors")}
     assert names == set(shards)
-    assert "is not an index of *.safetensors files" in odd["error"]
+    assert "names '../../escape.safetensors', which is no *.safetensors beside it" in odd["error"]
 
 
 def test_a_branch_a_tag_and_a_commit(site, hub):

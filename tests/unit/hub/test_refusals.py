@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.config.hub import HubAccess, _Repository
-from tessera.config.hub_errors import in_one_line
+from tessera.config.hub import _Repository, in_one_line
+from tessera.config.locate import HubAccess
 from tessera.errors import ModelError
 from tests.hub.stand_in import STRANGER
 from tests.unit.hub.conftest import CONFIG, FILES

@@ -6,8 +6,7 @@ import numpy as np
 
 from tessera.arrays import Array
 from tessera.cli.bench.workload import check_count
-from tessera.config.hub import HubAccess
-from tessera.config.tokenizer_folder import find_tokenizer
+from tessera.config.locate import HubAccess, find_tokenizer
 from tessera.errors import ConfigError
 from tessera.text import Tokenizer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.config.context import scaled
+from tessera.config.checkpoint import scaled
 from tessera.errors import ModelError
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError

@@ -1,0 +1,93 @@
+"""Which folder a user means by the name of a model or a tokenizer: one that is here, or one that is fetched.
+
+The hub's library takes its time to import, so `hub` is imported only where a name is a repository's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tessera.config.model_folder import find_folder, names_in, refuse_tokenizer
+from tessera.errors import ConfigError
+
+DEMO = "tessera-demo"
+
+_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
+_REPOSITORY = re.compile(f"{_NAME}/{_NAME}")
+_LONGEST_NAME = 96
+
+
+@dataclass(frozen=True)
+class HubAccess:
+    """What a user said about the hub. revision: branch, tag or commit. token: None takes HF_TOKEN, or what `hf auth
+    login` stored. folder: of the cache; None takes the library's."""
+
+    revision: str | None = None
+    tokenizer_revision: str | None = None
+    token: str | None = field(default=None, repr=False)
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not re.fullmatch(r"[!-~]{1,1024}", self.token):
+            raise ConfigError("hf_token holds what no token has: it is one printable word.", param="hf_token")
+        for name, value in (("revision", self.revision), ("tokenizer_revision", self.tokenizer_revision)):
+            if value is not None and not re.fullmatch(r"[\w./+@-]{1,255}", value, re.ASCII):
+                raise ConfigError(f"{name} is not the name of a branch, a tag or a commit.", param=name)
+
+
+def is_repository(name: str) -> bool:
+    """Whether a name has the form ORGANIZATION/NAME."""
+    return len(name) <= _LONGEST_NAME and _REPOSITORY.fullmatch(name) is not None and not re.search(r"--|\.\.", name)
+
+
+def is_on_hub(name: str) -> bool:
+    """Whether a name is a repository's; a folder of that name goes before it."""
+    return is_repository(name) and not Path(name).exists()
+
+
+def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
+    """The model's folder, fetched where it is on the hub, and its name; None is the bundled demo. weights, tokenizer:
+    whether these files of a repository are wanted too. Raises ConfigError, ModelError."""
+    if model is None:
+        return demo_folder(), DEMO
+    if is_on_hub(model):
+        from tessera.config.hub import fetch_model
+
+        own = tokenizer and hub.tokenizer_revision is None
+        return fetch_model(model, hub, weights=weights, tokenizer=own), model
+    folder = find_folder(model)
+    if hub.revision is not None:
+        raise ConfigError(
+            f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
+        )
+    return folder, folder.resolve().name
+
+
+def demo_folder() -> Path:
+    """The bundled demo model."""
+    return Path(__file__).parents[1] / "demo"
+
+
+def tokenizer_of_model(folder: Path, name: str, asked: str | None, hub: HubAccess) -> Path:
+    """What the user named, a folder or a repository, else the model's folder. Raises ConfigError, ModelError."""
+    if asked is None and hub.tokenizer_revision is None:
+        refuse_tokenizer(str(folder), names_in(folder))
+        return folder
+    return find_tokenizer(name if asked is None else asked, hub)
+
+
+def find_tokenizer(name: str, hub: HubAccess) -> Path:
+    """The folder of that name, or the one that a repository is fetched to. Raises ConfigError, ModelError."""
+    if is_on_hub(name):
+        from tessera.config.hub import fetch_tokenizer
+
+        return fetch_tokenizer(name, hub.tokenizer_revision, hub)
+    if hub.tokenizer_revision is not None:
+        raise ConfigError(
+            f"--tokenizer-revision is for tokenizers of the hub, but '{name}' is a local folder; leave it out.",
+            param="tokenizer_revision",
+        )
+    folder = find_folder(name)
+    refuse_tokenizer(str(folder), names_in(folder))
+    return folder

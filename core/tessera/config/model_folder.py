@@ -1,0 +1,322 @@
+"""A model's folder: finding it, refusing what cannot be served by the names of its files, and the one way to read them.
+
+Whoever wrote the files is not trusted. Only regular files of the folder itself are opened, up to a size for each kind,
+and everything that is wrong with one is a ModelError of one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Collection
+from difflib import get_close_matches
+from fnmatch import filter as matching
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.errors import ModelError
+
+INDEX = "model.safetensors.index.json"
+
+MAX_SETTINGS_BYTES = 32 * 2**20
+MAX_TOKENIZER_BYTES = 128 * 2**20
+MAX_TEMPLATE_BYTES = 2**20
+MAX_VALUES = 2**20
+"""Values in a JSON file, and so tensors in an index: what bounds the memory that its text becomes."""
+MAX_DEPTH = 64
+MAX_INTEGER_BITS = 128  # model_max_length is 10**30 where a tokenizer has no limit
+
+_ADAPTER = "adapter_config.json"
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
+# Vocabularies of other libraries, from which transformers can write a tokenizer.json.
+_OTHER_VOCABULARIES = ("*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
+_Decoded = TypeVar("_Decoded")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+# ---- which folder --------------------------------------------------------------
+
+
+def find_folder(model: str) -> Path:
+    """The folder that a user named. Raises ModelError with the nearest names beside it."""
+    path = Path(model).expanduser()
+    try:
+        if path.is_dir():
+            return path
+        is_file = path.is_file()
+    except OSError as error:
+        raise ModelError(f"'{shown(model)}' cannot be read: {error.strerror}.") from error
+    if is_file:
+        what = "a GGUF file, which is not served" if path.suffix == ".gguf" else "a file"
+        raise ModelError(f"'{shown(model)}' is {what}; name the folder that holds config.json and *.safetensors.")
+    raise ModelError(
+        f"There is no folder '{shown(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
+    )
+
+
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder. Raises ModelError where it cannot be read."""
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise ModelError(f"'{shown(folder)}' cannot be read: {error.strerror}.") from error
+
+
+def nearest(path: Path) -> str:
+    """Models' folders beside a path that have almost its name, in words; "" where there are none."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if (entry / "config.json").is_file()]
+    except (OSError, ValueError):
+        return ""
+    near = get_close_matches(path.name, names, n=3, cutoff=0.5)
+    return f" (near it: {shown(', '.join(near))})" if near else ""
+
+
+def shown(name: str | Path, longest: int = 120) -> str:
+    """A name as one line of a message holds it: the end of a long one, and nothing that would break the line."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in str(name)[-longest - 1 :])
+    return text if len(text) <= longest else f"...{text[1:]}"
+
+
+# ---- what cannot be served, by the names of the files -----------------------------
+
+
+def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
+    """Raises ModelError for files that make no model that is served, so that a repository is refused before it is
+    fetched. where: folder or repository. names: at its top. weights: whether they must be there."""
+    where = shown(where)
+    if _ADAPTER in names and not served_weights(names):
+        raise ModelError(
+            f"'{where}' is an adapter ({_ADAPTER}), not a model, and adapters are not served yet; merge it into its "
+            "base model and serve the folder that you save."
+        )
+    if "config.json" not in names:
+        if matching(names, "*.gguf"):
+            raise ModelError(_gguf(where))
+        raise ModelError(f"'{where}' has no config.json, so it is not a model's folder.")
+    if not weights or served_weights(names):
+        return
+    others = sorted({f"*.{name.rpartition('.')[2]}" for pattern in _OTHER_WEIGHTS for name in matching(names, pattern)})
+    if others:
+        raise ModelError(
+            f"'{where}' has its weights as {', '.join(others)}, which are not read because such files can run code; "
+            f"convert them: transformers.AutoModelForCausalLM.from_pretrained('{where}').save_pretrained('FOLDER') "
+            "writes *.safetensors."
+        )
+    if matching(names, "*.gguf"):
+        raise ModelError(_gguf(where))
+    raise ModelError(f"'{where}' has no *.safetensors; add them, or use --load-format dummy for random weights.")
+
+
+def refuse_tokenizer(where: str, names: Collection[str]) -> None:
+    """Raises ModelError where no tokenizer.json is among the names at the top of a folder or repository."""
+    if "tokenizer.json" in names:
+        return
+    where = shown(where)
+    instead = "give --tokenizer FOLDER, or --skip-tokenizer-init for token ids only"
+    others = sorted(name for pattern in _OTHER_VOCABULARIES for name in matching(names, pattern))
+    if others:
+        raise ModelError(
+            f"'{where}' has {others[0]} but no tokenizer.json; write one: transformers.AutoTokenizer"
+            f".from_pretrained('{where}').save_pretrained('FOLDER'), and {instead}."
+        )
+    raise ModelError(f"'{where}' has no tokenizer.json; {instead}.")
+
+
+def served_weights(names: Collection[str]) -> list[str]:
+    """The *.safetensors among the names that are a model's in the format of transformers."""
+    found = matching(names, "*.safetensors")
+    return sorted(name for name in found if not name.startswith(("adapter_", "consolidated")))
+
+
+def _gguf(where: str) -> str:
+    return f"'{where}' holds a GGUF file, which is not served; give a folder with config.json and *.safetensors."
+
+
+# ---- reading a file ------------------------------------------------------------
+
+
+def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
+    """A file of a model's folder; None where there is none of that name. limit: bytes. Raises ModelError."""
+    path = regular_file(folder, name)
+    if path is None:
+        return None
+    try:
+        # It may have become something else since it was looked at: not to wait for a pipe, not to follow a link.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            _refuse_kind(folder / name, found.st_mode)
+            content = file.read(limit + 1) if found.st_size <= limit else None
+    except OSError as error:
+        raise ModelError(f"'{shown(folder / name)}' cannot be read: {error.strerror}.") from error
+    if content is None or len(content) > limit:
+        raise ModelError(
+            f"'{shown(folder / name)}' has more than {limit // 2**20} MiB, which no such file of a model needs; "
+            "download it again."
+        )
+    return content
+
+
+def regular_file(folder: Path, name: str) -> Path | None:
+    """The path of a file of a model's folder, links resolved, for what opens it by itself; None where there is none.
+    Raises ModelError for what is no regular file, and for a link out of the folder, unless it is to weights."""
+    path = folder / name
+    try:
+        if not os.path.lexists(path):
+            return None
+        resolved = path.resolve(strict=True)
+        home = _home(folder.resolve(strict=True))
+        # Weights may lie elsewhere: they are large, often shared, and nothing of them is shown to a client.
+        if not resolved.is_relative_to(home) and path.suffix != ".safetensors":
+            raise ModelError(
+                f"'{shown(path)}' is a link out of the model's folder, which is not followed; put the file in its "
+                "place."
+            )
+        _refuse_kind(path, resolved.stat().st_mode)
+    except RuntimeError as error:  # how Python before 3.13 tells of links in a circle
+        raise ModelError(f"'{shown(path)}' cannot be read: its links go in a circle.") from error
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise ModelError(f"'{shown(path)}' is a link to what is not there; download it again.") from error
+        raise ModelError(f"'{shown(path)}' cannot be read: {error.strerror}.") from error
+    return resolved
+
+
+def read_text(folder: Path, name: str, limit: int) -> str | None:
+    """As read_bytes, decoded."""
+    content = read_bytes(folder, name, limit)
+    try:
+        return None if content is None else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"'{shown(folder / name)}' is not UTF-8 text; download it again.") from error
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object of plain settings, which may go to another process; None where there is no such file. Raises
+    ModelError."""
+    text = read_text(folder, name, MAX_SETTINGS_BYTES)
+    if text is None:
+        return None
+    path = shown(folder / name)
+    if sum(map(text.count, ",[{")) > MAX_VALUES:
+        raise ModelError(f"'{path}' has more than {MAX_VALUES:,} values, which no settings of a model need.")
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ModelError(f"'{path}' is not valid JSON: it nests too deeply.") from error
+    except ValueError as error:
+        raise ModelError(f"'{path}' is not valid JSON: {first_line(error)}.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"'{path}' is not a JSON object.")
+    if (fault := _fault(content, MAX_DEPTH)) is not None:
+        raise ModelError(f"'{path}' is not valid JSON: {fault}.")
+    return content
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _AddedTokens(msgspec.Struct):
+    """Of a tokenizer.json nothing else is decoded: it may have megabytes."""
+
+    added_tokens: list[_AddedToken] = []
+
+
+def read_added_tokens(folder: Path) -> dict[str, int]:
+    """Special and added tokens of tokenizer.json by their text. Raises ModelError."""
+    content = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
+    if content is None:
+        return {}
+    found = _decode(content, folder / "tokenizer.json", _AddedTokens, "a tokenizer's JSON")
+    return {token.content: token.id for token in found.added_tokens}
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def read_index(folder: Path) -> dict[str, str] | None:
+    """Which file of the folder has a tensor, by the tensor's name; None where there is no index. Raises ModelError."""
+    content = read_bytes(folder, INDEX, MAX_SETTINGS_BYTES)
+    if content is None:
+        return None
+    path = shown(folder / INDEX)
+    if content.count(b",") > MAX_VALUES // 2:
+        raise ModelError(f"'{path}' names more than {MAX_VALUES // 2:,} tensors, which no model has.")
+    where = _decode(content, folder / INDEX, _Index, "a safetensors index").weight_map
+    names: dict[str, str] = {}
+    where = {tensor: names.setdefault(file, file) for tensor, file in where.items()}
+    for file in sorted(names):
+        if "/" in file or not file.endswith(".safetensors"):
+            raise ModelError(f"'{path}' names '{shown(file, 40)}', which is no *.safetensors beside it; download both.")
+    if not names:
+        raise ModelError(f"'{path}' names no tensor; download it again.")
+    return where
+
+
+def find_weights(folder: Path) -> tuple[list[str], dict[str, str] | None]:
+    """The files of a model's weights, none of which is opened, and the index where there is one. Raises ModelError
+    where one is missing or is no regular file."""
+    index = read_index(folder)
+    files = served_weights(names_in(folder)) if index is None else sorted(set(index.values()))
+    for name in files:
+        if regular_file(folder, name) is None:
+            raise ModelError(
+                f"'{shown(folder / INDEX)}' names {shown(name, 60)}, which is not there; download it again."
+            )
+    return files, index
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says is wrong, for a message of one line."""
+    return shown((str(error).splitlines() or [type(error).__name__])[0][:100]).rstrip(".")
+
+
+def _home(folder: Path) -> Path:
+    """Where links of a folder may lead: into itself, and from a snapshot of the hub's cache into that repository."""
+    repository = folder.parent.parent
+    is_snapshot = folder.parent.name == "snapshots" and repository.name.startswith("models--")
+    return repository if is_snapshot else folder
+
+
+def _refuse_kind(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise ModelError(f"'{shown(path)}' is {kind}, not a file that can be read; put the model's own in its place.")
+
+
+def _fault(value: Any, depth: int) -> str | None:
+    """Why a value that JSON can hold cannot be used as a setting."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "it holds half of a surrogate pair, which no text can"
+    if isinstance(value, int):
+        return None if value.bit_length() <= MAX_INTEGER_BITS else "it holds a number of too many digits"
+    if not isinstance(value, dict | list):
+        return None
+    if depth == 0:
+        return "it nests too deeply"
+    within = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return next((fault for one in within if (fault := _fault(one, depth - 1)) is not None), None)
+
+
+def _decode(content: bytes, path: Path, kind: type[_Decoded], what: str) -> _Decoded:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        reason = "it nests too deeply" if isinstance(error, RecursionError) else first_line(error)
+        raise ModelError(f"'{shown(path)}' is not {what}: {reason}.") from error
