@@ -1,6 +1,6 @@
 """The limits of sampling parameters, field by field: everything that a client sends is checked here once, by name.
 
-What depends on the model (the vocabulary, --max-logprobs) is checked where a request is made (engine/vocabulary.py).
+What depends on the model (the vocabulary, --max-logprobs) is checked where a request is made (engine/admission.py).
 """
 
 from __future__ import annotations
