@@ -68,7 +68,7 @@ class Limits:
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 
-LOADING = Limits(60, 4096 * _MIB)
+LOADING = Limits(30, 2048 * _MIB)
 
 
 # ---- what is asked and answered -----------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from __future__ import annotations
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}BODY{% endfor %}{% endfor %}{% endfor %}"
 # A list that holds itself twice, thirty levels deep: small in memory, endless to walk.
 LAUGHS = "{% set ns = namespace(x='ha') %}{% for i in range(30) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
-TUPLES = "{% set ns = namespace(x=()) %}{% for i in range(90000) %}{% for j in range(30) %}{% set ns.x = (ns.x,) %}{% endfor %}{% endfor %}"
+DEEP = "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = NESTED %}{% endfor %}"
+TUPLES = DEEP.replace("NESTED", "(" * 20 + "ns.x" + ",)" * 20)
 BIG = "{% set s = 'aaaaaaaaaa' * 70000 %}"
 GROW = "{% set ns = namespace(x=X) %}{% for i in range(60) %}{% set ns.x = Y %}{% endfor %}"
 
@@ -30,8 +31,6 @@ TOO_LARGE = {
     "batch_fill": "{{ [1] | batch(10 ** 10, 'x') | list }}",
     "json_indent": "{{ [1] | tojson(indent=10 ** 10) }}",
     "int_method": "{{ (1).to_bytes(10000000000, 'big') }}",
-    "laughs_print": LAUGHS + "{{ ns.x }}",
-    "laughs_json": LAUGHS + "{{ ns.x | tojson }}",
     "output_flood": BIG + "{% for i in range(99999) %}{{ s }}{% endfor %}",
     "keep_alive": "{% set ns = namespace(x=none) %}{% for i in range(99999) %}{% set ns.x = [ns.x, 'x' * (90000 + i)] %}{% endfor %}",
 }  # fmt: skip
@@ -50,7 +49,7 @@ STOPPED = {
     "macro_recursion": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     "loop_recursion": "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
     "caller_recursion": "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% endcall %}{% endmacro %}{{ g() }}",
-    "deep_list_print": TUPLES.replace("90000", "900").replace("(ns.x,)", "[ns.x]") + "{{ ns.x }}",
+    "deep_list_print": DEEP.replace("NESTED", "[ns.x]") + "{{ ns.x }}",
     "int_of_text": "{{ ('7' * 5000) | int(0, 10) + none }}",
 }
 

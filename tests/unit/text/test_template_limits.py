@@ -68,7 +68,7 @@ def test_what_python_stops_itself_is_a_refusal(name: str) -> None:
 
 
 async def test_template_that_cannot_be_loaded_within_the_limits_is_a_fault_of_the_model(folder: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be loaded: they take more than 60 s or 4096 MiB"):
+    with pytest.raises(ModelError, match="cannot be loaded: they take more than 30 s or 2048 MiB"):
         async with TextWorkers(Start(str(folder), "{{ 'a' * 10 ** 11 }}{{ messages }}")):
             pass
 
