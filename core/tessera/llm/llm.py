@@ -176,6 +176,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """One answer for a conversation, or for each of a list of them; chat_template: source, in place of the model's.
         Raises as generate() does."""
+        self._offline.check_usable()
         if self._text is None:
             raise no_tokenizer()
         rendered = [

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 
 from tessera import parent
-from tessera.errors import ModelError, RequestError, TesseraError
+from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
 
@@ -38,6 +38,9 @@ GIVEN_UP = 13  # after an answer that says why
 
 LENGTH = struct.Struct(">Q")
 _MIB = 1 << 20
+# Four for the bytes of a character, and as many again for what normalizing may make of it.
+_MOST_TOKENS_PER_CHAR = 16
+_MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,7 @@ class Texts:
             case ChatJob():
                 return self._chat(job)
             case EncodeJob(texts, add_special_tokens, max_tokens):
-                encode = self._tokenizer.encode
-                ids = [encode(text, add_special_tokens, max_tokens=max_tokens) for text in texts]
+                ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
                 return Encoded(ids, spelled=self._spelled(ids[0]) if job.spelled else None)
             case DecodeJob(tokens, skip_special_tokens):
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
@@ -194,8 +196,24 @@ class Texts:
         )
         if job.max_chars is not None and len(text) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
-        ids = self._tokenizer.encode(text, job.add_special_tokens, max_tokens=job.max_tokens)
+        ids = self._encode(text, job.add_special_tokens, job.max_tokens)
         return Encoded([ids], text if job.text else None, self._spelled(ids) if job.spelled else None)
+
+    def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
+        """No more ids than can be wanted: whoever asked is not to be flooded with what a tokenizer made of a text."""
+        ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens)
+        if max_tokens is not None and len(ids) > max_tokens:
+            raise RequestError(
+                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
+                f"{len(ids)} tokens.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        most = _MOST_TOKENS + _MOST_TOKENS_PER_CHAR * len(text)
+        if len(ids) > most:
+            said = f"The model's tokenizer makes more than the limit of {most} tokens of this text."
+            raise RequestError(said, param="prompt", code=TextLimitError.code)
+        return ids
 
     def _spelled(self, ids: list[int]) -> list[str]:
         return [self._tokenizer.token(token) or "" for token in ids]

@@ -153,6 +153,7 @@ class _Lane:
 
     def __init__(self, start: Start) -> None:
         self.restarts = 0
+        self._closed = False
         self._start = framed(start)
         self._process: _Process | None = None
         self._jobs: asyncio.Queue[tuple[bytes, asyncio.Future[Answer]]] = asyncio.Queue()
@@ -173,6 +174,8 @@ class _Lane:
 
     async def ask(self, job: bytes) -> Answer:
         """Raises TextLimitError, TextWorkerError. Cancelled while the job waits, it is dropped."""
+        if self._closed:
+            raise TextWorkerError("The text workers are closed.")
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name="text worker")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -180,7 +183,8 @@ class _Lane:
         return await answer
 
     async def close(self) -> None:
-        """Ends the worker at once; jobs that wait are cancelled."""
+        """Ends the worker at once; jobs that wait are cancelled. May be called again."""
+        self._closed = True
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait((self._working,))
@@ -228,7 +232,7 @@ class _Lane:
                 )
             if code in _JOBS_OWN:
                 raise TextLimitError("Rendering or tokenizing this text crashed the process that did it.")
-        raise TextWorkerError("The text worker was killed twice while it was at this request.")
+        raise TextWorkerError("The text worker ended twice while it was at this request, and not for its limits.")
 
     async def _loaded(self) -> _Process:
         """A worker that runs and has loaded its files. Raises TextWorkerError."""

@@ -96,6 +96,17 @@ async def test_text_that_a_tokenizer_makes_grow_is_refused_and_the_others_go_on(
         assert workers.restarts == 1
 
 
+async def test_text_of_which_a_tokenizer_makes_too_many_tokens_is_refused(served: Served) -> None:
+    async with served(normalizer=growing(3000, 1)) as workers:
+        with pytest.raises(RequestError, match="more than the limit of 1040 tokens") as caught:
+            await workers.encode(["#"], add_special_tokens=False)
+        assert caught.value.code == "text_limit_exceeded"
+        with pytest.raises(RequestError, match="context length is 64 tokens") as caught:
+            await workers.encode(["#"], add_special_tokens=False, max_tokens=64)
+        assert caught.value.code == "context_length_exceeded"
+        assert workers.restarts == 0
+
+
 async def test_regular_expression_that_gives_up_is_a_refusal(
     served: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +185,7 @@ async def test_worker_that_is_killed_again_and_again_is_not_the_request_s_fault(
         first = await at_work(workers._short)
         os.kill(first, signal.SIGKILL)
         os.kill(await at_work(workers._short, other_than=first), signal.SIGKILL)
-        with pytest.raises(TextWorkerError, match="killed twice") as caught:
+        with pytest.raises(TextWorkerError, match="ended twice") as caught:
             await job
         assert caught.value.status == 503
 
@@ -188,6 +199,8 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
         assert time.monotonic() - begin < 1
         with pytest.raises(asyncio.CancelledError):
             await job
+        with pytest.raises(TextWorkerError, match="closed"):
+            await workers.encode(["x"])
     assert pids() == []
 
 
