@@ -81,10 +81,16 @@ def figures(*, brief: bool) -> Iterator[Figure]:
     yield from beside_loop({"message": ("us", 150)}, lambda: {"message": message.measure(ROWS, 100 * times)})
     yield from beside_loop({"line": ("us", 3)}, lambda: {"line": text.measure_lines(ROWS, 10 * times)})
     yield from beside_loop({"front": ("us", 0)}, lambda: {"front": text.measure_front(ROWS, 10 * times)})
+    yield from beside_loop({"hop": ("ms", 0.5)}, lambda: {"hop": hop(100 * times)})
     yield from beside_loop({"hashing": ("ns", 30)}, lambda: {"hashing": prefixes.measure_hashing(16_384, 5 * times)})
     yield from beside_loop(
         {"caching": ("ms", RUN_SECONDS * 1e3 * 0.005)}, lambda: {"caching": prefixes.measure_run(32, 64, times)}
     )
+
+
+def hop(times: int) -> float:
+    worker, place = text.measure_hop(times)
+    return worker - place
 
 
 WHAT = {
@@ -96,6 +102,7 @@ WHAT = {
     "message": f"a step's message with {ROWS} outputs, packed, sent and unpacked",
     "line": "a token's text and its line of a stream",
     "front": "all that the front end does for a token, those two included",
+    "hop": "what a short chat takes longer for being rendered and tokenized in a worker",
     "hashing": "hashing a token of a prompt",
     "caching": f"prefix caching, 32 random prompts of {prefixes.PROMPT} tokens (goal: 0.5% of {RUN_SECONDS:g} s)",
 }

@@ -1,12 +1,14 @@
-"""What a token costs the front end's process: its text and its line of a stream; and all that the front end does for
-it."""
+"""What a token costs the front end's process: its text and its line of a stream; all that the front end does for it;
+and what a chat pays for a prompt that is rendered and tokenized in another process."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 
 import numpy as np
+import uvloop
 from msgspec.json import encode
 
 from tessera.arrays import int32
@@ -20,6 +22,8 @@ from tessera.server.openai.chunks import ChunkWriter
 from tessera.server.openai.generation import Identity
 from tessera.server.openai.protocol import GenerationFields
 from tessera.text import IncrementalDetokenizer, Tokenizer
+from tessera.text.worker import ChatJob, Start, Texts
+from tessera.text.workers import TextWorkers
 
 TEXT = (
     "The quick brown fox, which nobody had asked, jumped over 12 lazy dogs; then it said: “Füchse fressen Mäuse” — "
@@ -77,3 +81,28 @@ def measure_front(streams: int, steps: int) -> float:
             line(lines[state.request_id], output.outputs[0].text)
         took.append(time.perf_counter() - began)
     return float(np.median(took[len(ids) :])) / streams * 1e6
+
+
+def measure_hop(times: int) -> tuple[float, float]:
+    """Milliseconds until a short chat is token ids: in a text worker, and in place; medians of one after the other."""
+    job = ChatJob([{"role": "user", "content": TEXT}])
+    texts = Texts(Tokenizer.from_folder(demo_folder()))
+
+    async def in_a_worker() -> list[float]:
+        took = []
+        async with TextWorkers(Start(str(demo_folder()))) as workers:
+            for _ in range(times):
+                began = time.perf_counter()
+                await workers.chat(job)
+                took.append(time.perf_counter() - began)
+        return took
+
+    def in_place() -> float:
+        began = time.perf_counter()
+        texts.do(job)
+        return time.perf_counter() - began
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        worker = runner.run(in_a_worker())
+    place = [in_place() for _ in range(times)]
+    return float(np.median(worker)) * 1e3, float(np.median(place)) * 1e3

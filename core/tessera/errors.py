@@ -32,6 +32,12 @@ class RequestError(TesseraError, ValueError):
     status, kind, exit_code = 400, "invalid_request_error", 2
 
 
+class TextLimitError(RequestError):
+    """Rendering or tokenizing a text took more time or memory than it may, or ended the process that did it."""
+
+    code = "text_limit_exceeded"
+
+
 class AuthenticationError(TesseraError):
     status, kind, exit_code = 401, "invalid_request_error", 2
     code = "invalid_api_key"
@@ -51,6 +57,12 @@ class OverloadedError(TesseraError):
     """The server has more to do than it takes on; try again later."""
 
     status, kind, exit_code = 503, "overloaded_error", 1
+
+
+class TextWorkerError(TesseraError):
+    """The process that renders chat templates and tokenizes cannot be started, or is killed by something else."""
+
+    status, kind, exit_code = 503, "internal_error", 1
 
 
 class EngineDeadError(TesseraError):

@@ -43,7 +43,7 @@ async def start() -> AsyncIterator[Start]:
             behaviour: str = "", supervision: Supervision | None = None, **scheduler: object
         ) -> AsyncEngine:
             config = fakes.config(behaviour, **scheduler)
-            engine = await AsyncEngine.start(config, tokenizer=None, executor=fakes.EXECUTOR, supervision=supervision)
+            engine = await AsyncEngine.start(config, text=None, executor=fakes.EXECUTOR, supervision=supervision)
             stack.push_async_callback(engine.shutdown)
             return engine
 

@@ -222,7 +222,7 @@ async def test_two_engines_live_beside_each_other(start):
 async def test_an_engine_that_is_forgotten_takes_no_file_with_it():
     files = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        engine = await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR)
+        engine = await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR)
         await engine.shutdown()
         del engine
     gc.collect()
@@ -247,7 +247,7 @@ async def test_junk_among_the_answers_is_dropped(start, sockets, caplog):
 
 def test_it_runs_on_uvloop_as_well():
     async def use():
-        engine = await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR)
+        engine = await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR)
         try:
             return await asyncio.gather(*(tokens_of(engine, [number]) for number in range(1, 30)))
         finally:

@@ -18,6 +18,7 @@ from tessera.errors import RequestError
 from tessera.server.app import create_app
 from tessera.server.settings import ServerSettings
 from tests.platforms.tiny_models import save_family
+from tests.text_in_process import TextInProcess
 
 PLATFORM = "tessera_cpu.platform:CpuPlatform"
 OPTIONS = {"platform": PLATFORM, "dtype": "float32", "kv_cache_memory_bytes": 1 << 22, "threads": 1}
@@ -116,7 +117,9 @@ def test_the_server_finds_the_same(folder, llm, fields):
     body |= {"use_beam_search": True, "return_token_ids": True, "logprobs": 1}
 
     async def post():
-        engine = await AsyncEngine.start(build_config(model=str(folder), **OPTIONS), tokenizer=llm.get_tokenizer())
+        engine = await AsyncEngine.start(
+            build_config(model=str(folder), **OPTIONS), text=TextInProcess(llm.get_tokenizer())
+        )
         try:
             transport = httpx.ASGITransport(create_app(engine, ServerSettings()))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

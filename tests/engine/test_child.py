@@ -27,7 +27,7 @@ def test_which_executor_an_engine_imports():
 
 async def test_an_engine_takes_the_process_that_runs_already():
     with EngineChild(fakes.EXECUTOR) as child:
-        engine = await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR, child=child)
+        engine = await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR, child=child)
         assert engine.info.pid == child.pid
         assert engines_of(os.getpid()) == [child.pid]
         assert await tokens_of(engine, [1], max_tokens=3) == fakes.answer([1], 3)
@@ -38,7 +38,7 @@ async def test_an_engine_takes_the_process_that_runs_already():
 async def test_what_was_imported_for_nothing_ends_no_start():
     """The process imports what most likely comes; who runs the steps, the configuration says."""
     with EngineChild("json:dumps") as child:
-        engine = await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR, child=child)
+        engine = await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR, child=child)
         await engine.shutdown()
 
 
@@ -47,7 +47,7 @@ async def test_a_process_that_ended_before_its_configuration_is_told_of():
         os.kill(child.pid, 9)
         child.wait()
         with pytest.raises(Exception, match=r"was killed \(signal 9\)"):
-            await AsyncEngine.start(fakes.config(), tokenizer=None, executor=fakes.EXECUTOR, child=child)
+            await AsyncEngine.start(fakes.config(), text=None, executor=fakes.EXECUTOR, child=child)
 
 
 def test_what_nobody_configures_is_ended_with_its_context():
@@ -77,7 +77,7 @@ class Telling(fakes.FakeExecutor):
 
 async def test_imports_are_not_searched_and_what_comes_after_them_is():
     with pytest.raises(ModelError, match="on: True, passes imports over: True"):
-        await AsyncEngine.start(fakes.config(), tokenizer=None, executor=f"{__name__}:Telling")
+        await AsyncEngine.start(fakes.config(), text=None, executor=f"{__name__}:Telling")
 
 
 @pytest.mark.parametrize(("path", "error"), [("no_such:Name", PlatformError), ("breaking:Name", ZeroDivisionError)])

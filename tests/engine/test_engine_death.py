@@ -222,7 +222,7 @@ async def test_restarts_leave_no_descriptors_and_no_tasks(start):
 )
 async def test_what_ends_a_start_is_raised_as_it_was(behaviour, error, message, sockets):
     with pytest.raises(error) as caught:
-        await AsyncEngine.start(fakes.config(behaviour), tokenizer=None, executor=fakes.EXECUTOR)
+        await AsyncEngine.start(fakes.config(behaviour), text=None, executor=fakes.EXECUTOR)
     assert caught.value.message.startswith(message)
     assert engines_of(os.getpid()) == []
     assert list(sockets.iterdir()) == []
@@ -231,15 +231,13 @@ async def test_what_ends_a_start_is_raised_as_it_was(behaviour, error, message, 
 async def test_names_that_do_not_exist_are_a_users_error():
     for executor in ("tests.engine.fakes:Nobody", "tests.no_such_module:Nobody"):
         with pytest.raises(TesseraError, match=r"Nobody|no_such_module"):
-            await AsyncEngine.start(fakes.config(), tokenizer=None, executor=executor)
+            await AsyncEngine.start(fakes.config(), text=None, executor=executor)
     with pytest.raises(ConfigError, match="nonsense"):
-        await AsyncEngine.start(fakes.config(policy="nonsense"), tokenizer=None, executor=fakes.EXECUTOR)
+        await AsyncEngine.start(fakes.config(policy="nonsense"), text=None, executor=fakes.EXECUTOR)
 
 
 async def test_a_cancelled_start_leaves_nothing(sockets):
-    starting = asyncio.create_task(
-        AsyncEngine.start(fakes.config("hang-load"), tokenizer=None, executor=fakes.EXECUTOR)
-    )
+    starting = asyncio.create_task(AsyncEngine.start(fakes.config("hang-load"), text=None, executor=fakes.EXECUTOR))
     await until(lambda: engines_of(os.getpid()))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -251,7 +249,7 @@ async def test_a_cancelled_start_leaves_nothing(sockets):
 async def test_progress_of_the_start_is_told():
     heard = []
     engine = await AsyncEngine.start(
-        fakes.config(), tokenizer=None, executor=fakes.EXECUTOR, on_progress=lambda p: heard.append((p.phase, p.done))
+        fakes.config(), text=None, executor=fakes.EXECUTOR, on_progress=lambda p: heard.append((p.phase, p.done))
     )
     await engine.shutdown()
     assert heard == [("load", 1), ("warm_up", 1)]
@@ -267,7 +265,7 @@ def test_an_engine_ends_when_its_parent_does(state, sockets):
         from tests.engine import fakes
 
         async def main():
-            engine = await AsyncEngine.start(fakes.config({state!r}), tokenizer=None, executor=fakes.EXECUTOR)
+            engine = await AsyncEngine.start(fakes.config({state!r}), text=None, executor=fakes.EXECUTOR)
             if {state == "slow"}:
                 stream = engine.generate([1], SamplingParams(max_tokens=4000))
                 await anext(stream)

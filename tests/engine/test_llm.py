@@ -15,7 +15,8 @@ from tessera.engine.async_engine import AsyncEngine
 from tessera.errors import EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
 from tessera.sampling_params import RequestOutputKind, SamplingParams
-from tessera.text import Tokenizer
+from tessera.text.worker import Start
+from tessera.text.workers import TextWorkers
 from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 
 PLATFORM = "tessera_cpu.platform:CpuPlatform"
@@ -249,7 +250,8 @@ def test_without_a_model_it_is_the_demo(folder, monkeypatch):
 async def test_the_engine_in_its_own_process_says_the_same(llm, folder):
     options = {**OPTIONS, "model": str(folder)}
     begin = time.monotonic()
-    engine = await AsyncEngine.start(build_config(**options), tokenizer=Tokenizer.from_folder(folder))
+    text = TextWorkers(Start(str(folder)))
+    engine = await AsyncEngine.start(build_config(**options), text=text)
     try:
         for params in (GREEDY, SamplingParams(seed=5, max_tokens=20, stop="a")):
             streamed = SamplingParams(
@@ -265,6 +267,7 @@ async def test_the_engine_in_its_own_process_says_the_same(llm, folder):
         assert sum(engine.info.phases.values()) < time.monotonic() - begin
     finally:
         await engine.shutdown()
+        await text.close()
 
 
 def test_a_call_can_be_ended_from_another_thread(llm):
@@ -303,12 +306,12 @@ def test_a_reset_cache_knows_nothing(llm):
 
 async def test_an_async_engine_tells_of_itself(folder):
     config = build_config(model=str(folder), **OPTIONS)
-    tokenizer = Tokenizer.from_folder(config.model.tokenizer)
-    engine = await AsyncEngine.start(config, tokenizer=tokenizer)
+    text = TextWorkers(Start(config.model.tokenizer))
+    engine = await AsyncEngine.start(config, text=text)
     try:
         assert engine.is_running
         await engine.check_health()
-        assert await engine.get_tokenizer() is tokenizer
+        assert (await engine.get_tokenizer()).encode("yy") == (await text.encode(["yy"]))[0]
         cached = []
         for salt in ("one", "one", "other", ""):
             async for output in engine.generate("y" * 64, GREEDY, cache_salt=salt):
@@ -318,6 +321,7 @@ async def test_an_async_engine_tells_of_itself(folder):
         assert cached[1] > 0
     finally:
         await engine.shutdown()
+        await text.close()
     assert not engine.is_running
     with pytest.raises(EngineDeadError):
         await engine.check_health()

@@ -16,7 +16,6 @@ import pytest
 from tessera.server.app import create_app
 from tessera.server.serve import Started, serve
 from tessera.server.settings import ServerSettings
-from tessera.text import ChatTemplate
 from tests.server.fake_engine import MODEL, FakeEngine
 
 
@@ -40,10 +39,8 @@ class Api:
 
 
 @asynccontextmanager
-async def in_process(
-    engine: FakeEngine, settings: ServerSettings | None = None, template: ChatTemplate | None = None
-) -> AsyncIterator[Api]:
-    app = create_app(engine, settings or ServerSettings(), template)
+async def in_process(engine: FakeEngine, settings: ServerSettings | None = None) -> AsyncIterator[Api]:
+    app = create_app(engine, settings or ServerSettings())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

@@ -18,6 +18,7 @@ from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import Tokenizer
+from tests.text_in_process import TextInProcess
 
 MODEL = "fake-model"
 MAX_MODEL_LEN = 512
@@ -114,8 +115,12 @@ class FakeEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     steps: int = 0
+    template: str | None = None
+    text: TextInProcess | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            self.text = TextInProcess(self.tokenizer, self.template)
         self.config = EngineConfig(ModelConfig("somewhere/model", MODEL, {}, 257, MAX_MODEL_LEN), "fake:Platform")
         self._dead = asyncio.Event()
         self._closed = asyncio.Event()

@@ -9,7 +9,6 @@ from openai.types.chat import ChatCompletion
 
 from tessera.sampling_params import RequestOutputKind
 from tessera.server.settings import ServerSettings
-from tessera.text import ChatTemplate
 from tests.server.conftest import in_process
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 
@@ -218,15 +217,14 @@ async def test_template_kwargs_reach_the_template_and_reserved_ones_are_refused(
 
 
 async def test_a_template_given_at_the_start_replaces_the_model_s():
-    engine = FakeEngine()
-    async with in_process(engine, template=ChatTemplate("only {{ messages | length }}")) as api:
+    engine = FakeEngine(template="only {{ messages | length }}")
+    async with in_process(engine) as api:
         await answered(api)
     assert rendered(engine) == "only 1"
 
 
 async def test_what_a_template_refuses_is_a_400_in_its_words():
-    template = ChatTemplate("{{ raise_exception('Roles must alternate.') }}")
-    async with in_process(FakeEngine(), template=template) as api:
+    async with in_process(FakeEngine(template="{{ raise_exception('Roles must alternate.') }}")) as api:
         response = await api.chat()
     assert response.status_code == 400
     assert response.json()["error"]["message"] == "Roles must alternate."

@@ -41,7 +41,7 @@ def _fakes_are_found(monkeypatch):
 @asynccontextmanager
 async def serving(behaviour="", supervision=None, log_format="text", settings=SETTINGS, **scheduler):
     made = dataclasses.replace(config(behaviour, **scheduler), log_format=log_format)
-    engine = await AsyncEngine.start(made, tokenizer=None, executor=EXECUTOR, supervision=supervision)
+    engine = await AsyncEngine.start(made, text=None, executor=EXECUTOR, supervision=supervision)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()

@@ -1,4 +1,5 @@
-"""What a front process needs of a model's files beside its configuration: the tokenizer and the chat template."""
+"""What a front process needs of a model's files beside its configuration: its tokenizer and its chat template, in the
+text workers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tessera.config import EngineConfig
 from tessera.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from tessera.text import ChatTemplate, Tokenizer
+    from tessera.text.workers import TextWorkers
 
 MAX_TEMPLATE_BYTES = 2**20
 
@@ -29,23 +30,17 @@ class AskedTemplate:
         return cls(flags["chat_template"], None if content_format == "auto" else content_format)
 
 
-def tokenizer_of(config: EngineConfig) -> Tokenizer | None:
-    """None with --skip-tokenizer-init. Raises ModelError."""
-    from tessera.text import Tokenizer
+def text_workers_of(config: EngineConfig, asked: AskedTemplate) -> TextWorkers | None:
+    """Begun and not ready yet; None with --skip-tokenizer-init. Raises ConfigError, ModelError, TextWorkerError."""
+    from tessera.text.worker import Start
+    from tessera.text.workers import TextWorkers
 
-    return Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
-
-
-def chat_template_of(tokenizer: Tokenizer | None, asked: AskedTemplate) -> ChatTemplate | None:
-    """None where there is none. Raises ConfigError, ModelError."""
-    from tessera.text import ChatTemplate
-
-    if tokenizer is None:
+    if not config.model.tokenizer:
         if asked.file is not None:
             raise ConfigError("--chat-template needs a tokenizer; leave --skip-tokenizer-init out.")
         return None
-    source = tokenizer.chat_templates if asked.file is None else _read_template(Path(asked.file))
-    return ChatTemplate(source, tokenizer.special_tokens, content_format=asked.content_format) if source else None
+    template = None if asked.file is None else _read_template(Path(asked.file))
+    return TextWorkers(Start(config.model.tokenizer, template, asked.content_format))
 
 
 def _read_template(path: Path) -> str:

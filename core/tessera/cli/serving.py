@@ -16,7 +16,7 @@ from tessera.cli.announce import ToLog, ToUser, announcer
 from tessera.cli.event_loop import loop_factory
 from tessera.cli.explain import choices_table, explained_platform
 from tessera.cli.log import set_up_server_logging
-from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
+from tessera.cli.model_text import AskedTemplate, text_workers_of
 from tessera.cli.notices import warnings_before
 from tessera.cli.report import report
 from tessera.cli.serve_flags import FLAGS
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tessera.engine.supervisor import Supervision
     from tessera.server.serve import Started
     from tessera.server.settings import ServerSettings
-    from tessera.text import ChatTemplate, Tokenizer
+    from tessera.text.workers import TextWorkers
 
 # Flags of the front process; all others are the engine's, by the names of build_config.
 _OWN = frozenset(
@@ -118,38 +118,48 @@ class _Served:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        tokenizer = tokenizer_of(self.config)
-        template = chat_template_of(tokenizer, self.template)
-        make_routes = _plugin_routes(self.routes)
-        starting = asyncio.create_task(self._start(tokenizer))
-        # The server's libraries load while the engine does.
-        server = await asyncio.to_thread(_import_server)
-        started = self._started(server, starting, template, make_routes)
-        return await server.serve(started, self.listener, self.settings)
+        text = text_workers_of(self.config, self.template)
+        try:
+            make_routes = _plugin_routes(self.routes)
+            starting = asyncio.create_task(self._start(text))
+            # The server's libraries load while the engine does.
+            server = await asyncio.to_thread(_import_server)
+            started = self._started(server, starting, make_routes)
+            return await server.serve(started, self.listener, self.settings)
+        finally:
+            if text is not None:
+                await text.close()
 
-    async def _start(self, tokenizer: Tokenizer | None) -> AsyncEngine:
+    async def _start(self, text: TextWorkers | None) -> AsyncEngine:
         from tessera.engine.async_engine import AsyncEngine
 
-        try:
-            return await AsyncEngine.start(
+        engine = asyncio.create_task(
+            AsyncEngine.start(
                 self.config,
-                tokenizer=tokenizer,
+                text=text,
                 on_progress=self.announce.progress,
                 supervision=self.supervision,
                 child=self.child,
             )
+        )
+        try:
+            # The first of the two to be there; what is wrong with its files is said without waiting for the engine.
+            if text is not None:
+                await text.ready()
+            return await engine
         finally:
+            engine.cancel()
+            await asyncio.wait((engine,))
             self.announce.close()
 
     async def _started(
         self,
         server: _Server,
         starting: asyncio.Task[AsyncEngine],
-        template: ChatTemplate | None,
         make_routes: Sequence[Any],
     ) -> Started:
         engine = await starting
-        app = server.create_app(engine, self.settings, template)
+        app = server.create_app(engine, self.settings)
         for make in make_routes:
             app.router.routes.extend(make(engine))
         if self.explain:
@@ -160,7 +170,7 @@ class _Served:
                 model=self.settings.served_model_names[0],
                 url=url_of(self.listener, tls=self.settings.tls is not None),
                 socket_path=socket_path(self.listener),
-                chat=template is not None,
+                chat=engine.text is not None and engine.text.has_template,
                 guarded=bool(self.settings.api_keys),
                 seconds=time.monotonic() - self.began,
             )
@@ -170,7 +180,7 @@ class _Served:
 
 @dataclass(frozen=True)
 class _Server:
-    create_app: Callable[[AsyncEngine, ServerSettings, ChatTemplate | None], Starlette]
+    create_app: Callable[[AsyncEngine, ServerSettings], Starlette]
     started: type[Started]
     serve: Callable[[Coroutine[Any, Any, Started], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
 

@@ -1,23 +1,23 @@
-"""From a prompt to the engine's requests: token ids, the limits they must hold, n answers with their seeds."""
+"""From a prompt to the engine's requests: token ids, sampling parameters against one model, the limits they must hold,
+n answers with their seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from tessera.arrays import Array
-from tessera.engine.vocabulary import resolved
 from tessera.errors import RequestError
 from tessera.request import Request
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
 
 if TYPE_CHECKING:
-    from tessera.config import EngineConfig
-    from tessera.text import Tokenizer
+    from tessera.config import EngineConfig, ModelConfig
+    from tessera.text import Vocabulary
 
 SEEDS = 1 << 64
 UNSEEDED = 1 << 63
@@ -39,25 +39,25 @@ class Admission:
     fit the context is cut to what does, rather than refused."""
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer | None, max_model_len: int, *, shorten: bool = False
+        self, config: EngineConfig, vocabulary: Vocabulary | None, max_model_len: int, *, shorten: bool = False
     ) -> None:
         self._shorten = shorten
-        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
         self._model = config.model
         self._max_model_len = max_model_len
         self._random = np.random.default_rng(config.seed)
         self._next_key = 0
 
-    def prepare(self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool) -> Prompt:
-        """Raises RequestError. Changes nothing, so it may run on another thread."""
-        if params.stop and self._tokenizer is None:
+    def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
+        """text: what the ids were made of, if they were. params: without bad_words, which are ids by now. Raises
+        RequestError. Changes nothing, so it may run on another thread."""
+        if params.stop and self._vocabulary is None:
             raise RequestError(
                 "There is no tokenizer (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
             )
-        ids = self._checked(self._encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt)
-        text = prompt if isinstance(prompt, str) else None
-        max_tokens = self._bounded(ids.size, params.max_tokens)
-        return Prompt(text, ids, max_tokens, resolved(params, self._model, self._tokenizer))
+        checked = self._checked(ids)
+        max_tokens = self._bounded(checked.size, params.max_tokens)
+        return Prompt(text, checked, max_tokens, resolved(params, self._model))
 
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = ""
@@ -84,13 +84,6 @@ class Admission:
             )
             for index in range(params.n)
         ]
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        if self._tokenizer is None:
-            raise RequestError(
-                "There is no tokenizer (skip_tokenizer_init): give the prompt as token ids.", param="prompt"
-            )
-        return self._tokenizer.encode(text, add_special_tokens, max_tokens=self._max_model_len)
 
     def _checked(self, ids: Sequence[int]) -> Array:
         if len(ids) == 0:
@@ -134,5 +127,80 @@ class Admission:
         return (params.seed + index) % SEEDS
 
 
+def no_tokenizer() -> RequestError:
+    return RequestError("There is no tokenizer (skip_tokenizer_init): give the prompt as token ids.", param="prompt")
+
+
 def _not_ids() -> RequestError:
     return RequestError("The prompt must be a text or a list of token ids.", param="prompt")
+
+
+# ---- sampling parameters against one model ---------------------------------------------------------------------------
+
+
+def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
+    """The parameters as an engine takes them; they themselves where they need nothing. Raises RequestError."""
+    vocab = model.vocab_size
+    _check_ids("stop_token_ids", params.stop_token_ids or (), vocab)
+    _check_ids("logit_bias", params.logit_bias or (), vocab)
+    _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab)
+    _check_ids("bad_words_ids", (token for word in params.bad_words_ids or () for token in word), vocab)
+    changed: dict[str, Any] = {}
+    for name in ("logprobs", "prompt_logprobs"):
+        asked = getattr(params, name)
+        if asked is not None:
+            check_logprobs(name, asked, model)
+        if asked == -1:
+            changed[name] = vocab
+    return msgspec.structs.replace(params, **changed) if changed else params
+
+
+def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
+    """Raises RequestError where more are asked for than --max-logprobs allows; -1 asks for the whole vocabulary."""
+    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    wanted = model.vocab_size if asked == -1 else asked
+    if wanted > most:
+        raise RequestError(
+            f"{name} asks for {wanted} log probabilities a token, but at most {most} are given (--max-logprobs).",
+            param=name,
+        )
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab:
+            raise RequestError(
+                f"{name}: token id {token} is out of the vocabulary: ids are 0 to {vocab - 1}.", param=name
+            )
+
+
+def bad_word_texts(params: SamplingParams) -> list[str]:
+    """What is to be tokenized, without special tokens, for with_bad_words(): each word at the start of a text, and
+    after a space."""
+    return [space + word.lstrip() for word in params.bad_words or () for space in ("", " ")]
+
+
+def with_bad_words(params: SamplingParams, tokens: Sequence[Sequence[int]]) -> SamplingParams:
+    """bad_words as bad_words_ids. tokens: of each of bad_word_texts(). Raises RequestError."""
+    forms = zip(tokens[::2], tokens[1::2], strict=True)
+    words = [ids for plain, spaced in forms for ids in _forms(plain, spaced)]
+    return msgspec.structs.replace(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
+
+
+def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:
+    """A word's tokens at the start of a text, and after a space where that makes it another single token sequence of
+    the same length."""
+    if not 1 <= len(plain) <= MAX_BAD_WORD_TOKENS:
+        raise RequestError(
+            f"Each of bad_words must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(plain)}.", param="bad_words"
+        )
+    yield list(plain)
+    if len(spaced) == len(plain) and spaced[0] != plain[0]:
+        yield list(spaced)
+
+
+def no_bad_words() -> RequestError:
+    return RequestError(
+        "There is no tokenizer (skip_tokenizer_init), so bad_words cannot be found; give bad_words_ids.",
+        param="bad_words",
+    )

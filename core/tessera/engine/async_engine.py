@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tessera.engine.admission import Prompt
+from tessera.engine.admission import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.child import EngineChild
 from tessera.engine.executors import executor_path
 from tessera.engine.frontend import FrontEnd, Update
@@ -25,15 +25,16 @@ from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
 from tessera.sampling_params import SamplingParams
+from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
-    from tessera.text import Tokenizer
+    from tessera.text.workers import TextWorkers
 
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
-LONG_PROMPT = 4096  # characters or ids from which on a prompt is prepared on another thread
+LONG_PROMPT = 4096  # ids from which on a prompt is checked on another thread
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class AsyncEngine:
     def __init__(
         self,
         config: EngineConfig,
-        tokenizer: Tokenizer | None,
+        text: TextWorkers | None,
         executor: str,
         on_progress: Callable[[Progress], None],
         supervision: Supervision,
@@ -64,9 +65,9 @@ class AsyncEngine:
     ) -> None:
         """Not started yet; see start()."""
         self.config = config
-        self.tokenizer = tokenizer
+        self.text = text
         self.info: EngineInfo
-        self._front = FrontEnd(config, tokenizer, max_model_len=config.model.max_model_len)
+        self._front = FrontEnd(config, self.tokenizer, max_model_len=config.model.max_model_len)
         self._wakes: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count()
         self._error: str | None = None
@@ -86,18 +87,19 @@ class AsyncEngine:
         cls,
         config: EngineConfig,
         *,
-        tokenizer: Tokenizer | None,
+        text: TextWorkers | None,
         on_progress: Callable[[Progress], None] | None = None,
         executor: str | None = None,
         supervision: Supervision | None = None,
         epoch: int = 1,
         child: EngineChild | None = None,
     ) -> AsyncEngine:
-        """Returns when the engine is ready. executor: dotted path, in place of the one the configuration needs. child:
+        """Returns when the engine is ready. text: of the model, ended by the caller; None takes and gives token ids
+        alone. executor: dotted path, in place of the one the configuration needs. child:
         the process of the first engine, where it runs already. Raises what the engine's start raised (ConfigError,
         ModelError, PlatformError, MemoryBudgetError), EngineDeadError where its process just ended."""
         executor = executor or executor_path(config.parallel.world_size)
-        engine = cls(config, tokenizer, executor, on_progress or _ignore, supervision or Supervision(), epoch, child)
+        engine = cls(config, text, executor, on_progress or _ignore, supervision or Supervision(), epoch, child)
         engine.info = await engine._supervisor.start()
         return engine
 
@@ -143,10 +145,23 @@ class AsyncEngine:
     async def prepare(
         self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
     ) -> Prompt:
-        """What generate() would ask, with every limit checked. Raises RequestError."""
-        if len(prompt) < LONG_PROMPT:
-            return self._front.prepare(prompt, params, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._front.prepare, prompt, params, add_special_tokens=add_special_tokens)
+        """What generate() would ask, with every limit checked. Raises RequestError, TextWorkerError."""
+        text = prompt if isinstance(prompt, str) else None
+        ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens)
+        if params.bad_words:
+            if self.text is None:
+                raise no_bad_words()
+            params = with_bad_words(params, await self.text.encode(bad_word_texts(params), False))
+        if len(ids) < LONG_PROMPT:
+            return self._front.prepare(ids, params, text=text)
+        return await asyncio.to_thread(self._front.prepare, ids, params, text=text)
+
+    async def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self.text is None:
+            raise no_tokenizer()
+        most = self.config.model.max_model_len
+        (ids,) = await self.text.encode([text], add_special_tokens, max_tokens=most)
+        return ids
 
     async def abort(self, request_id: str) -> None:
         """Ends a request from outside; its iterator ends with finish_reason "abort". Unknown ids are ignored."""
@@ -158,7 +173,14 @@ class AsyncEngine:
     # ---- what it is and how it is -------------------------------------------
 
     @property
+    def tokenizer(self) -> Vocabulary | None:
+        """For token ids to text; `text` does the rest. None where prompts and answers are token ids."""
+        return None if self.text is None else self.text.vocabulary
+
+    @property
     def metrics(self) -> EngineMetrics:
+        if self.text is not None:
+            self._front.metrics.text_worker_restarts = self.text.restarts
         return self._front.metrics
 
     @property
@@ -179,10 +201,11 @@ class AsyncEngine:
             raise EngineDeadError("The engine has said nothing for too long.")
 
     async def get_tokenizer(self) -> Tokenizer:
-        """Raises RequestError where there is none."""
-        if self.tokenizer is None:
+        """The model's own, in this process and so without the limits of the text workers. Raises RequestError where
+        there is none."""
+        if self.text is None:
             raise RequestError("There is no tokenizer (skip_tokenizer_init).")
-        return self.tokenizer
+        return await asyncio.to_thread(Tokenizer.from_folder, self.config.model.tokenizer)
 
     async def wait_dead(self) -> None:
         """Returns when the engine has died and no other comes in its place."""

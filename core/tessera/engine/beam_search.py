@@ -24,7 +24,7 @@ from tessera.sampling_params import RequestOutputKind, SamplingParams
 if TYPE_CHECKING:
     from tessera.config import ModelConfig
     from tessera.engine.async_engine import AsyncEngine
-    from tessera.text import Tokenizer
+    from tessera.text import Vocabulary
 
 MAX_WIDTH = 63
 MAX_TOKENS = 2**31 - 1
@@ -62,7 +62,7 @@ def _check(name: str, value: Any, low: int, high: int) -> None:
 class BeamSearchSequence:
     """One beam. tokens: the prompt's and its own. logprobs: of its own, with the alternatives at each. cum_logprob:
     their sum; score: that with the length penalty, which beams are sorted by. text: of all tokens, None without a
-    tokenizer. finish_reason: "stop" or "length"; stop_reason: the end-of-text token."""
+    vocabulary. finish_reason: "stop" or "length"; stop_reason: the end-of-text token."""
 
     tokens: list[int]
     logprobs: list[Alternatives]
@@ -165,11 +165,11 @@ class BeamSearch:
         early_stopping=False."""
         return self._running[0].cum_logprob / penalty > self._finished[-1][0]
 
-    def output(self, tokenizer: Tokenizer | None) -> BeamSearchOutput:
+    def output(self, vocabulary: Vocabulary | None) -> BeamSearchOutput:
         """Once nothing is asked any more."""
-        return BeamSearchOutput([self._sequence(score, beam, tokenizer) for score, beam in self._finished])
+        return BeamSearchOutput([self._sequence(score, beam, vocabulary) for score, beam in self._finished])
 
-    def _sequence(self, score: float, beam: _Beam, tokenizer: Tokenizer | None) -> BeamSearchSequence:
+    def _sequence(self, score: float, beam: _Beam, vocabulary: Vocabulary | None) -> BeamSearchSequence:
         stopped = beam.tokens[-1] in self._eos
         hidden = stopped and not self.params.include_stop_str_in_output
         tokens = [*self.prompt, *(beam.tokens[:-1] if hidden else beam.tokens)]
@@ -178,7 +178,7 @@ class BeamSearch:
             logprobs=list(beam.logprobs),
             cum_logprob=beam.cum_logprob,
             score=score,
-            text=None if tokenizer is None else tokenizer.decode(tokens),
+            text=None if vocabulary is None else vocabulary.decode(tokens),
             finish_reason="stop" if stopped else "length",
             stop_reason=beam.tokens[-1] if stopped else None,
         )

@@ -12,15 +12,15 @@ from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:
     from tessera.step import RowLogprobs
-    from tessera.text import Tokenizer
+    from tessera.text import Vocabulary
 
 
 class TextOutput:
     """The text of one answer's tokens, with its stop strings looked for."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> None:
+    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams) -> None:
         self._detokenizer = IncrementalDetokenizer(
-            tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+            vocabulary, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
         )
         self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
         self._unarmed = params.min_tokens
@@ -55,7 +55,7 @@ class Completion:
     """State of one answer. `changed`: something was not taken yet."""
 
     def __init__(
-        self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int], arrival: float
+        self, index: int, params: SamplingParams, vocabulary: Vocabulary | None, prompt: Sequence[int], arrival: float
     ) -> None:
         self.index = index
         self.times = RequestMetrics(arrival=arrival)
@@ -64,8 +64,8 @@ class Completion:
         self.stop_reason: int | str | None = None
         self.changed = False
         self._params = params
-        self._tokenizer = tokenizer
-        self._text = TextOutput(tokenizer, prompt, params) if tokenizer is not None and params.detokenize else None
+        self._vocabulary = vocabulary
+        self._text = TextOutput(vocabulary, prompt, params) if vocabulary is not None and params.detokenize else None
         self._pieces: list[str] = []
         self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
@@ -122,6 +122,6 @@ class Completion:
         )
 
     def _add_logprobs(self, positions: list[Mapping[int, Logprob]], new: RowLogprobs, count: int) -> None:
-        added = by_token(new, count, self._tokenizer)
+        added = by_token(new, count, self._vocabulary)
         positions += added
         self._cumulative_logprob += total(added)

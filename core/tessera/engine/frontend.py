@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest, RequestPromptLogprobs, StartedRequest
     from tessera.step import RowLogprobs
-    from tessera.text import Tokenizer
+    from tessera.text import Vocabulary
 
 
 @dataclass
@@ -36,11 +36,11 @@ class FrontEnd:
     """The requests of one engine. submit() makes them, update() takes in what a step brought, drop() forgets them."""
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer | None, *, max_model_len: int, shorten: bool = False
+        self, config: EngineConfig, vocabulary: Vocabulary | None, *, max_model_len: int, shorten: bool = False
     ) -> None:
-        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
-        self._admission = Admission(config, tokenizer, max_model_len, shorten=shorten)
+        self._admission = Admission(config, vocabulary, max_model_len, shorten=shorten)
         self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._live: dict[int, tuple[RequestState, Completion]] = {}
         self._by_id: dict[str, RequestState] = {}
@@ -50,12 +50,10 @@ class FrontEnd:
         """Answers that still grow."""
         return len(self._live)
 
-    def prepare(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
-    ) -> Prompt:
-        """The prompt as token ids, with every limit checked. Raises RequestError. Changes nothing, so it may run on
-        another thread."""
-        return self._admission.prepare(prompt, params, add_special_tokens=add_special_tokens)
+    def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None = None) -> Prompt:
+        """A prompt with every limit checked. text: what the ids were made of, if they were. params: without bad_words;
+        see with_bad_words(). Raises RequestError. Changes nothing, so it may run on another thread."""
+        return self._admission.prepare(ids, params, text=text)
 
     def submit(
         self,
@@ -79,7 +77,7 @@ class FrontEnd:
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]
-        scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.tokenizer)
+        scores = None if params.prompt_logprobs is None else PromptLogprobsBuffer(len(ids), self.vocabulary)
         state = RequestState(request_id, params, prompt.text, ids, requests, completions, scores)
         self._by_id[request_id] = state
         for request, completion in zip(requests, completions, strict=True):
@@ -152,7 +150,7 @@ class FrontEnd:
         return [request for request in state.requests if request.key in self._live]
 
     def _completion(self, index: int, params: SamplingParams, prompt: list[int], arrival: float) -> Completion:
-        return Completion(index, params, self.tokenizer, prompt, arrival)
+        return Completion(index, params, self.vocabulary, prompt, arrival)
 
     def _start(self, started: StartedRequest) -> None:
         found = self._live.get(started.key)

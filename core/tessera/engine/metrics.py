@@ -66,6 +66,7 @@ class EngineMetrics:
         self.stats = EngineStats()
         self.engine_restarts = 0
         self.replayed_requests = 0
+        self.text_worker_restarts = 0
         self._before = SchedulerCounters()
         self._fallbacks_before: Counter[str] = Counter()
         self.request_success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
@@ -134,6 +135,12 @@ class EngineMetrics:
         yield Metric("engine_restarts", "counter", "Engines in the place of one that died.", self.engine_restarts)
         yield Metric(
             "replayed_requests", "counter", "Requests given to another engine when theirs died.", self.replayed_requests
+        )
+        yield Metric(
+            "text_worker_restarts",
+            "counter",
+            "Processes that render and tokenize, in the place of one that ended.",
+            self.text_worker_restarts,
         )
         for op, count in sorted((self._fallbacks_before + Counter(stats.fallbacks)).items()):
             yield Metric("reference_fallbacks", "counter", "Runs of an op on the reference.", count, ("op", op))

@@ -24,7 +24,7 @@ from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tessera.scheduler.outputs import EngineCoreOutputs
-    from tessera.text import Tokenizer
+    from tessera.text import Vocabulary
 
 Done = Callable[[RequestOutput], None]
 
@@ -42,9 +42,10 @@ class Job:
 class OfflineEngine:
     """Steps an engine in this process until a list of jobs is done."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, engine: Engine, vocabulary: Vocabulary | None) -> None:
         self.config = engine.config
-        self.front = FrontEnd(engine.config, tokenizer, max_model_len=engine.info.max_model_len, shorten=True)
+        self.max_model_len = engine.info.max_model_len
+        self.front = FrontEnd(engine.config, vocabulary, max_model_len=self.max_model_len, shorten=True)
         self._engine = engine
         self._unusable: str | None = None
         self._closed = False

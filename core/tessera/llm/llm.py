@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from tessera.config import build_config
-from tessera.engine.admission import Prompt
+from tessera.engine.admission import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
 from tessera.engine.metrics import Metric
@@ -22,7 +23,9 @@ from tessera.llm.given import PromptInput, conversations, for_each, prompts_of, 
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
-from tessera.text import ChatTemplate, Tokenizer
+from tessera.text import Tokenizer
+from tessera.text.worker import ChatJob, Start
+from tessera.text.workers import BlockingTextWorkers
 
 
 class LLM:
@@ -110,8 +113,17 @@ class LLM:
             trust_remote_code=trust_remote_code or None,
         )
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
-        self._tokenizer = Tokenizer.from_folder(config.model.tokenizer) if config.model.tokenizer else None
-        self._offline = OfflineEngine(Engine(dataclasses.replace(config, embedded=True)), self._tokenizer)
+        # It loads beside the engine.
+        self._text = BlockingTextWorkers(Start(config.model.tokenizer)) if config.model.tokenizer else None
+        with ExitStack() as undo:
+            undo.callback(self._end_text)
+            engine = Engine(dataclasses.replace(config, embedded=True))
+            undo.callback(engine.close)
+            if self._text is not None:
+                self._text.ready()
+            undo.pop_all()
+        self._offline = OfflineEngine(engine, None if self._text is None else self._text.vocabulary)
+        self._tokenizer: Tokenizer | None = None
         self._enqueued: list[Job] = []
         self._enqueuing = threading.Lock()
 
@@ -165,19 +177,26 @@ class LLM:
     ) -> list[RequestOutput]:
         """One answer for a conversation, or for each of a list of them; chat_template: source, in place of the model's.
         Raises as generate() does."""
-        tokenizer = self.get_tokenizer()
-        template = ChatTemplate(chat_template or tokenizer.chat_templates, tokenizer.special_tokens)
-        prompts = [
-            template.render(
-                conversation,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                template_kwargs=chat_template_kwargs,
+        self._offline.check_usable()
+        if self._text is None:
+            raise no_tokenizer()
+        rendered = [
+            self._text.chat(
+                ChatJob(
+                    conversation,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    template_kwargs=chat_template_kwargs,
+                    template=chat_template,
+                    max_tokens=self._offline.max_model_len,
+                    text=True,
+                )
             )
             for conversation in conversations(messages)
         ]
-        return self._answers(self._jobs(prompts, sampling_params, None, add_special_tokens=False), use_tqdm)
+        prompts = [Tokenized(chat.ids[0], chat.text) for chat in rendered]
+        return self._answers(self._jobs(prompts, sampling_params, None), use_tqdm)
 
     def beam_search(
         self,
@@ -190,19 +209,19 @@ class LLM:
         does."""
         self._offline.check_usable()
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
-        prepared = [
-            self._prepared(index, prompt, asked, add_special_tokens=True)
-            for index, prompt in enumerate(prompts_of(prompts, None))
-        ]
+        prepared = [self._prepared(index, prompt, asked) for index, prompt in enumerate(prompts_of(prompts, None))]
         searches = [BeamSearch(prompt.ids.tolist(), params, eos, prompt.max_tokens) for prompt in prepared]
         with ProgressBar(len(searches), use_tqdm) as bar:
             self._offline.search(searches, bar.ended)
-        return [search.output(self._tokenizer) for search in searches]
+        return [search.output(self._offline.front.vocabulary) for search in searches]
 
     def get_tokenizer(self) -> Tokenizer:
-        """Raises RequestError where there is none (skip_tokenizer_init)."""
-        if self._tokenizer is None:
+        """The model's own, in this process: a tokenizer.json that takes any time on a text is not stopped here, as it
+        is in generate() and chat(). Raises RequestError where there is none (skip_tokenizer_init)."""
+        if self._text is None:
             raise RequestError("There is no tokenizer (skip_tokenizer_init).")
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.from_folder(self._offline.config.model.tokenizer)
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -220,11 +239,14 @@ class LLM:
 
     def get_metrics(self) -> list[Metric]:
         """What this LLM has done so far."""
-        return list(self._offline.front.metrics.read())
+        metrics = self._offline.front.metrics
+        metrics.text_worker_restarts = 0 if self._text is None else self._text.restarts
+        return list(metrics.read())
 
     def close(self) -> None:
         """Gives its memory back; it cannot be used after that. May be called again."""
         self._offline.close()
+        self._end_text()
 
     def __enter__(self) -> Self:
         return self
@@ -236,11 +258,9 @@ class LLM:
 
     def _jobs(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[str | Sequence[int] | Tokenized],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
-        *,
-        add_special_tokens: bool = True,
     ) -> list[Job]:
         """A job a prompt, all of them checked."""
         self._offline.check_usable()
@@ -249,7 +269,7 @@ class LLM:
         )
         priorities = for_each("priority", priority or 0, int, len(prompts))
         return [
-            self._offline.job(self._prepared(index, prompt, own, add_special_tokens), _whole(own), rank)
+            self._offline.job(self._prepared(index, prompt, own), _whole(own), rank)
             for index, (prompt, own, rank) in enumerate(zip(prompts, params, priorities, strict=True))
         ]
 
@@ -257,14 +277,39 @@ class LLM:
         with ProgressBar(len(jobs), use_tqdm) as bar:
             return self._offline.run(jobs, bar.add)
 
-    def _prepared(
-        self, index: int, prompt: str | Sequence[int], params: SamplingParams, add_special_tokens: bool
-    ) -> Prompt:
+    def _prepared(self, index: int, prompt: str | Sequence[int] | Tokenized, params: SamplingParams) -> Prompt:
         """Raises RequestError that says which prompt it is."""
         try:
-            return self._offline.front.prepare(prompt, params, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str):
+                prompt = self._tokenized(prompt)
+            ids, text = (prompt.ids, prompt.text) if isinstance(prompt, Tokenized) else (prompt, None)
+            return self._offline.front.prepare(ids, self._with_bad_words(params), text=text)
         except RequestError as error:
-            raise RequestError(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
+            raise type(error)(f"prompts[{index}]: {error.message}", param=error.param, code=error.code) from error
+
+    def _tokenized(self, text: str) -> Tokenized:
+        if self._text is None:
+            raise no_tokenizer()
+        (ids,) = self._text.encode([text], max_tokens=self._offline.max_model_len)
+        return Tokenized(ids, text)
+
+    def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
+        if not params.bad_words:
+            return params
+        if self._text is None:
+            raise no_bad_words()
+        return with_bad_words(params, self._text.encode(bad_word_texts(params), add_special_tokens=False))
+
+    def _end_text(self) -> None:
+        if self._text is not None:
+            self._text.close()
+
+
+class Tokenized(NamedTuple):
+    """A prompt's text and its token ids."""
+
+    ids: Sequence[int]
+    text: str | None
 
 
 def _whole(params: SamplingParams) -> SamplingParams:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -23,29 +22,22 @@ from tessera.server.per_key import PerKey
 from tessera.server.prefix import RootPath
 from tessera.server.security import ApiKeys
 from tessera.server.settings import ServerSettings
-from tessera.text import ChatTemplate
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 
-def create_app(engine: AsyncEngine, settings: ServerSettings, chat_template: ChatTemplate | None = None) -> Starlette:
-    """The server of one running engine. chat_template: in place of the model's own.
+def create_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
+    """The server of one running engine.
 
     Routes are plain Starlette routes over msgspec: a request passes no layer that the answer does not need.
     """
-    context = ServerContext(engine, settings, chat_template)
+    context = ServerContext(engine, settings)
     families = (health, load, metrics, models, completions, chat, tokenization)
     routes = [route for family in families for route in family.routes(context)]
 
-    @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        yield
-        context.close()
-
     app = Starlette(
         routes=routes,
-        lifespan=lifespan,
         exception_handlers=handlers(),
         middleware=list(_middleware(context, frozenset(route.path for route in routes))),
     )

@@ -1,43 +1,32 @@
-"""What the routes share: the engine, the settings, and threads for work that would hold the event loop up."""
+"""What the routes share: the engine and the settings."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.server.access import HttpCounts
 from tessera.server.load import Load
 from tessera.server.settings import ServerSettings
-from tessera.text import ChatTemplate
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
-T = TypeVar("T")
-
 
 class ServerContext:
-    """chat_template: the tokenizer's own unless one is given; None where there is neither."""
+    """Made once, before the first request."""
 
-    def __init__(self, engine: AsyncEngine, settings: ServerSettings, chat_template: ChatTemplate | None) -> None:
-        tokenizer = engine.tokenizer
-        if chat_template is None and tokenizer is not None:
-            chat_template = ChatTemplate(tokenizer.chat_templates, tokenizer.special_tokens)
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.engine = engine
         self.settings = settings
-        self.chat_template = chat_template
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.created = int(time.time())
         self.http_counts = HttpCounts()
         self.load = Load()
         self.numbers = itertools.count()
         """Of requests, which may bear the same id."""
-        self._threads = ThreadPoolExecutor(settings.template_threads, thread_name_prefix="tessera-text")
 
     def check_name(self, name: str) -> None:
         """Raises NotFoundError for a model that is not served."""
@@ -49,9 +38,3 @@ class ServerContext:
         self.check_name(name)
         if not self.engine.health.alive:
             raise EngineDeadError("The engine is not running.")
-
-    async def in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -17,7 +17,9 @@ from tessera.server.context import ServerContext
 
 PREFIX = "tessera:"
 VLLM_PREFIX = "vllm:"
-NOT_VLLMS = frozenset({"engine_restarts", "replayed_requests", "reference_fallbacks"})  # it has no such names
+NOT_VLLMS = frozenset(  # it has no such names
+    {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks"}
+)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -73,13 +73,12 @@ class ServerSettings:
     served_model_names: what requests may call the model; () takes the engine's name. api_keys: any of them opens the
     guarded routes; () guards nothing. default_sampling: sampling fields of a request that says nothing of its own (from
     generation_config.json). max_requests: HTTP requests in work at once; max_requests_per_key: those that bear one key;
-    None is any number. drain_seconds: for the requests in work after SIGTERM. template_threads: workers that render
-    templates and tokenize long texts. keep_alive_seconds: for which an idle connection stays open. answers: how long
-    answers may be. chat_template_kwargs: variables of the chat template; a request's own win. force_include_usage: as
-    if every stream had asked for its usage. sse_keep_alive_seconds: of silence in a stream before it gets a comment;
-    None never. vllm_metrics: the engine's metrics under their `vllm:` names too. root_path: a proxy's prefix of all
-    paths. allowed_hosts: names the server goes by; () is any. cors: None lets no page of another origin read answers.
-    tls: for HTTPS.
+    None is any number. drain_seconds: for the requests in work after SIGTERM. keep_alive_seconds: for which an idle
+    connection stays open. answers: how long answers may be. chat_template_kwargs: variables of the chat template; a
+    request's own win. force_include_usage: as if every stream had asked for its usage. sse_keep_alive_seconds: of
+    silence in a stream before it gets a comment; None never. vllm_metrics: the engine's metrics under their `vllm:`
+    names too. root_path: a proxy's prefix of all paths. allowed_hosts: names the server goes by; () is any. cors:
+    None lets no page of another origin read answers. tls: for HTTPS.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -87,7 +86,6 @@ class ServerSettings:
     default_sampling: Mapping[str, float] = field(default_factory=dict)
     max_requests: int = 8192
     drain_seconds: float = 30.0
-    template_threads: int = 2
     keep_alive_seconds: int = 75
     limits: Limits = field(default_factory=Limits)
     answers: AnswerLimits = field(default_factory=AnswerLimits)

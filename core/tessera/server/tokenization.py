@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -16,9 +15,12 @@ from tessera.server.context import ServerContext
 from tessera.server.openai.decode import Envelope, RequestDecoder
 from tessera.server.openai.not_served import Values
 from tessera.server.openai.protocol import ChatMessage
-from tessera.server.openai.template import chat_text, check_sizes
+from tessera.server.openai.template import chat_job, check_sizes
 from tessera.server.settings import Limits
-from tessera.text import Tokenizer
+from tessera.text.worker import EncodeJob
+
+if TYPE_CHECKING:
+    from tessera.text.workers import TextWorkers
 
 # Fields of a chat that vLLM takes here too.
 _NOT_SERVED: dict[str, Values] = {
@@ -80,47 +82,52 @@ def routes(context: ServerContext) -> list[Route]:
 
     async def tokenize(request: Request) -> Response:
         asked = tokenize_decoder.decode(await read_body(request.receive))
-        return await _answered(context, asked.model, lambda tokenizer: _tokenized(context, asked, tokenizer))
+        return _json(await _tokenized(context, asked, _workers(context, asked.model)))
 
     async def detokenize(request: Request) -> Response:
         asked = detokenize_decoder.decode(await read_body(request.receive))
-        return await _answered(context, asked.model, lambda tokenizer: _detokenized(context, asked, tokenizer))
+        return _json(await _detokenized(context, asked, _workers(context, asked.model)))
 
     return [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]
 
 
-async def _answered(context: ServerContext, model: str | None, work: Callable[[Tokenizer], msgspec.Struct]) -> Response:
-    """Raises RequestError, NotFoundError. The work is done in a thread: a text may be long."""
+def _workers(context: ServerContext, model: str | None) -> TextWorkers:
+    """Raises RequestError, NotFoundError."""
     if model is not None:
         context.check_name(model)
-    tokenizer = context.engine.tokenizer
-    if tokenizer is None:
+    if context.engine.text is None:
         raise RequestError("There is no tokenizer here: the server was started without one.")
-    answer = await context.in_thread(lambda: work(tokenizer))
+    return context.engine.text
+
+
+def _json(answer: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _tokenized(context: ServerContext, asked: TokenizeRequest, tokenizer: Tokenizer) -> TokenizeAnswer:
+async def _tokenized(context: ServerContext, asked: TokenizeRequest, workers: TextWorkers) -> TokenizeAnswer:
     most = context.settings.limits.prompt_chars
+    spelled = bool(asked.return_token_strs)
     if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
             raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
-        tokens = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
+        encoded = await workers.encoded(
+            EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
+        )
     elif asked.messages is not None and asked.prompt is None:
-        # The template has put the special tokens in.
-        text = chat_text(context, asked.messages, asked)
-        tokens = tokenizer.encode(text, bool(asked.add_special_tokens))
+        job = chat_job(context, asked.messages, asked)
+        job.spelled = spelled
+        encoded = await workers.chat(job)
     else:
         raise RequestError("Give either prompt or messages.", param="prompt")
-    spelled = [tokenizer.token(token) or "" for token in tokens] if asked.return_token_strs else None
-    return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, spelled)
+    (tokens,) = encoded.ids
+    return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, encoded.spelled)
 
 
-def _detokenized(context: ServerContext, asked: DetokenizeRequest, tokenizer: Tokenizer) -> DetokenizeAnswer:
+async def _detokenized(context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers) -> DetokenizeAnswer:
     vocab_size = context.engine.config.model.vocab_size
     if any(not 0 <= token < vocab_size for token in asked.tokens):
         raise RequestError(f"tokens must be from 0 to {vocab_size - 1}, the model's vocabulary.", param="tokens")
-    return DetokenizeAnswer(tokenizer.decode(asked.tokens, skip_special_tokens=False))
+    return DetokenizeAnswer(await workers.decode(asked.tokens, skip_special_tokens=False))
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:

@@ -1,30 +1,40 @@
-"""The chat template: turns a conversation into the prompt a model was trained on."""
+"""The chat template: turns a conversation into the prompt a model was trained on.
+
+A template comes with a model folder, which is not trusted. Jinja's sandbox keeps it from everything but its values; how
+much time and memory it may take is for the process that renders it, the text worker.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, NoReturn
 
-import jinja2
+from jinja2 import nodes
+from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.environment import Template
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from tessera.errors import ModelError, RequestError
 from tessera.text.conversation import ContentForm, plain_value, prepare_messages
-from tessera.text.sandbox.budget import LimitExceededError, TemplateLimits
-from tessera.text.sandbox.environment import BudgetedEnvironment
-from tessera.text.sandbox.functions import FUNCTIONS, TemplateRaisedError
 
 _MAX_TEMPLATE_CHARS = 256_000
 _MAX_MESSAGE_CHARS = 500
 _MAX_TEMPLATE_KWARGS = 64
 
 # What `render` itself decides, what transformers' apply_chat_template takes for itself, and the template's functions.
-_RESERVED_KWARGS = frozenset(FUNCTIONS) | frozenset(
+_RESERVED_KWARGS = frozenset(DEFAULT_NAMESPACE) | frozenset(
     {
         "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations",
         "documents", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
-        "return_tensors", "sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+        "raise_exception", "return_tensors", "sanitize_control_tokens", "self", "strftime_now", "tokenize",
+        "tokenizer_kwargs", "tools", "truncation",
     }
 )  # fmt: skip
 
@@ -32,6 +42,81 @@ _RESERVED_KWARGS = frozenset(FUNCTIONS) | frozenset(
 _CONTINUE_MARK = "TESSERA_CONTINUES_HERE "
 _PROBE = "tessera content probe"
 _FORMS: Mapping[str, ContentForm] = {"string": "string", "openai": "parts"}
+# A template is one text: there is nothing that it could load.
+_LOADING = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+
+
+class _TemplateRaisedError(TemplateError):
+    """The template called raise_exception: its message is meant for whoever wrote the messages."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}` marks an assistant's text for training; here it is only a scope."""
+
+    tags = {"generation"}  # noqa: RUF012  (the name and type that Jinja's Extension declares)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(lineno)
+
+
+class _Namespace(Namespace):
+    """Without private names, by which Python would find more in it than a template put there."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        values = dict(*args, **kwargs)
+        for name in values:
+            _check_name(name)
+        super().__init__(values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold the private name {str(name)[:80]!r}")
+
+
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """In place of the type, whose own methods a template has no use for."""
+    return dict(*args, **kwargs)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Jinja with the settings, filters and functions that chat templates expect: those of transformers."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {
+        "dict": _dict,
+        "namespace": _Namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+    }
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as chat templates expect it: Jinja's own filter escapes HTML and sorts keys."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: Any) -> NoReturn:
+    raise _TemplateRaisedError(str(message))
+
+
+def _strftime_now(date_format: str) -> str:
+    return datetime.now().astimezone().strftime(date_format)
 
 
 @dataclass(frozen=True)
@@ -46,20 +131,18 @@ class ChatTemplate:
     source: the template, or templates by name; None where the model has none, which only `render` complains about.
     special_tokens: variables of the template, such as bos_token, by name.
     content_format: how the templates take a message's content; None where that shall show.
-    Raises ModelError on a template that does not compile. Safe to use from several threads.
+    Raises ModelError on a template that does not compile. Without limits of time or memory: the text worker has them.
     """
 
     def __init__(
         self,
         source: str | Mapping[str, str] | None,
         special_tokens: Mapping[str, str] | None = None,
-        limits: TemplateLimits | None = None,
         content_format: Literal["string", "openai"] | None = None,
     ) -> None:
-        self._environment = BudgetedEnvironment()
+        self._environment = _environment()
         self._content_form: ContentForm | None = None if content_format is None else _FORMS[content_format]
         self._special_tokens = dict(special_tokens or {})
-        self._limits = limits or TemplateLimits()
         sources = {"default": source} if isinstance(source, str) else dict(source or {})
         self._templates = {name: self._compile(text) for name, text in sources.items()}
 
@@ -81,7 +164,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt. It holds the special tokens the model expects, so it is encoded without adding any.
 
-        Raises RequestError on messages the template refuses, and on a template that needs more than its limits.
+        Raises RequestError on messages the template refuses.
         """
         if add_generation_prompt and continue_final_message:
             raise RequestError(
@@ -116,8 +199,12 @@ class ChatTemplate:
         if len(source) > _MAX_TEMPLATE_CHARS:
             raise ModelError(f"The chat template is longer than {_MAX_TEMPLATE_CHARS} characters.")
         try:
-            code = self._environment.load(source)
-        except jinja2.TemplateSyntaxError as error:
+            tree = self._environment.parse(source)
+            for node in tree.find_all(_LOADING):
+                kind = type(node).__name__.lower()
+                raise TemplateSyntaxError(f"'{kind}' has no place in a chat template", node.lineno)
+            code = self._environment.from_string(tree)
+        except TemplateSyntaxError as error:
             message = f"The chat template has an error in line {error.lineno}: {_one_line(error.message or '')}"
             raise ModelError(message) from error
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -149,12 +236,13 @@ class ChatTemplate:
 
     def _run(self, code: Template, variables: Mapping[str, Any]) -> str:
         try:
-            return self._environment.render(code, variables, self._limits)
-        except TemplateRaisedError as error:
+            return code.render(variables)
+        except _TemplateRaisedError as error:
             raise RequestError(_one_line(error.message or ""), param="messages") from error
-        except (LimitExceededError, RecursionError, MemoryError) as error:
-            reason = str(error) if isinstance(error, LimitExceededError) else "it calls itself too often"
-            raise RequestError(f"The chat template was stopped: {reason}.", param="messages") from error
+        except RecursionError as error:
+            raise RequestError("The chat template was stopped: it calls itself too often.", param="messages") from error
+        except MemoryError:  # of the process, whose limit it is
+            raise
         except Exception as error:
             # Foreign code: whatever it raises says that template and messages do not fit, and nothing about the server.
             raise RequestError(

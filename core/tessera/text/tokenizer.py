@@ -1,17 +1,47 @@
-"""The tokenizer: text to token ids and back, over the `tokenizers` library and the files of a model folder."""
+"""The tokenizer: text to token ids and back, over the `tokenizers` library and the files of a model folder.
+
+A model folder is not trusted. What it says about text that becomes tokens (normalizer, pre-tokenizer, the model itself)
+may take any time and memory, so `Tokenizer` is for the text worker, which has limits; a front end holds a `Vocabulary`,
+which is read without those parts and can only turn token ids into text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
+import msgspec
 import tokenizers
 
-from tessera.errors import RequestError
-from tessera.text.pieces import BytePieces
-from tessera.text.tokenizer_files import read_tokenizer_files
+from tessera.config.model_folder import (
+    MAX_TEMPLATE_BYTES,
+    MAX_TOKENIZER_BYTES,
+    first_line,
+    names_in,
+    read_bytes,
+    read_json,
+    read_text,
+    refuse_tokenizer,
+    shown,
+)
+from tessera.errors import ModelError, RequestError
+from tessera.text.detokenizer import BytePieces
+
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+_ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+# What of tokenizer.json has no part in decoding.
+_ENCODING_PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")
+_NULL = msgspec.Raw(b"null")
+_NO_MERGES = msgspec.Raw(b"[]")
+# Bytes of text that a decoder may make of a byte of a token, at most.
+_MAX_GROWTH = 16.0
+_REGEX_SYNTAX = frozenset("\\^$.|?*+()[]{}")
+_MAX_MESSAGE_CHARS = 300
 
 
 class TokenText(NamedTuple):
@@ -21,66 +51,38 @@ class TokenText(NamedTuple):
     utf8: bytes
 
 
-class Tokenizer:
-    """A model's tokenizer. Safe to use from several threads; encoding lets other threads run.
+class BrokenTokenizerError(RequestError):
+    """The tokenizers library panicked on a text: what it holds in memory is not to be used any more."""
 
-    special_tokens: text by name (bos_token, eos_token, ...), as chat templates see it.
-    chat_templates: template source by name; empty where the model has none.
+
+class Vocabulary:
+    """A model's token ids and what they stand for. Safe to use from several threads.
+
+    special_tokens: text by name (bos_token, eos_token, ...). Raises ModelError where the decoder is refused; see
+    check_decoder().
     """
 
-    def __init__(
-        self,
-        tokenizer: tokenizers.Tokenizer,
-        special_tokens: Mapping[str, str] | None = None,
-        chat_templates: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, special_tokens: Mapping[str, str] | None = None) -> None:
+        check_decoder(tokenizer)
         self._tokenizer = tokenizer
         self.special_tokens = dict(special_tokens or {})
-        self.chat_templates = dict(chat_templates or {})
         added = tokenizer.get_added_tokens_decoder()
         self.added_token_texts: Mapping[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         self.pieces = BytePieces.of(tokenizer)
-        self._prepends_bos = self._encode("", add_special_tokens=True)[:1] == [self.bos_token_id]
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> Tokenizer:
-        """Read tokenizer.json and the files beside it. Raises ModelError where one is missing or broken."""
-        files = read_tokenizer_files(Path(path))
-        return cls(files.tokenizer, files.special_tokens, files.chat_templates)
+    def from_folder(cls, path: str | Path) -> Self:
+        """Read what decoding needs of tokenizer.json, and the files beside it. Raises ModelError where one is missing
+        or broken."""
+        return cls(*_read_tokenizer(Path(path), _without_encoding))
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included. A model may have rows for more."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
-
-    @cached_property
-    def longest_token_chars(self) -> int:
-        """Characters of the longest token: no text has fewer tokens than its length over this."""
-        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
-
-    def encode(self, text: str, add_special_tokens: bool = True, *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a text.
-
-        add_special_tokens: also what the model's tokenizer.json puts around a text; a BOS that the text begins with is
-        not doubled. False for the output of a chat template, which has its special tokens already.
-        max_tokens: the room there is. A text that is too long for it whatever its tokens are is refused unread.
-        Raises RequestError. The time is in proportion to the text, at most about a second for a million characters.
-        """
-        if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
-            least = -(-len(text) // self.longest_token_chars)
-            raise RequestError(
-                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
-                f"{len(text)} characters, which is at least {least} tokens.",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        ids = self._encode(text, add_special_tokens)
-        if add_special_tokens and self._prepends_bos and ids[1:2] == [self.bos_token_id]:
-            return ids[1:]
-        return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids. Ids outside the vocabulary leave no text; bytes that are not UTF-8 become U+FFFD."""
@@ -115,13 +117,242 @@ class Tokenizer:
         content = self.special_tokens.get(name)
         return None if content is None else self._tokenizer.token_to_id(content)
 
+
+class Tokenizer(Vocabulary):
+    """A model's whole tokenizer, without limits of time or memory: the text worker has them, for what is not trusted.
+
+    chat_templates: template source by name; empty where the model has none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str] | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(tokenizer, special_tokens)
+        self.chat_templates = dict(chat_templates or {})
+        self._prepends_bos = self._encode("", add_special_tokens=True)[:1] == [self.bos_token_id]
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Self:
+        """Read tokenizer.json and the files beside it. Raises ModelError where one is missing or broken."""
+        folder = Path(path)
+        read = _read_tokenizer(folder)
+        try:
+            return cls(*read, _chat_templates(folder))
+        except RequestError as error:
+            raise ModelError(f"{folder / 'tokenizer.json'} cannot be used: {error.message}") from error
+
+    @cached_property
+    def longest_token_chars(self) -> int:
+        """Characters of the longest token: no text has fewer tokens than its length over this."""
+        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+
+    def encode(self, text: str, add_special_tokens: bool = True, *, max_tokens: int | None = None) -> list[int]:
+        """Token ids of a text.
+
+        add_special_tokens: also what the model's tokenizer.json puts around a text; a BOS that the text begins with is
+        not doubled. False for the output of a chat template, which has its special tokens already.
+        max_tokens: the room there is. A text that is too long for it whatever its tokens are is refused unread.
+        Raises RequestError. With an ordinary tokenizer a million characters take about a second.
+        """
+        if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
+            least = -(-len(text) // self.longest_token_chars)
+            raise RequestError(
+                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
+                f"{len(text)} characters, which is at least {least} tokens.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        ids = self._encode(text, add_special_tokens)
+        if add_special_tokens and self._prepends_bos and ids[1:2] == [self.bos_token_id]:
+            return ids[1:]
+        return ids
+
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
             # The batch call, unlike `encode`, releases the interpreter lock; the fast one leaves out offsets.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except (TypeError, UnicodeError) as error:
-            raise RequestError(
-                "The text holds half of a surrogate pair, which no UTF-8 text can.", param="prompt"
-            ) from error
+            raise RequestError(half_a_pair(), param="prompt") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # the library raises nothing more specific
+            raise RequestError(_cannot_encode(error), param="prompt") from error
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise BrokenTokenizerError(_cannot_encode(error), param="prompt") from error
         ids: list[int] = encoding.ids
         return ids
+
+
+def half_a_pair() -> str:
+    """What is said of a text that cannot be UTF-8."""
+    return "The text holds half of a surrogate pair, which no UTF-8 text can."
+
+
+def _cannot_encode(error: BaseException) -> str:
+    said = " ".join(str(error)[:_MAX_MESSAGE_CHARS].split())
+    return f"The model's tokenizer cannot encode this text: {said}"
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Rust's panics come as a BaseException whose class has no public name."""
+    return type(error).__name__ == "PanicException"
+
+
+# ---- decoders ----------------------------------------------------------------------------------------------------
+
+
+def check_decoder(tokenizer: tokenizers.Tokenizer) -> None:
+    """Raises ModelError on a decoder that may grow text without bound, take any time, or panic.
+
+    Answers are detokenized token by token in the process that serves, where nothing could end a decoder. Each step of a
+    decoder makes at most some number of bytes of each byte that it is given; all steps together may make _MAX_GROWTH.
+    No bound is known for the steps of kinds that are not listed here, for a replaced text that is empty (it is found
+    between any two characters) and for regular expressions, whose search may also take exponential time.
+    """
+    if tokenizer.decoder is None:
+        return
+    growth = 1.0
+    for step in _steps(json.loads(tokenizer.decoder.__getstate__())):
+        growth *= _growth(step)
+    if growth > _MAX_GROWTH:
+        raise ModelError(
+            f"tokenizer.json has a decoder that can make {growth:.0f} bytes of text of each byte of a token; at most "
+            f"{_MAX_GROWTH:.0f} are allowed."
+        )
+
+
+def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if decoder["type"] != "Sequence":
+        yield decoder
+        return
+    for step in decoder["decoders"]:
+        yield from _steps(step)
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """Bytes that a decoder's step makes of one byte, at most. Raises ModelError."""
+    kind = step["type"]
+    match kind:
+        case "Fuse" | "ByteFallback" | "Metaspace":
+            return 1.0
+        case "ByteLevel":  # U+FFFD, of 3 bytes, for what is no UTF-8
+            return 3.0
+        case "WordPiece" | "BPEDecoder" | "CTC":  # a space between two tokens, or where an empty text is replaced
+            return 2.0
+        case "Strip" if step["stop"] == 0:  # the library panics where the end of a short token is stripped
+            return 1.0
+        case "Replace":
+            pattern = step["pattern"]
+            replaced = pattern.get("String", pattern.get("Regex", ""))
+            if replaced and ("String" in pattern or _REGEX_SYNTAX.isdisjoint(replaced)):
+                return max(1.0, len(step["content"].encode()) / len(replaced.encode()))
+    raise ModelError(
+        f"tokenizer.json has a decoder of type {kind} that is refused, since nothing bounds what it makes of a token; "
+        "served are Replace of a plain text, Strip at the start, ByteLevel, ByteFallback, Fuse, Metaspace, WordPiece, "
+        "BPEDecoder and CTC."
+    )
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def _without_encoding(data: bytes) -> bytes:
+    """tokenizer.json without what only encoding needs; data that is no JSON object is left to whoever reads it."""
+    try:
+        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        model = msgspec.json.decode(parts.get("model", b"{}"), type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return data
+    parts |= {name: _NULL for name in _ENCODING_PARTS if name in parts}
+    if "merges" in model:
+        model["merges"] = _NO_MERGES
+        parts["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(parts)
+
+
+def _read_tokenizer(
+    folder: Path, part: Callable[[bytes], bytes] = bytes
+) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """A folder's tokenizer, with the tokens that only the files beside tokenizer.json name; the text of special tokens
+    by name. part: what is to be read of tokenizer.json. Raises ModelError."""
+    config = read_json(folder, "tokenizer_config.json") or {}
+    special_tokens = _special_tokens(read_json(folder, "special_tokens_map.json") or {}) | _special_tokens(config)
+    refuse_tokenizer(str(folder), names_in(folder))
+    data = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(part(data or b""))
+    except BaseException as error:  # the library raises nothing more specific, or panics
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
+        raise ModelError(f"'{shown(folder / 'tokenizer.json')}' cannot be read: {first_line(error)}.") from error
+    # What a trainer left behind here would cut off prompts without a word.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    _add_missing_tokens(tokenizer, config.get("added_tokens_decoder"))
+    _mark_special(tokenizer, special_tokens)
+    return tokenizer, special_tokens
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    contents = {name: _content(config.get(name)) for name in SPECIAL_TOKEN_NAMES}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _content(token: Any) -> str | None:
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
+    """Tokens that only tokenizer_config.json lists. Those in tokenizer.json are as they are there."""
+    if not isinstance(added, dict):
+        return
+    if not all(
+        re.fullmatch("[0-9]{1,10}", token_id) and isinstance(fields, dict) for token_id, fields in added.items()
+    ):
+        raise ModelError("added_tokens_decoder in tokenizer_config.json does not map token ids to tokens.")
+    for token_id, fields in sorted(added.items(), key=lambda item: int(item[0])):
+        content = _content(fields)
+        if content is None or tokenizer.token_to_id(content) is not None:
+            continue
+        flags = {name: bool(fields[name]) for name in _ADDED_TOKEN_FLAGS if name in fields}
+        tokenizer.add_tokens([tokenizers.AddedToken(content, **flags)])
+        if tokenizer.token_to_id(content) != int(token_id):
+            raise ModelError(
+                f"tokenizer_config.json gives the added token '{shown(content, 40)}' the id {token_id}, "
+                f"but tokenizer.json has room for it only at {tokenizer.token_to_id(content)}."
+            )
+
+
+def _mark_special(tokenizer: tokenizers.Tokenizer, special_tokens: dict[str, str]) -> None:
+    """Make the named tokens special where tokenizer.json has them as ordinary ones; none is added to the vocabulary."""
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    for content in special_tokens.values():
+        if content not in special and tokenizer.token_to_id(content) is not None:
+            tokenizer.add_special_tokens([tokenizers.AddedToken(content, normalized=False, special=True)])
+
+
+def _chat_templates(folder: Path) -> dict[str, str]:
+    """Files win over the entry in tokenizer_config.json."""
+    in_config = (read_json(folder, "tokenizer_config.json") or {}).get("chat_template")
+    templates = {}
+    if isinstance(in_config, str):
+        templates["default"] = in_config
+    elif isinstance(in_config, list):
+        templates |= {entry["name"]: entry["template"] for entry in in_config if _is_named_template(entry)}
+    additional = sorted(folder.glob("additional_chat_templates/*.jinja"))
+    named = [(path.stem, f"additional_chat_templates/{path.name}") for path in additional]
+    for name, file in (*named, ("default", "chat_template.jinja")):
+        source = read_text(folder, file, MAX_TEMPLATE_BYTES)
+        if source is not None:
+            templates[name] = source
+    return templates
+
+
+def _is_named_template(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)

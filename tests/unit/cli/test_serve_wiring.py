@@ -35,15 +35,15 @@ def served(monkeypatch):
     """What the engine and the server were given, in place of running either."""
     given = SimpleNamespace()
 
-    async def start(config, *, tokenizer, on_progress, supervision, child):
-        given.config, given.tokenizer, given.supervision = config, tokenizer, supervision
+    async def start(config, *, text, on_progress, supervision, child):
+        given.config, given.text, given.supervision = config, text, supervision
         given.child = child
         info = SimpleNamespace(
             device="chip", dtype="float32", platform="good", weight_bytes=1, cache_bytes=2, num_cache_tokens=64,
             max_model_len=32, phases={"load": 1.0}, fallback_ops=[], notes=[], num_weights=1,
             choices=[Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))],
         )  # fmt: skip
-        return SimpleNamespace(config=config, info=info, tokenizer=tokenizer, health=SimpleNamespace(alive=True))
+        return SimpleNamespace(config=config, info=info, text=text, tokenizer=None, health=SimpleNamespace(alive=True))
 
     async def serve(starting, listener, settings):
         given.app, given.settings, given.address = (await starting).app, settings, listener.getsockname()
@@ -88,7 +88,7 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
     assert serve(model, *flags, *names) == 0
     assert (served.config.model.max_model_len, served.config.cache.prefix_caching) == (16, False)
     assert (served.config.model.served_name, served.config.platform) == ("first", PLATFORM)
-    assert served.tokenizer is None
+    assert served.text is None
     assert served.settings.served_model_names == ("first", "second")
     assert (served.settings.api_keys, served.settings.drain_seconds) == (("one", "two"), 5.0)
     assert served.settings.default_sampling == {"temperature": 0.6, "top_k": 20}

@@ -26,7 +26,9 @@ TEXTS = st.text(st.sampled_from("abc é漢😀"), max_size=20)
 
 def begin(params, prompt="Hi", tokenizer=TOKENIZER):
     front = front_end(tokenizer)
-    state = front.submit(front.prepare(prompt, params), params, "r", arrival=10.0)
+    text = prompt if isinstance(prompt, str) else None
+    ids = prompt if text is None else TOKENIZER.encode(text)
+    state = front.submit(front.prepare(ids, params, text=text), params, "r", arrival=10.0)
     return front, state
 
 
@@ -244,7 +246,7 @@ def test_dropping_aborts_what_has_not_ended():
 def test_each_request_hears_of_the_engines_death():
     front = front_end(TOKENIZER)
     params = SamplingParams()
-    states = [front.submit(front.prepare("Hi", params), params, name, arrival=0.0) for name in "ab"]
+    states = [front.submit(front.prepare([72, 105], params), params, name, arrival=0.0) for name in "ab"]
     assert front.fail_all(lambda: EngineDeadError("gone"), 1.0) == states
     errors = []
     for state in states:

@@ -64,5 +64,5 @@ def test_a_stream_interval_gives_the_first_token_the_last_and_every_so_many(kind
 def test_numbers_for_features_become_columns():
     params = SamplingParams(extra_args={"push": 2, "on": True})
     front = front_end(byte_tokenizer())
-    (request,) = front.submit(front.prepare("Hi", params), params, "r", arrival=0.0).requests
+    (request,) = front.submit(front.prepare([72, 105], params), params, "r", arrival=0.0).requests
     assert request.columns == {"push": 2.0, "on": 1.0}

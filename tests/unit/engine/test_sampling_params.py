@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tessera.config import ModelConfig
-from tessera.engine.vocabulary import resolved
+from tessera.engine.admission import bad_word_texts, resolved, with_bad_words
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams
 from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer
@@ -85,32 +85,39 @@ def test_whether_it_penalises(fields: dict[str, float], penalised: bool) -> None
         ("logprobs", -1),
         ("prompt_logprobs", 21),
         ("prompt_logprobs", -1),
-        ("bad_words", ["x" * 65]),
-        ("bad_words", [" "]),  # nothing is left of it
     ],
 )
 def test_what_the_model_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
     params = SamplingParams(**{name: value})
     with pytest.raises(RequestError) as refused:
-        resolved(params, MODEL, TOKENIZER)
+        resolved(params, MODEL)
     assert refused.value.param == name
 
 
 def test_minus_one_is_the_vocabulary_where_the_operator_allows_it() -> None:
     model = ModelConfig("", "bytes", {}, NUM_TOKENS, 100, max_logprobs=-1)
-    params = resolved(SamplingParams(logprobs=-1, prompt_logprobs=-1), model, TOKENIZER)
+    params = resolved(SamplingParams(logprobs=-1, prompt_logprobs=-1), model)
     assert (params.logprobs, params.prompt_logprobs) == (NUM_TOKENS, NUM_TOKENS)
 
 
 def test_bad_words_are_their_tokens_at_the_start_and_after_a_space_where_that_is_another_token() -> None:
     """Here a space is a token of its own, so a word with one is longer and adds nothing."""
-    params = resolved(SamplingParams(bad_words=["no", " é"], bad_words_ids=[[1]]), MODEL, TOKENIZER)
+    params = tokenized(SamplingParams(bad_words=["no", " é"], bad_words_ids=[[1]]))
     assert params.bad_words is None
     assert [list(word) for word in params.bad_words_ids] == [list(b"no"), list("é".encode()), [1]]
-    with pytest.raises(RequestError, match="give bad_words_ids"):
-        resolved(SamplingParams(bad_words=["no"]), MODEL, None)
+
+
+@pytest.mark.parametrize("word", ["x" * 65, " "])  # of the second nothing is left
+def test_bad_words_of_no_or_too_many_tokens_are_refused(word: str) -> None:
+    with pytest.raises(RequestError, match="1 to 64 tokens") as refused:
+        tokenized(SamplingParams(bad_words=[word]))
+    assert refused.value.param == "bad_words"
+
+
+def tokenized(params: SamplingParams) -> SamplingParams:
+    return with_bad_words(params, [TOKENIZER.encode(text, False) for text in bad_word_texts(params)])
 
 
 def test_parameters_that_need_nothing_are_themselves() -> None:
     params = SamplingParams(temperature=0.5, logprobs=5, logit_bias={1: 1.0})
-    assert resolved(params, MODEL, TOKENIZER) is params
+    assert resolved(params, MODEL) is params

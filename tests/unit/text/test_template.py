@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tessera.errors import RequestError
-from tessera.text import ChatTemplate
-from tessera.text.sandbox.environment import BudgetedEnvironment
+from tessera.text.template import ChatTemplate
 from tests.unit.text.template_shapes import CALL, CHATML, HEADERS, INST, SHAPES, SPECIAL_TOKENS, TOOL, TOOLS, USER
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -166,10 +166,12 @@ def test_kwargs_have_a_limit() -> None:
 
 
 def test_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = []
-    load = BudgetedEnvironment.load
-    monkeypatch.setattr(BudgetedEnvironment, "load", lambda self, source: (loads.append(source), load(self, source))[1])
+    parsed = []
+    parse = ImmutableSandboxedEnvironment.parse
+    monkeypatch.setattr(
+        ImmutableSandboxedEnvironment, "parse", lambda self, source: (parsed.append(source), parse(self, source))[1]
+    )
     template = ChatTemplate(SHAPES["tools"])
     for _ in range(3):
         template.render([USER], tools=[TOOL])
-    assert loads == [SHAPES["tools"]]
+    assert parsed == [SHAPES["tools"]]

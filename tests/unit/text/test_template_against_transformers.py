@@ -12,7 +12,7 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from tessera.errors import RequestError
-from tessera.text import ChatTemplate
+from tessera.text.template import ChatTemplate
 from tests.unit.text.template_shapes import (
     ANSWER,
     CONVERSATIONS,

@@ -1,98 +1,76 @@
-"""A template cannot take more time, memory or output than it is given, nor reach anything but its values."""
+"""A template takes no more time and memory than a job may, and reaches nothing but its values."""
 
 from __future__ import annotations
 
-import time
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import tokenizers
 
-from tessera.errors import ModelError, RequestError
-from tessera.text import ChatTemplate
-from tessera.text.sandbox.budget import TemplateLimits
-from tests.unit.text.hostile_templates import ESCAPES, HOSTILE, MALFORMED, NESTED
+from tessera.errors import ModelError, RequestError, TextLimitError
+from tessera.text.template import ChatTemplate
+from tessera.text.worker import ChatJob, Start
+from tessera.text.workers import TextWorkers
+from tests.unit.text.hostile_templates import CRASHING, ESCAPES, MALFORMED, STOPPED, TOO_LARGE, TOO_SLOW
 
-LIMITS = TemplateLimits(seconds=0.15, output_chars=200_000, memory_bytes=16 << 20)
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
+@pytest.fixture(scope="session")
+def folder(trained: dict[str, tokenizers.Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    trained["byte_level"].save(str(folder / "tokenizer.json"))
+    return folder
+
+
 @pytest.fixture
-def without_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading renders a template twice to see which content it takes; here that would only cost time."""
-    monkeypatch.setattr(ChatTemplate, "_detect_content_form", lambda self, code: "either")
+async def workers(folder: Path) -> AsyncIterator[TextWorkers]:
+    async with TextWorkers(Start(str(folder), "{{ messages[0].content }}")) as workers:
+        yield workers
 
 
-@pytest.mark.usefixtures("without_probe")
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_template_is_stopped_in_time_and_memory(name: str) -> None:
-    template = ChatTemplate(HOSTILE[name], limits=LIMITS)
-    tracemalloc.start()
-    start = time.monotonic()
-    try:
-        with pytest.raises(RequestError) as caught:
-            template.render(MESSAGES)
-        seconds = time.monotonic() - start
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert str(caught.value).startswith("The chat template ")
+async def ended_by(workers: TextWorkers, template: str) -> str:
+    """What is said of the limit that a template exceeds; another job is done right after."""
+    with pytest.raises(TextLimitError) as caught:
+        await workers.chat(ChatJob(MESSAGES, template=template))
+    assert (await workers.chat(ChatJob(MESSAGES, text=True))).text == "hi"
+    assert workers.restarts == 1
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+async def test_template_that_needs_too_much_memory_is_ended(workers: TextWorkers, name: str) -> None:
+    assert await ended_by(workers, TOO_LARGE[name]) == (
+        "Rendering or tokenizing this text needed more than the limit of 512 MiB of memory."
+    )
+
+
+@pytest.mark.parametrize("name", TOO_SLOW)
+async def test_template_that_takes_too_long_is_ended(workers: TextWorkers, name: str) -> None:
+    assert (
+        await ended_by(workers, TOO_SLOW[name]) == "Rendering or tokenizing this text took more than the limit of 2 s."
+    )
+
+
+@pytest.mark.parametrize("name", CRASHING)
+async def test_template_that_ends_its_process_ends_no_other(workers: TextWorkers, name: str) -> None:
+    assert await ended_by(workers, CRASHING[name]) == (
+        "Rendering or tokenizing this text crashed the process that did it."
+    )
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_what_python_stops_itself_is_a_refusal(name: str) -> None:
+    with pytest.raises(RequestError, match=r"^The chat template ") as caught:
+        ChatTemplate(STOPPED[name]).render(MESSAGES)
     assert caught.value.param == "messages"
-    assert seconds < LIMITS.seconds + 1  # a busy machine, and tracemalloc
-    assert peak < 2 * LIMITS.memory_bytes
 
 
-@pytest.mark.usefixtures("without_probe")
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("deep_tuple") and "item" not in name])
-def test_deep_tuples_are_never_hashed(name: str) -> None:
-    """Their hash recurses in C without a check: a deep enough one ends the process, so depth is what stops them."""
-    with pytest.raises(RequestError, match="deeper than 100 levels"):
-        ChatTemplate(HOSTILE[name]).render(MESSAGES)
-
-
-def test_tuple_as_subscript_is_not_looked_up() -> None:
-    with pytest.raises(RequestError, match="has no attribute 'tuple'"):
-        ChatTemplate(HOSTILE["deep_tuple_item"]).render(MESSAGES)
-
-
-@pytest.mark.usefixtures("without_probe")
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("keep_")])
-def test_what_a_template_keeps_is_paid_for(name: str) -> None:
-    """Given time enough, memory is what stops it, and before much more than the limit is alive."""
-    limits = TemplateLimits(seconds=60, memory_bytes=2 << 20)
-    template = ChatTemplate(HOSTILE[name], limits=limits)
-    with pytest.raises(RequestError):
-        template.render(MESSAGES)  # what Python and Jinja set up once does not count
-    tracemalloc.start()
-    try:
-        with pytest.raises(RequestError, match="needs more than 2 MiB of memory"):
-            template.render(MESSAGES)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2 * limits.memory_bytes
-
-
-def test_output_may_be_as_long_as_the_limit_and_no_longer() -> None:
-    limits = TemplateLimits(output_chars=30)
-    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    messages = [{"role": "user", "content": "0123456789"}] * 4
-    assert ChatTemplate(source, limits=limits).render(messages[:3]) == "0123456789" * 3
-    with pytest.raises(RequestError, match="writes more than 30 characters"):
-        ChatTemplate(source, limits=limits).render(messages)
-
-
-def test_attributes_that_are_not_listed_are_undefined() -> None:
-    source = "{{ (5).numerator is defined }}{{ 'a'.encode is defined }}{{ messages.sort is defined }}{{ 'a'.upper() }}"
-    assert ChatTemplate(source).render(MESSAGES) == "FalseFalseFalseA"
-
-
-def test_default_limits_hold() -> None:
-    template = ChatTemplate("{{ 'start' if messages[0].content == 'tessera content probe' }}" + NESTED)
-    start = time.monotonic()
-    with pytest.raises(RequestError, match=r"stopped: it (took longer than 1 s|writes more than 1000000 characters)"):
-        template.render(MESSAGES)
-    assert time.monotonic() - start < 2
+async def test_template_that_cannot_be_loaded_within_the_limits_is_a_fault_of_the_model(folder: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded: they take more than 30 s or 2048 MiB"):
+        async with TextWorkers(Start(str(folder), "{{ 'a' * 10 ** 11 }}{{ messages }}")):
+            pass
 
 
 @pytest.mark.parametrize("name", ESCAPES)
@@ -114,22 +92,3 @@ def test_malformed_template_is_refused_at_load(name: str) -> None:
 def test_error_names_the_line() -> None:
     with pytest.raises(ModelError, match="in line 3: "):
         ChatTemplate("a\nb\n{% for %}")
-
-
-def test_long_conversation_stays_within_the_limits() -> None:
-    source = (
-        "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content | trim + '\n' }}{% if m.tool_calls %}x{% endif %}"
-        "{% endfor %}"
-    )
-    messages = [{"role": "user", "content": "word " * 90}] * 2000
-    assert len(ChatTemplate(source).render(messages)) == 2000 * (len("<|user|>\n") + 449)
-    single = [{"role": "user", "content": "x" * 900_000}]
-    assert len(ChatTemplate(source).render(single)) == 900_009
-
-
-def test_template_may_be_used_from_several_threads_at_once() -> None:
-    template = ChatTemplate("{% for m in messages %}{{ m.content ~ '!' }}{% endfor %}")
-    conversations = [[{"role": "user", "content": str(number)}] * 50 for number in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        prompts = list(pool.map(template.render, conversations))
-    assert prompts == [f"{number}!" * 50 for number in range(40)]

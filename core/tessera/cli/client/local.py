@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tessera.cli.client.contract import Message, Piece, Prompt, Sampling, Usage
-from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
+from tessera.cli.model_text import AskedTemplate, text_workers_of
 from tessera.cli.progress import ProgressLine
 from tessera.config import EngineConfig
 from tessera.errors import ModelError
@@ -19,7 +19,7 @@ from tessera.sampling_params import RequestOutputKind, SamplingParams
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.messages import EngineInfo
-    from tessera.text import ChatTemplate
+    from tessera.text.workers import TextWorkers
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,8 @@ class Habits:
 class LocalClient:
     """See start()."""
 
-    def __init__(self, engine: AsyncEngine, template: ChatTemplate | None, habits: Habits) -> None:
+    def __init__(self, engine: AsyncEngine, habits: Habits) -> None:
         self._engine = engine
-        self._template = template
         self._habits = habits
 
     @property
@@ -55,13 +54,23 @@ class LocalClient:
 
     def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Raises ModelError where there is no chat template."""
-        if self._template is None:
+        if self._engine.text is None or not self._engine.text.has_template:
             raise ModelError(f"'{self.model}' has no chat template; give --chat-template, or use tessera complete.")
-        prompt = self._template.render(messages, template_kwargs=self._habits.template_kwargs)
-        return self._generate(prompt, {"max_tokens": self._habits.chat_tokens, **sampling}, add_special_tokens=False)
+        return self._chat(self._engine.text, messages, {"max_tokens": self._habits.chat_tokens, **sampling})
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
         return self._generate(prompt, sampling, add_special_tokens=True)
+
+    async def _chat(
+        self, text: TextWorkers, messages: Sequence[Message], sampling: Sampling
+    ) -> AsyncGenerator[Piece, None]:
+        from tessera.text.worker import ChatJob
+
+        job = ChatJob(messages, template_kwargs=self._habits.template_kwargs, max_tokens=self.max_model_len)
+        ids = (await text.chat(job)).ids[0]
+        async with aclosing(self._generate(ids, sampling, add_special_tokens=False)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def _generate(
         self, prompt: Prompt, sampling: Mapping[str, Any], *, add_special_tokens: bool
@@ -91,16 +100,18 @@ async def start(config: EngineConfig, habits: Habits | None = None) -> AsyncIter
     from tessera.engine.supervisor import Supervision
 
     habits = habits or Habits()
-    tokenizer = tokenizer_of(config)
-    template = chat_template_of(tokenizer, habits.template)
-    progress = ProgressLine(LastingStream(sys.stderr))
-    try:
-        engine = await AsyncEngine.start(
-            config, tokenizer=tokenizer, on_progress=progress, supervision=Supervision(max_restarts=0)
-        )
-    finally:
-        progress.close()
-    try:
-        yield LocalClient(engine, template, habits)
-    finally:
-        await engine.shutdown()
+    async with AsyncExitStack() as ending:
+        text = text_workers_of(config, habits.template)
+        if text is not None:
+            ending.push_async_callback(text.close)
+        progress = ProgressLine(LastingStream(sys.stderr))
+        try:
+            engine = await AsyncEngine.start(
+                config, text=text, on_progress=progress, supervision=Supervision(max_restarts=0)
+            )
+            ending.push_async_callback(engine.shutdown)
+            if text is not None:
+                await text.ready()
+        finally:
+            progress.close()
+        yield LocalClient(engine, habits)

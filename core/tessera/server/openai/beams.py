@@ -13,7 +13,7 @@ from tessera.sampling_params import SamplingParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.generation import Way
 from tessera.server.openai.protocol import GenerationFields
-from tessera.text import IncrementalDetokenizer, Tokenizer
+from tessera.text import IncrementalDetokenizer, Vocabulary
 
 _PLAIN = SamplingParams()
 # What ends an answer or changes which token is likely: beams are ranked by the model's own words alone.
@@ -92,7 +92,7 @@ async def _answers(
 
 
 def _answer(
-    index: int, beam: BeamSearchSequence, prompt: Sequence[int], params: SamplingParams, tokenizer: Tokenizer | None
+    index: int, beam: BeamSearchSequence, prompt: Sequence[int], params: SamplingParams, tokenizer: Vocabulary | None
 ) -> CompletionOutput:
     tokens = beam.tokens[len(prompt) :]
     hidden = beam.finish_reason == "stop" and not params.include_stop_str_in_output
@@ -108,7 +108,7 @@ def _answer(
     )
 
 
-def _text(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
+def _text(tokenizer: Vocabulary, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
     detokenizer = IncrementalDetokenizer(
         tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import partial
 
 import msgspec
 from msgspec.json import encode
@@ -38,10 +37,9 @@ from tessera.server.openai.sampling import (
     sampling_params,
     shown_alternatives,
 )
-from tessera.server.openai.template import chat_text, check_sizes
+from tessera.server.openai.template import chat_job, check_sizes
 from tessera.server.settings import Limits
 
-INLINE_BYTES = 4096
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
 
@@ -64,10 +62,7 @@ def routes(context: ServerContext) -> list[Route]:
         params = _sampling_params(context, request)
         way = way_of(context, request, params)
         identity = Identity.of("chatcmpl", request, scope)
-        work = partial(render, context, request)
-        # The hop to a thread takes longer than a short chat does.
-        short = len(body) <= INLINE_BYTES and not request.chat_template_kwargs
-        prompt = work() if short else await context.in_thread(work)
+        prompt = await render(context, request)
         owner = owner_of(request, limits, scope)
         generation = Generation(context, owner, [prompt], params, way, identity.id)
         return ChatAnswer(context, request, identity, generation)
@@ -111,15 +106,13 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
     return (top or 0) if request.logprobs else None
 
 
-def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
-    """The chat as a prompt. Raises RequestError. For a thread: it may take long."""
-    tokenizer = context.engine.tokenizer
-    if tokenizer is None:
+async def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
+    """The chat as a prompt. Raises RequestError, TextWorkerError."""
+    if context.engine.text is None:
         raise RequestError("There is no tokenizer here: use /v1/completions with token ids.", param="messages")
-    text = chat_text(context, request.messages, request)
-    # The template has put the special tokens in.
-    max_model_len = context.engine.info.max_model_len
-    return Prompt(tokenizer.encode(text, bool(request.add_special_tokens), max_tokens=max_model_len))
+    job = chat_job(context, request.messages, request)
+    job.max_tokens = context.engine.info.max_model_len
+    return Prompt((await context.engine.text.chat(job)).ids[0])
 
 
 class ChatAnswer:

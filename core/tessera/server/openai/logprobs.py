@@ -14,7 +14,7 @@ from tessera.server.openai.protocol import (
     TokenLogprob,
     TopLogprob,
 )
-from tessera.text import IncrementalDetokenizer, Tokenizer
+from tessera.text import IncrementalDetokenizer, Vocabulary
 
 # JSON has no infinity; OpenAI's own answers stand at this for the impossible.
 LOWEST = -9999.0
@@ -26,7 +26,7 @@ Position = Mapping[int, Logprob]
 class TokenNames:
     """How tokens are shown: their text, or where that is wanted (or there is none) token_id:5."""
 
-    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False) -> None:
+    def __init__(self, tokenizer: Vocabulary | None, *, as_ids: bool = False) -> None:
         self.tokenizer = tokenizer
         self._as_ids = as_ids
 
@@ -137,7 +137,7 @@ def _append(
     result.text_offset.append(offset)
 
 
-def _offsets(tokenizer: Tokenizer | None, ids: Sequence[int], text: str) -> list[int]:
+def _offsets(tokenizer: Vocabulary | None, ids: Sequence[int], text: str) -> list[int]:
     """Where each token of a text begins. A special token that the text does not show takes no place in it."""
     if tokenizer is None:
         return [0] * len(ids)

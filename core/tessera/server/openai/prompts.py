@@ -13,9 +13,6 @@ from tessera.server.openai.decode import decoded
 from tessera.server.openai.generation import Prompt
 from tessera.server.settings import Limits
 
-# Shorter texts are tokenized on the event loop: a hop to a thread and back costs more.
-INLINE_CHARS = 1024
-
 _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
@@ -23,13 +20,11 @@ _IDS_LISTS = msgspec.json.Decoder(list[list[int]])
 
 
 async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tokens: bool) -> list[Prompt]:
-    """Raises RequestError. raw: the field's JSON."""
+    """Raises RequestError, TextWorkerError. raw: the field's JSON."""
     texts, ids = decode_prompt(bytes(raw), context.settings.limits)
     if ids:
         return [Prompt(prompt) for prompt in ids]
-    if sum(map(len, texts)) <= INLINE_CHARS:
-        return tokenize(context, texts, add_special_tokens)
-    return await context.in_thread(lambda: tokenize(context, texts, add_special_tokens))
+    return await tokenize(context, texts, add_special_tokens)
 
 
 def check_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
@@ -83,15 +78,16 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
             return "ids"
 
 
-def tokenize(context: ServerContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
-    tokenizer = context.engine.tokenizer
-    if tokenizer is None:
+async def tokenize(context: ServerContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
+    workers = context.engine.text
+    if workers is None:
         raise RequestError("There is no tokenizer here: give the prompt as token ids.", param="prompt")
     most = context.settings.limits.prompt_chars
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
     max_model_len = context.engine.info.max_model_len
-    return [Prompt(tokenizer.encode(text, add_special_tokens, max_tokens=max_model_len), text) for text in texts]
+    tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_model_len)
+    return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 
 def _check_count(count: int, most: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from starlette.types import Scope
 
 from tessera.config import ModelConfig
-from tessera.engine.vocabulary import check_logprobs
+from tessera.engine.admission import check_logprobs
 from tessera.errors import RequestError
 from tessera.sampling_params import RequestOutputKind, SamplingParams, check_extra_args
 from tessera.server.key_tenants import key_tenant

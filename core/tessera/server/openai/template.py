@@ -1,4 +1,4 @@
-"""A chat as the text of its prompt, for whoever is sent one."""
+"""A chat as a job of the text workers, for whoever is sent one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tessera.server.openai.decode import Envelope
 from tessera.server.openai.messages import check_counts, for_template
 from tessera.server.openai.protocol import ChatMessage
 from tessera.server.settings import Limits
+from tessera.text.worker import ChatJob
 
 
 class Chat(Protocol):
     """The fields of a request that say what becomes of its messages."""
 
+    add_special_tokens: bool | None
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     chat_template_kwargs: dict[str, Any] | None
@@ -29,18 +31,15 @@ def check_sizes(envelope: Envelope, limits: Limits) -> None:
         raise RequestError(f"chat_template_kwargs has at most {most} bytes of JSON.", param="chat_template_kwargs")
 
 
-def chat_text(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat) -> str:
-    """Raises RequestError. For a thread: it may take long."""
-    if context.chat_template is None:
-        raise RequestError("This model has no chat template: use /v1/completions.", param="messages")
+def chat_job(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat) -> ChatJob:
+    """Raises RequestError."""
     continues = bool(chat.continue_final_message)
-    text = context.chat_template.render(
+    return ChatJob(
         for_template(messages),
         add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
         continue_final_message=continues,
         template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
+        max_chars=context.settings.limits.prompt_chars,
+        # The template has put the special tokens in.
+        add_special_tokens=bool(chat.add_special_tokens),
     )
-    most = context.settings.limits.prompt_chars
-    if len(text) > most:
-        raise RequestError(f"A chat has at most {most} characters.", param="messages")
-    return text

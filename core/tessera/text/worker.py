@@ -1,0 +1,313 @@
+"""The text worker's own process: renders chat templates and tokenizes, one job at a time, within limits.
+
+A model folder brings code in disguise: a chat template is a program, and the normalizers and regular expressions of a
+tokenizer can take any time and memory on a text of a few characters. Nothing can end them but the end of their process.
+This one has limits from the system (memory, processor time), set anew for each job in proportion to it; where a job
+exceeds them the process ends, and whoever started it (text/workers.py) begins another and says so to the job's client.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tessera import parent
+from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
+from tessera.text.template import ChatTemplate
+from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
+
+# Exit codes, beside death by a signal.
+OUT_OF_MEMORY = 12
+GIVEN_UP = 13  # after an answer that says why
+
+LENGTH = struct.Struct(">Q")
+_MIB = 1 << 20
+# Four for the bytes of a character, and as many again for what normalizing may make of it.
+_MOST_TOKENS_PER_CHAR = 16
+_MOST_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may take. seconds: of processor time; clock_seconds has them by the clock. memory_bytes: of address
+    space beyond what the process had before; not held on macOS, which has no such limit."""
+
+    seconds: int
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, job_bytes: int) -> Limits:
+        """Several times what ordinary tokenizers take of a text: a second and 200 MB for each megabyte."""
+        return cls(min(2 + 5 * job_bytes // _MIB, 60), 512 * _MIB + 256 * job_bytes)
+
+    @property
+    def clock_seconds(self) -> float:
+        """A machine may be busy with other things; and a process may be stopped, or wait for its disk for ever."""
+        return 3.0 * self.seconds + 3.0
+
+    def apply(self) -> None:
+        """To this process, from now on."""
+        used = int(time.process_time()) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (used + self.seconds, resource.RLIM_INFINITY))
+        if sys.platform == "linux":
+            pages = int(Path("/proc/self/statm").read_bytes().split(maxsplit=1)[0])
+            most = pages * resource.getpagesize() + self.memory_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+LOADING = Limits(30, 2048 * _MIB)
+
+
+# ---- what is asked and answered -----------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct):
+    """tokenizer: folder. template: source of a chat template in place of the model's. content_format: how it takes the
+    content of a message; None where that shall show."""
+
+    tokenizer: str
+    template: str | None = None
+    content_format: Literal["string", "openai"] | None = None
+
+
+class ChatJob(msgspec.Struct, tag="chat"):
+    """The messages of a chat and all that its template is given. template: a source in place of what the worker started
+    with. max_chars: of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether they are wanted too."""
+
+    messages: Any
+    tools: Any = None
+    documents: Any = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, Any] | None = None
+    template: str | None = None
+    max_chars: int | None = None
+    add_special_tokens: bool = False
+    max_tokens: int | None = None
+    text: bool = False
+    spelled: bool = False
+
+
+class EncodeJob(msgspec.Struct, tag="encode"):
+    """Texts to token ids; as ChatJob."""
+
+    texts: list[str]
+    add_special_tokens: bool = True
+    max_tokens: int | None = None
+    spelled: bool = False
+
+
+class DecodeJob(msgspec.Struct, tag="decode"):
+    """Token ids to text."""
+
+    ids: list[int]
+    skip_special_tokens: bool = True
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The worker has loaded its files. has_template: there is one for chats without tools."""
+
+    has_template: bool
+
+
+class Encoded(msgspec.Struct, tag="encoded"):
+    """ids: of each text. text: of a chat's prompt; spelled: the tokens of the first text as the vocabulary spells them;
+    each where it was asked for."""
+
+    ids: list[list[int]]
+    text: str | None = None
+    spelled: list[str] | None = None
+
+
+class Decoded(msgspec.Struct, tag="decoded"):
+    text: str
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """A RequestError, or with `model` a ModelError."""
+
+    message: str
+    param: str | None = None
+    code: str | None = None
+    model: bool = False
+
+    def error(self) -> TesseraError:
+        return (ModelError if self.model else RequestError)(self.message, param=self.param, code=self.code)
+
+
+Job = ChatJob | EncodeJob | DecodeJob
+Answer = Ready | Encoded | Decoded | Failed
+
+
+# ---- the process -------------------------------------------------------------------------------------------------
+
+
+class Texts:
+    """Does the jobs, with the tokenizer and the chat template of one model. Raises ModelError."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str | None = None,
+        content_format: Literal["string", "openai"] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        sources = template or tokenizer.chat_templates
+        self.has_template = bool(sources)
+        self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
+        self._given = lru_cache(maxsize=1)(self._compile)
+
+    def do(self, job: Job) -> Encoded | Decoded:
+        """Raises RequestError, MemoryError."""
+        match job:
+            case ChatJob():
+                return self._chat(job)
+            case EncodeJob(texts, add_special_tokens, max_tokens):
+                ids = [self._encode(text, add_special_tokens, max_tokens) for text in texts]
+                return Encoded(ids, spelled=self._spelled(ids[0]) if job.spelled else None)
+            case DecodeJob(tokens, skip_special_tokens):
+                return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
+
+    def _chat(self, job: ChatJob) -> Encoded:
+        template = self._template if job.template is None else self._given(job.template)
+        text = template.render(
+            job.messages,
+            tools=job.tools,
+            documents=job.documents,
+            add_generation_prompt=job.add_generation_prompt,
+            continue_final_message=job.continue_final_message,
+            template_kwargs=job.template_kwargs,
+        )
+        if job.max_chars is not None and len(text) > job.max_chars:
+            raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
+        ids = self._encode(text, job.add_special_tokens, job.max_tokens)
+        return Encoded([ids], text if job.text else None, self._spelled(ids) if job.spelled else None)
+
+    def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
+        """No more ids than can be wanted: whoever asked is not to be flooded with what a tokenizer made of a text."""
+        ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens)
+        if max_tokens is not None and len(ids) > max_tokens:
+            raise RequestError(
+                f"This model's maximum context length is {max_tokens} tokens. However, you requested a prompt of "
+                f"{len(ids)} tokens.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        most = _MOST_TOKENS + _MOST_TOKENS_PER_CHAR * len(text)
+        if len(ids) > most:
+            said = f"The model's tokenizer makes more than the limit of {most} tokens of this text."
+            raise RequestError(said, param="prompt", code=TextLimitError.code)
+        return ids
+
+    def _spelled(self, ids: list[int]) -> list[str]:
+        return [self._tokenizer.token(token) or "" for token in ids]
+
+    def _compile(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self._tokenizer.special_tokens)
+
+
+def main() -> int:
+    """The process from start to end, over the socket that is its standard input; its exit code."""
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; whoever started this one ends it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold prompts
+    link = socket.socket(fileno=os.dup(0))
+    parent.go_on_when_it_dies()
+    threading.Thread(target=_end_with_parent, args=(link.fileno(),), name="parent-watch", daemon=True).start()
+    started = receive(link)
+    if started is None:
+        return 0
+    try:
+        LOADING.apply()
+        start = msgspec.msgpack.decode(started, type=Start)
+        texts = Texts(Tokenizer.from_folder(start.tokenizer), start.template, start.content_format)
+    except TesseraError as error:
+        _send(link, Failed(error.message, model=True))
+        return GIVEN_UP
+    except MemoryError:
+        return OUT_OF_MEMORY
+    _send(link, Ready(texts.has_template))
+    # A library that panics or aborts writes what it was working on: nobody's prompt is to stand in the log.
+    log = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    gc.freeze()
+    gc.enable()
+    try:
+        return _serve(link, texts)
+    except Exception as error:
+        where = "".join(traceback.format_tb(error.__traceback__))
+        os.write(log, f"the text worker failed: {type(error).__name__}\n{where}".encode())
+        raise
+
+
+def _serve(link: socket.socket, texts: Texts) -> int:
+    """Jobs until there are no more."""
+    jobs = msgspec.msgpack.Decoder(Job)
+    while (data := receive(link)) is not None:
+        Limits.of(len(data)).apply()
+        broken = False
+        try:
+            answer: Answer = texts.do(jobs.decode(data))
+        except TesseraError as error:
+            answer = Failed(error.message, error.param, error.code)
+            broken = isinstance(error, BrokenTokenizerError)
+        except MemoryError:
+            # Whatever of it is still held: a new process has none.
+            return OUT_OF_MEMORY
+        del data
+        _send(link, answer)
+        if broken:
+            return GIVEN_UP
+    return 0
+
+
+def _end_with_parent(link: int) -> None:
+    """Ends the process when the other end of its socket closes, also in the middle of a job."""
+    poll = select.poll()
+    poll.register(link, 0)  # hanging up is told unasked
+    poll.poll()
+    os._exit(0)
+
+
+def receive(link: socket.socket) -> bytearray | None:
+    """The next message's bytes; None where no more come."""
+    head = _exactly(link, LENGTH.size)
+    return None if head is None else _exactly(link, LENGTH.unpack(head)[0])
+
+
+def _exactly(link: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        count = link.recv_into(rest)
+        if count == 0:
+            return None
+        rest = rest[count:]
+    return data
+
+
+def framed(message: Start | Job | Answer) -> bytes:
+    """Raises TypeError, ValueError, OverflowError, RecursionError for values that are no plain data."""
+    data = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def _send(link: socket.socket, answer: Answer) -> None:
+    link.sendall(framed(answer))

@@ -1,0 +1,388 @@
+"""The front's side of the text workers: jobs in, token ids and text out, and a new worker for one that had to be ended.
+
+There are two, each with a queue: one for short jobs, so that a chat does not wait for a long text (what a worker is at
+cannot be cut into pieces or put aside), and one for long ones, which begins with the first of them. A worker has one
+job at a time; the rest wait here. So it is known which job made a worker end, those behind it lose nothing, and a job
+whose client has gone is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
+from tessera.text.conversation import plain_value
+from tessera.text.tokenizer import Vocabulary, half_a_pair
+from tessera.text.worker import (
+    LENGTH,
+    LOADING,
+    OUT_OF_MEMORY,
+    Answer,
+    ChatJob,
+    Decoded,
+    DecodeJob,
+    Encoded,
+    EncodeJob,
+    Failed,
+    Job,
+    Limits,
+    Ready,
+    Start,
+    framed,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LONG_JOB = 1 << 16
+"""Bytes from which on a job is long: about 20 ms of tokenizing."""
+
+STANDARD_ERROR = 2
+_READ_AHEAD = 1 << 20
+_MIB = 1 << 20
+_TRIES = 2  # of a job whose worker was killed by something else
+# Deaths that a job can bring about: out of processor time, out of memory, out of stack, and what the library may do.
+_JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
+
+
+class _Process:
+    """One worker: a running `python -m tessera.text` and the socket to it."""
+
+    def __init__(self, start: bytes) -> None:
+        """start: framed. Raises OSError."""
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "tessera.text"],
+                stdin=theirs.fileno(),
+                stdout=STANDARD_ERROR,
+                process_group=0,  # Ctrl-C is for the parent
+                # More threads would take more memory each, and make processor time another thing than time.
+                env={**os.environ, "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
+            )
+        # It reads this when it has come so far; the socket has room for it.
+        self._socket.sendall(start)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.ready: Ready | None = None
+        # Runs at the latest when this process ends.
+        self._cleanup = weakref.finalize(self, _end, self._child, self._socket)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    async def load(self) -> Ready:
+        """When it has loaded its files. Raises ModelError, TextWorkerError."""
+        if self.ready is not None:
+            return self.ready
+        answer = None
+        with contextlib.suppress(TimeoutError, EOFError, OSError):
+            async with asyncio.timeout(LOADING.clock_seconds):
+                answer = await self.exchange(None)
+        match answer:
+            case Ready():
+                self.ready = answer
+                return answer
+            case Failed():
+                raise answer.error()
+        code = await self.end()
+        if code in _JOBS_OWN or code == OUT_OF_MEMORY or code == -signal.SIGKILL:
+            raise ModelError(
+                "The tokenizer and the chat template of this model cannot be loaded: they take more than "
+                f"{LOADING.seconds} s or {LOADING.memory_bytes // _MIB} MiB, or end the process that loads them."
+            )
+        raise TextWorkerError(f"The text worker did not start: it ended with exit code {code}.")
+
+    async def exchange(self, job: bytes | None) -> Answer:
+        """What it answers to a framed job; None asks nothing. Raises EOFError, OSError where it has ended."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(sock=self._socket, limit=_READ_AHEAD)
+        reader, writer = self._streams
+        if job is not None:
+            writer.write(job)
+            await writer.drain()
+        (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        answer: Answer = msgspec.msgpack.decode(await reader.readexactly(size), type=Answer)
+        return answer
+
+    async def end(self) -> int:
+        """Kills it where it still runs; its exit code."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        self.kill()
+        code: int = await asyncio.to_thread(self._child.wait)
+        return code
+
+    def kill(self) -> None:
+        if self.running:
+            self._child.kill()
+
+    def close(self) -> None:
+        """Ends it at once; nothing of it is left. May be called again."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        self._cleanup()
+
+
+def _end(child: subprocess.Popen[bytes], link: socket.socket) -> None:
+    child.kill()
+    child.wait()
+    link.close()
+
+
+class _Lane:
+    """A queue of jobs and the worker that does them. Belongs to the event loop that first asks it something."""
+
+    def __init__(self, start: Start) -> None:
+        self.restarts = 0
+        self._closed = False
+        self._start = framed(start)
+        self._process: _Process | None = None
+        self._jobs: asyncio.Queue[tuple[bytes, asyncio.Future[Answer]]] = asyncio.Queue()
+        self._working: asyncio.Task[None] | None = None
+
+    def begin(self) -> _Process:
+        """The worker, begun where there is none; it loads its files on its own. Raises TextWorkerError."""
+        if self._process is None:
+            try:
+                self._process = _Process(self._start)
+            except OSError as error:
+                raise TextWorkerError(f"The text worker did not start: {error.strerror}.") from error
+        return self._process
+
+    async def load(self) -> Ready:
+        """Raises ModelError, TextWorkerError."""
+        return await self.begin().load()
+
+    async def ask(self, job: bytes) -> Answer:
+        """Raises TextLimitError, TextWorkerError. Cancelled while the job waits, it is dropped."""
+        if self._closed:
+            raise TextWorkerError("The text workers are closed.")
+        if self._working is None:
+            self._working = asyncio.create_task(self._work(), name="text worker")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((job, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """Ends the worker at once; jobs that wait are cancelled. May be called again."""
+        self._closed = True
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait((self._working,))
+        while not self._jobs.empty():
+            self._jobs.get_nowait()[1].cancel()
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    async def _work(self) -> None:
+        while True:
+            job, answer = await self._jobs.get()
+            if answer.done():
+                continue
+            try:
+                result = await self._done(job)
+            except TesseraError as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            except BaseException:
+                answer.cancel()
+                raise
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+    async def _done(self, job: bytes) -> Answer:
+        limits = Limits.of(len(job) - LENGTH.size)
+        for _ in range(_TRIES):
+            process = await self._loaded()
+            try:
+                async with asyncio.timeout(limits.clock_seconds):
+                    return await process.exchange(job)
+            except TimeoutError:
+                await self._replace(process, "took too long by the clock")
+                raise _out_of_time(limits) from None
+            except (EOFError, OSError):
+                code = await self._replace(process, "ended")
+            if code == -signal.SIGXCPU:
+                raise _out_of_time(limits)
+            if code in (OUT_OF_MEMORY, -signal.SIGABRT):
+                raise TextLimitError(
+                    "Rendering or tokenizing this text needed more than the limit of "
+                    f"{limits.memory_bytes // _MIB} MiB of memory."
+                )
+            if code in _JOBS_OWN:
+                raise TextLimitError("Rendering or tokenizing this text crashed the process that did it.")
+        raise TextWorkerError("The text worker ended twice while it was at this request, and not for its limits.")
+
+    async def _loaded(self) -> _Process:
+        """A worker that runs and has loaded its files. Raises TextWorkerError."""
+        process = self.begin()
+        if not process.running:
+            await self._replace(process, "ended")
+            process = self.begin()
+        try:
+            await process.load()
+        except TesseraError as error:
+            # It could be loaded once. The next job tries again.
+            process.close()
+            self._process = None
+            log.error("the text worker does not come up again: %s", error.message)
+            raise TextWorkerError(error.message) from error
+        return process
+
+    async def _replace(self, process: _Process, cause: str) -> int:
+        """Ends a worker and begins another; the exit code of the first."""
+        code = await process.end()
+        process.close()
+        self.restarts += 1
+        log.warning("text worker %d %s (%s); another takes its place", process.pid, cause, _of(code))
+        self._process = None
+        self.begin()
+        return code
+
+
+def _of(code: int) -> str:
+    if code == OUT_OF_MEMORY:
+        return "out of memory"
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _out_of_time(limits: Limits) -> TextLimitError:
+    return TextLimitError(f"Rendering or tokenizing this text took more than the limit of {limits.seconds} s.")
+
+
+class TextWorkers:
+    """What a front has of a model's tokenizer and chat template: `vocabulary` for token ids to text, in place and
+    incrementally, and the workers for everything else. The first begins at once, beside whatever else starts."""
+
+    def __init__(self, start: Start) -> None:
+        """Raises ModelError, TextWorkerError."""
+        self._short = _Lane(start)
+        self._long = _Lane(start)
+        self.has_template = False
+        process = self._short.begin()
+        try:
+            self.vocabulary = Vocabulary.from_folder(start.tokenizer)
+        except BaseException:
+            process.close()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def restarts(self) -> int:
+        """Workers in the place of one that ended."""
+        return self._short.restarts + self._long.restarts
+
+    async def ready(self) -> None:
+        """When the first worker has loaded the model's files. Raises ModelError, TextWorkerError."""
+        self.has_template = (await self._short.load()).has_template
+
+    async def chat(self, job: ChatJob) -> Encoded:
+        """Raises RequestError, TextLimitError, TextWorkerError."""
+        return await self._ask(job, Encoded)
+
+    async def encode(
+        self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
+    ) -> list[list[int]]:
+        """The token ids of each text; see Tokenizer.encode. Raises as chat() does."""
+        return (await self.encoded(EncodeJob(list(texts), add_special_tokens, max_tokens))).ids
+
+    async def encoded(self, job: EncodeJob) -> Encoded:
+        """Raises as chat() does."""
+        return await self._ask(job, Encoded)
+
+    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """For many ids; Vocabulary.decode does the same in place. Raises as chat() does."""
+        return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded)).text
+
+    async def close(self) -> None:
+        """Ends the workers at once. May be called again."""
+        await asyncio.gather(self._short.close(), self._long.close())
+
+    async def _ask(self, job: Job, kind: type[T]) -> T:
+        data = packed(job)
+        answer = await (self._long if len(data) >= LONG_JOB else self._short).ask(data)
+        if isinstance(answer, Failed):
+            raise answer.error()
+        assert isinstance(answer, kind)
+        return answer
+
+
+def packed(job: Job) -> bytes:
+    """A job as it is sent. Raises RequestError for what no JSON can hold."""
+    try:
+        return framed(job)
+    except UnicodeEncodeError as error:
+        raise RequestError(half_a_pair(), param="prompt") from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(job, ChatJob):  # says which value it is
+            for name in ("messages", "tools", "documents"):
+                plain_value(getattr(job, name), name)
+            plain_value(job.template_kwargs, "chat_template_kwargs")
+        raise RequestError("The request holds a value that is no JSON, or a number of more than 64 bits.") from error
+
+
+class BlockingTextWorkers:
+    """TextWorkers for a caller without an event loop: theirs runs on a thread of its own. Safe to use from several
+    threads."""
+
+    def __init__(self, start: Start) -> None:
+        """Returns before the worker is ready; see ready(). Raises ModelError, TextWorkerError."""
+        self._workers = TextWorkers(start)
+        self.vocabulary = self._workers.vocabulary
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="text workers", daemon=True)
+        self._thread.start()
+
+    @property
+    def restarts(self) -> int:
+        return self._workers.restarts
+
+    def ready(self) -> None:
+        """See TextWorkers; so with the others."""
+        self._run(self._workers.ready())
+
+    def chat(self, job: ChatJob) -> Encoded:
+        return self._run(self._workers.chat(job))
+
+    def encode(
+        self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
+    ) -> list[list[int]]:
+        return self._run(self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens))
+
+    def close(self) -> None:
+        """Ends the workers at once. May be called again."""
+        if not self._loop.is_closed():
+            self._run(self._workers.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,41 @@
+"""In place of the text workers: the same jobs, done in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.text import Tokenizer
+from tessera.text.worker import LENGTH, ChatJob, Decoded, DecodeJob, Encoded, EncodeJob, Job, Texts
+from tessera.text.workers import packed
+
+
+class TextInProcess:
+    """template: in place of the tokenizer's own."""
+
+    restarts = 0
+
+    def __init__(self, tokenizer: Tokenizer, template: str | None = None) -> None:
+        self.vocabulary = tokenizer
+        self._texts = Texts(tokenizer, template)
+        self.has_template = self._texts.has_template
+        self._jobs = msgspec.msgpack.Decoder(Job)
+
+    async def chat(self, job: ChatJob) -> Encoded:
+        return self._do(job)
+
+    async def encoded(self, job: EncodeJob) -> Encoded:
+        return self._do(job)
+
+    async def encode(
+        self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
+    ) -> list[list[int]]:
+        return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens)).ids
+
+    async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self._do(DecodeJob(list(ids), skip_special_tokens)).text
+
+    def _do(self, job: Job) -> Encoded | Decoded:
+        """By way of the bytes that would go to a worker."""
+        return self._texts.do(self._jobs.decode(packed(job)[LENGTH.size :]))

@@ -1,0 +1,326 @@
+"""The text workers: what a hostile tokenizer does to them, to the jobs beside it and to the front."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from tessera.errors import ModelError, RequestError, TextLimitError, TextWorkerError
+from tessera.text import Tokenizer, Vocabulary
+from tessera.text.worker import ChatJob, EncodeJob, Start
+from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
+
+TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+
+
+def growing(factor: int, times: int) -> dict[str, Any]:
+    """A normalizer that makes `factor` of each `#`, so many times over."""
+    step = {"type": "Replace", "pattern": {"String": "#"}, "content": "#" * factor}
+    return {"type": "Sequence", "normalizers": [step] * times}
+
+
+GROWING = growing(4000, 3)
+# A search that tries every way to cut a run of `a` before it gives up.
+PANICKING = {
+    "type": "Split",
+    "pattern": {"Regex": "(a+)+$"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+Served = Callable[..., AbstractAsyncContextManager[TextWorkers]]
+
+
+def write(folder: Path, tokenizer: tokenizers.Tokenizer, **parts: Any) -> Path:
+    """parts: of tokenizer.json, in place of the tokenizer's."""
+    folder.mkdir(exist_ok=True)
+    state = {**json.loads(tokenizer.to_str()), **parts}
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture
+def served(trained: dict[str, tokenizers.Tokenizer], tmp_path: Path) -> Served:
+    """Workers of a byte-level tokenizer with other parts."""
+
+    @asynccontextmanager
+    async def serve(**parts: Any) -> AsyncIterator[TextWorkers]:
+        async with TextWorkers(Start(str(write(tmp_path / "model", trained["byte_level"], **parts)))) as workers:
+            yield workers
+
+    return serve
+
+
+def chat(content: str) -> ChatJob:
+    return ChatJob([{"role": "user", "content": content}], text=True)
+
+
+async def test_what_comes_back_is_what_the_tokenizer_and_the_template_say(
+    served: Served, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    tokenizer = tokenizers_by_kind["byte_level"]
+    texts = ["", "Zażółć 世界 😀", "two words " * LONG_JOB]
+    async with served() as workers:
+        assert workers.has_template
+        assert await workers.encode(texts, add_special_tokens=False) == [tokenizer.encode(t, False) for t in texts]
+        answer = await workers.chat(chat("Hi"))
+        assert (answer.text, answer.ids) == ("[Hi]", [tokenizer.encode("[Hi]", False)])
+        assert await workers.decode(answer.ids[0]) == workers.vocabulary.decode(answer.ids[0]) == "[Hi]"
+        (ids,) = (spelled := await workers.encoded(EncodeJob(["Hi there"], spelled=True))).ids
+        assert spelled.spelled == [tokenizer.token(token) for token in ids]
+        assert workers.restarts == 0
+
+
+async def test_text_that_a_tokenizer_makes_grow_is_refused_and_the_others_go_on(served: Served) -> None:
+    async with served(normalizer=GROWING) as workers:
+        grows = asyncio.create_task(workers.encode(["#"]))
+        await asyncio.sleep(0.05)
+        behind = [asyncio.create_task(workers.chat(chat(str(number)))) for number in range(3)]
+        with pytest.raises(TextLimitError, match="more than the limit of 512 MiB of memory") as caught:
+            await grows
+        assert (caught.value.status, caught.value.code) == (400, "text_limit_exceeded")
+        assert [(await task).text for task in behind] == ["[0]", "[1]", "[2]"]
+        assert workers.restarts == 1
+
+
+async def test_text_of_which_a_tokenizer_makes_too_many_tokens_is_refused(served: Served) -> None:
+    async with served(normalizer=growing(3000, 1)) as workers:
+        with pytest.raises(RequestError, match="more than the limit of 1040 tokens") as caught:
+            await workers.encode(["#"], add_special_tokens=False)
+        assert caught.value.code == "text_limit_exceeded"
+        with pytest.raises(RequestError, match="context length is 64 tokens") as caught:
+            await workers.encode(["#"], add_special_tokens=False, max_tokens=64)
+        assert caught.value.code == "context_length_exceeded"
+        assert workers.restarts == 0
+
+
+async def test_regular_expression_that_gives_up_is_a_refusal(
+    served: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library panics, and prints: neither its message nor the text goes to the log."""
+    async with served(pre_tokenizer=PANICKING) as workers:
+        for number in (1, 2):
+            with pytest.raises(RequestError, match="^The model's tokenizer cannot encode this text: ") as caught:
+                await workers.encode(["a" * 300 + "!"])
+            assert caught.value.status == 400
+            assert (await workers.encode(["xyz"]))[0]
+            assert workers.restarts == number
+    assert [record.getMessage().endswith("another takes its place") for record in caplog.records] == [True, True]
+    assert capfd.readouterr().err == ""
+
+
+async def test_text_that_takes_for_ever_is_ended(served: Served) -> None:
+    async with served(normalizer=growing(2, 40)) as workers:
+        with pytest.raises(TextLimitError, match="took more than the limit of 2 s"):
+            await workers.encode(["#"])
+        assert (await workers.chat(chat("others"))).text == "[others]"
+
+
+async def test_short_jobs_do_not_wait_for_a_long_one(served: Served) -> None:
+    async with served() as workers:
+        long = asyncio.create_task(workers.encode(["The quick brown fox. " * 100_000]))
+        await asyncio.sleep(0.05)
+        assert (await workers.chat(chat("short"))).text == "[short]"
+        assert not long.done()
+        assert len((await long)[0]) > 100_000
+
+
+async def test_job_whose_client_has_gone_is_dropped(served: Served) -> None:
+    """One that waits is not done, and what is said of one that runs is nobody's."""
+    async with served() as workers:
+        slow = asyncio.create_task(workers.chat(chat("x" * 50_000)))
+        await asyncio.sleep(0)
+        gone = [asyncio.create_task(workers.chat(ChatJob([], template="{{ 1 / 0 }}"))) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in (slow, *gone):
+            task.cancel()
+        assert (await workers.chat(chat("next"))).text == "[next]"
+        assert workers.restarts == 0
+
+
+def pids() -> list[int]:
+    """Of this process's text workers."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and args.endswith("-m tessera.text")]
+
+
+async def at_work(lane: _Lane, other_than: int = 0) -> int:
+    """The process id of a lane's worker, once it has loaded its files and has had a moment to begin its job."""
+    async with asyncio.timeout(60):
+        while lane._process is None or lane._process.ready is None or lane._process.pid == other_than:  # noqa: ASYNC110  (another task's doing)
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    return lane._process.pid
+
+
+async def test_worker_that_something_else_kills_is_replaced_and_its_job_done_again(served: Served) -> None:
+    async with served() as workers:
+        os.kill(pids()[0], signal.SIGKILL)  # at rest
+        assert (await workers.chat(chat("a"))).text == "[a]"
+        long = asyncio.create_task(workers.encode(["The quick brown fox. " * 100_000]))
+        os.kill(await at_work(workers._long), signal.SIGKILL)
+        assert len((await long)[0]) > 100_000
+        assert workers.restarts == 2
+
+
+async def test_worker_that_is_killed_again_and_again_is_not_the_request_s_fault(
+    served: Served,
+) -> None:
+    async with served() as workers:
+        job = asyncio.create_task(workers.chat(ChatJob([{"role": "user"}], template="{{ 10 ** (10 ** 10) }}")))
+        first = await at_work(workers._short)
+        os.kill(first, signal.SIGKILL)
+        os.kill(await at_work(workers._short, other_than=first), signal.SIGKILL)
+        with pytest.raises(TextWorkerError, match="ended twice") as caught:
+            await job
+        assert caught.value.status == 503
+
+
+async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
+    async with served() as workers:
+        job = asyncio.create_task(workers.encode(["The quick brown fox. " * 300_000]))
+        await asyncio.sleep(0.3)
+        begin = time.monotonic()
+        await workers.close()
+        assert time.monotonic() - begin < 1
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        with pytest.raises(TextWorkerError, match="closed"):
+            await workers.encode(["x"])
+    assert pids() == []
+
+
+PARENT = """
+import asyncio, sys
+from tessera.text.worker import ChatJob, Start
+from tessera.text.workers import TextWorkers
+
+async def main():
+    async with TextWorkers(Start(sys.argv[1])) as workers:
+        job = asyncio.create_task(workers.chat(ChatJob([{"role": "user"}], template="{% for a in range(99999) %}"
+            "{% for b in range(99999) %}{% endfor %}{% endfor %}")))
+        await asyncio.sleep(0.3)
+        print(workers._short.begin().pid, flush=True)
+        await job
+
+asyncio.run(main())
+"""
+
+
+def test_worker_dies_with_its_parent_in_the_middle_of_a_job(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"])
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 2
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_callers_without_an_event_loop(trained: dict[str, tokenizers.Tokenizer], tmp_path: Path) -> None:
+    workers = BlockingTextWorkers(Start(str(write(tmp_path / "model", trained["byte_level"]))))
+    try:
+        workers.ready()
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda number: workers.chat(chat(str(number))).text, range(40)))
+        assert answers == [f"[{number}]" for number in range(40)]
+        with pytest.raises(RequestError, match="half of a surrogate pair"):
+            workers.encode(["\ud800"])
+        with pytest.raises(RequestError, match="value of type 'object'"):
+            workers.chat(ChatJob([{"role": "user", "content": object()}]))
+        with pytest.raises(RequestError, match="64 bits"):
+            workers.chat(ChatJob([{"role": "user", "content": "x", "number": 2**80}]))
+    finally:
+        workers.close()
+        workers.close()
+    assert pids() == []
+
+
+# ---- what the front reads of a folder -----------------------------------------------------------------------------
+
+
+def test_front_decodes_without_the_parts_that_encode(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, tokenizers_by_kind: dict[str, Tokenizer]
+) -> None:
+    for kind, tokenizer in tokenizers_by_kind.items():
+        folder = write(tmp_path / kind, trained[kind])
+        front, ids = Vocabulary.from_folder(folder), tokenizer.encode("Größe, 世界 <s>")
+        assert front.decode(ids) == tokenizer.decode(ids)
+        assert front.special_ids == tokenizer.special_ids
+        assert [front.token_bytes(token) for token in ids] == [tokenizer.token_bytes(token) for token in ids]
+
+
+def test_normalizer_that_grows_does_not_hold_up_the_front(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    """The library normalizes added tokens as it loads them."""
+    added = {"id": 5000, "content": "#", "single_word": False, "lstrip": False, "rstrip": False}
+    added |= {"normalized": True, "special": False}
+    tokens = [*json.loads(trained["byte_level"].to_str())["added_tokens"], added]
+    folder = write(tmp_path / "model", trained["byte_level"], normalizer=GROWING, added_tokens=tokens)
+    begin = time.monotonic()
+    assert Vocabulary.from_folder(folder).added_token_texts
+    assert time.monotonic() - begin < 1
+
+
+def replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        replace("x" * 17, String="a"),
+        {"type": "Sequence", "decoders": [replace("aaa", String="a")] * 3},
+        {"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": [replace("aaaa", String="a")] * 2}] * 2},
+    ],
+)
+def test_decoder_that_grows_text_is_refused(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"], decoder=decoder)
+    with pytest.raises(ModelError, match=r"^tokenizer.json has a decoder that can make \d+ bytes of text") as caught:
+        Vocabulary.from_folder(folder)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        replace("b", String=""),  # between any two characters
+        replace("b", Regex="(a+)+$"),
+        {"type": "Strip", "content": "a", "start": 0, "stop": 9},  # the library panics on a shorter token
+    ],
+)
+def test_decoder_without_a_bound_is_refused(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"], decoder=decoder)
+    with pytest.raises(ModelError, match="has a decoder of type (Replace|Strip) that is refused"):
+        Vocabulary.from_folder(folder)
+
+
+@pytest.mark.parametrize("decoder", [replace(" ", String="▁"), replace("▁▁", Regex="a")])
+def test_decoder_with_a_bound_is_served(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
+) -> None:
+    assert Vocabulary.from_folder(write(tmp_path / "model", trained["byte_level"], decoder=decoder)).vocab_size
