@@ -67,7 +67,7 @@ class Engine:
         """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
         for name in request.columns.keys() - self._columns:
             raise RequestError(
-                f"Nothing here takes the argument '{name}' of extra_args (vllm_xargs): leave it out.",
+                f"Unknown extra_args (vllm_xargs) field '{name}': leave it out.",
                 param=f"extra_args.{name}",
             )
         self._scheduler.add(request)
