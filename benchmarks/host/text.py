@@ -15,9 +15,7 @@ from tessera.config.model import demo_folder
 from tessera.engine.frontend import FrontEnd
 from tessera.request import RequestOutputKind, SamplingParams
 from tessera.scheduler.progress import Progressed
-from tessera.server.openai import chunks
-from tessera.server.openai.chunks import ChunkWriter
-from tessera.server.openai.generation import Identity
+from tessera.server.openai.generation import ChunkWriter, Identity, piece
 from tessera.server.openai.protocol import GenerationFields
 from tessera.text import IncrementalDetokenizer, Tokenizer
 
@@ -35,7 +33,7 @@ def writer() -> ChunkWriter:
 
 def line(stream: ChunkWriter, text: str) -> bytes:
     """As a chat's stream has it."""
-    return stream.chunk(chunks.piece(0, b'"delta":{"content":' + encode(text) + b"}"))
+    return stream.chunk(piece(0, b'"delta":{"content":' + encode(text) + b"}"))
 
 
 def measure_lines(streams: int, steps: int) -> float:

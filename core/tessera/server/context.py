@@ -1,4 +1,4 @@
-"""What the routes share: the engine, the settings, and threads for work that would hold the event loop up."""
+"""What the routes share: the engine, the settings, and threads for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from tessera.errors import EngineDeadError, NotFoundError
-from tessera.server.access import HttpCounts
-from tessera.server.load import Load
+from tessera.server.access import Counts
 from tessera.server.settings import ServerSettings
 from tessera.text import ChatTemplate
 
@@ -33,10 +32,9 @@ class ServerContext:
         self.chat_template = chat_template
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.created = int(time.time())
-        self.http_counts = HttpCounts()
-        self.load = Load()
+        self.counts = Counts()
         self.numbers = itertools.count()
-        """Of requests, which may bear the same id."""
+        """A number for each request: clients may send the same id twice."""
         self._threads = ThreadPoolExecutor(settings.template_threads, thread_name_prefix="tessera-text")
 
     def check_name(self, name: str) -> None:
@@ -45,7 +43,7 @@ class ServerContext:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
     def check_model(self, name: str) -> None:
-        """Raises NotFoundError for a model that is not served, EngineDeadError where no model is any more."""
+        """Raises NotFoundError for a model that is not served, EngineDeadError where the engine is gone."""
         self.check_name(name)
         if not self.engine.health.alive:
             raise EngineDeadError("The engine is not running.")

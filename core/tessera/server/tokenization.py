@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from tessera.errors import RequestError
-from tessera.server.connection import read_body
 from tessera.server.context import ServerContext
-from tessera.server.openai.decode import Envelope, RequestDecoder
-from tessera.server.openai.not_served import Values
-from tessera.server.openai.protocol import ChatMessage
-from tessera.server.openai.template import chat_text, check_sizes
+from tessera.server.http import json_response, read_body
+from tessera.server.openai.decode import Envelope, RequestDecoder, Values
+from tessera.server.openai.prompts import chat_text, check_chat_sizes
+from tessera.server.openai.protocol import ChatMessage, shown
+from tessera.server.openapi import JsonRoute
 from tessera.server.settings import Limits
 from tessera.text import Tokenizer
 
-# Fields of a chat that vLLM takes here too.
+# Fields of a chat that vLLM has here too.
 _NOT_SERVED: dict[str, Values] = {
     "chat_template": (),
     "media_io_kwargs": ({},),
@@ -30,7 +29,7 @@ _NOT_SERVED: dict[str, Values] = {
 
 
 class TokenizeRequest(msgspec.Struct):
-    """A prompt, or the messages of a chat. None is as good as absent."""
+    """A prompt, or the messages of a chat. null is the same as leaving a field out."""
 
     model: str | None = None
     prompt: str | None = None
@@ -43,7 +42,7 @@ class TokenizeRequest(msgspec.Struct):
 
 
 class TokenizeAnswer(msgspec.Struct):
-    """token_strs: the tokens as the vocabulary spells them, where that was asked for."""
+    """token_strs: the tokens as the vocabulary spells them, if return_token_strs is true."""
 
     count: int
     max_model_len: int
@@ -52,7 +51,7 @@ class TokenizeAnswer(msgspec.Struct):
 
 
 class DetokenizeRequest(msgspec.Struct):
-    tokens: list[int]
+    tokens: Annotated[list[int], shown(maxItems=Limits.detokenize_tokens)]
     model: str | None = None
 
 
@@ -60,14 +59,14 @@ class DetokenizeAnswer(msgspec.Struct):
     prompt: str
 
 
-def routes(context: ServerContext) -> list[Route]:
+def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     tokenize_decoder = RequestDecoder(
         TokenizeRequest,
         _NOT_SERVED,
         large={"prompt": limits.body_bytes, "messages": limits.body_bytes},
         other_bytes=limits.other_bytes,
-        further=lambda envelope: check_sizes(envelope, limits),
+        further=lambda envelope: check_chat_sizes(envelope, limits),
         also=("chat_template_kwargs",),
     )
     detokenize_decoder = RequestDecoder(
@@ -86,32 +85,48 @@ def routes(context: ServerContext) -> list[Route]:
         asked = detokenize_decoder.decode(await read_body(request.receive))
         return await _answered(context, asked.model, lambda tokenizer: _detokenized(context, asked, tokenizer))
 
-    return [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]
+    return [
+        JsonRoute(
+            "/tokenize",
+            tokenize,
+            "The token ids of a prompt or a chat.",
+            methods=("POST",),
+            body=TokenizeRequest,
+            answer=TokenizeAnswer,
+        ),
+        JsonRoute(
+            "/detokenize",
+            detokenize,
+            "The text of token ids.",
+            methods=("POST",),
+            body=DetokenizeRequest,
+            answer=DetokenizeAnswer,
+        ),
+    ]
 
 
 async def _answered(context: ServerContext, model: str | None, work: Callable[[Tokenizer], msgspec.Struct]) -> Response:
-    """Raises RequestError, NotFoundError. The work is done in a thread: a text may be long."""
+    """Runs the work in a thread, as a text may be long. Raises RequestError, NotFoundError."""
     if model is not None:
         context.check_name(model)
     tokenizer = context.engine.tokenizer
     if tokenizer is None:
-        raise RequestError("There is no tokenizer here: the server was started without one.")
-    answer = await context.in_thread(lambda: work(tokenizer))
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+        raise RequestError("This server has no tokenizer.")
+    return json_response(await context.in_thread(lambda: work(tokenizer)))
 
 
 def _tokenized(context: ServerContext, asked: TokenizeRequest, tokenizer: Tokenizer) -> TokenizeAnswer:
     most = context.settings.limits.prompt_chars
     if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
-            raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
+            raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
         tokens = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
     elif asked.messages is not None and asked.prompt is None:
-        # The template has put the special tokens in.
+        # The template has already added the special tokens.
         text = chat_text(context, asked.messages, asked)
         tokens = tokenizer.encode(text, bool(asked.add_special_tokens))
     else:
-        raise RequestError("Give either prompt or messages.", param="prompt")
+        raise RequestError("Send either prompt or messages.", param="prompt")
     spelled = [tokenizer.token(token) or "" for token in tokens] if asked.return_token_strs else None
     return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, spelled)
 
@@ -119,11 +134,11 @@ def _tokenized(context: ServerContext, asked: TokenizeRequest, tokenizer: Tokeni
 def _detokenized(context: ServerContext, asked: DetokenizeRequest, tokenizer: Tokenizer) -> DetokenizeAnswer:
     vocab_size = context.engine.config.model.vocab_size
     if any(not 0 <= token < vocab_size for token in asked.tokens):
-        raise RequestError(f"tokens must be from 0 to {vocab_size - 1}, the model's vocabulary.", param="tokens")
+        raise RequestError(f"tokens must be token ids from 0 to {vocab_size - 1}.", param="tokens")
     return DetokenizeAnswer(tokenizer.decode(asked.tokens, skip_special_tokens=False))
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:
-    """Counts in the undecoded JSON, so that nothing is built of too much."""
+    """Counts in the undecoded JSON, so that nothing is built of too many."""
     if envelope.raw("tokens").count(b",") >= limits.detokenize_tokens:
-        raise RequestError(f"tokens holds at most {limits.detokenize_tokens} token ids.", param="tokens")
+        raise RequestError(f"tokens must have at most {limits.detokenize_tokens} ids.", param="tokens")
