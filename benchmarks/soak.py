@@ -32,6 +32,8 @@ from benchmarks.served import free_port
 READY_SECONDS = 120
 END_SECONDS = 30
 MIB = 2**20
+# A cache that is soon full: until then the engine's memory grows by the blocks that are used for the first time.
+CACHE = "48MiB"
 WORDS = ("the", "a", "light", "river", "stone", "seven", "under", "asks", "blue", "machine", "morning", "answer")
 
 
@@ -210,7 +212,8 @@ def main() -> None:
     options = parser.parse_args()
     port = free_port()
     command = [sys.executable, "-m", "tessera.cli", "serve", *([options.model] if options.model else [])]
-    with subprocess.Popen([*command, "--port", str(port), "--disable-log-requests"], start_new_session=True) as server:
+    command += ["--port", str(port), "--kv-cache-memory-bytes", CACHE, "--disable-log-requests"]
+    with subprocess.Popen(command, start_new_session=True) as server:
         try:
             asyncio.run(soak(server.pid, f"http://127.0.0.1:{port}", options))
         finally:
