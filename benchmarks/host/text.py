@@ -17,9 +17,7 @@ from tessera.config.locate import demo_folder
 from tessera.engine.frontend import FrontEnd
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs
-from tessera.server.openai import chunks
-from tessera.server.openai.chunks import ChunkWriter
-from tessera.server.openai.generation import Identity
+from tessera.server.openai.generation import ChunkWriter, Identity, piece
 from tessera.server.openai.protocol import GenerationFields
 from tessera.text import IncrementalDetokenizer, Tokenizer
 from tessera.text.worker import ChatJob, Start, Texts
@@ -39,7 +37,7 @@ def writer() -> ChunkWriter:
 
 def line(stream: ChunkWriter, text: str) -> bytes:
     """As a chat's stream has it."""
-    return stream.chunk(chunks.piece(0, b'"delta":{"content":' + encode(text) + b"}"))
+    return stream.chunk(piece(0, b'"delta":{"content":' + encode(text) + b"}"))
 
 
 def measure_lines(streams: int, steps: int) -> float:

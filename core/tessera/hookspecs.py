@@ -51,5 +51,5 @@ class Hooks:
     @hookspec
     def routes(self, register: RegisterRoutes) -> None:
         """Fires when the server is built; only the routes that --routes names are served. `register(name, path)` takes
-        the dotted path of a function from the engine to a list of Starlette routes; --api-key guards them as the
-        server's own."""
+        the dotted path of a function from the engine to a list of routes, FastAPI's or Starlette's; --api-key guards
+        them as the server's own."""

@@ -49,10 +49,10 @@ def test_the_limits_are_those_of_the_code():
     written = dict(table("Limits"))
     assert written == {
         "body of a request": f"{limits.body_bytes // MIB} MiB, within {limits.body_seconds:.0f} s",
-        "bodies of all requests in work": f"{limits.bodies_bytes // MIB} MiB",
+        "bodies of all requests in progress": f"{limits.bodies_bytes // MIB} MiB",
         "request line and headers": f"{limits.header_bytes // KIB} KiB",
-        "fields but messages, tools and prompt": f"{limits.other_bytes // MIB} MiB",
-        "requests in work": str(ServerSettings().max_requests),
+        "all fields except messages, tools and prompt": f"{limits.other_bytes // MIB} MiB",
+        "requests in progress": str(ServerSettings().max_requests),
         "prompts of a completion": str(limits.prompts),
         "prompts times `n`": str(limits.choices),
         "beams of a prompt": f"{MAX_WIDTH}, and what `--max-logprobs` leaves",

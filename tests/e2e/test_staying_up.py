@@ -175,7 +175,7 @@ async def test_three_deaths(tmp_path: Path, temporary: Path) -> None:
             assert await asyncio.to_thread(served.process.wait, 20) == 4
     lines = served.log.read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    assert [record["level"] for record in records if "The server ends." in record["message"]] == ["ERROR"]
+    assert [record["level"] for record in records if "The server is shutting down." in record["message"]] == ["ERROR"]
     (stacks,) = [record["message"] for record in records if record["message"].startswith("stacks of")]
     assert f"process {stopped}" in stacks
     assert "in run" in stacks

@@ -52,19 +52,19 @@ async def test_of_more_beams_the_best_are_given(api):
 
 REFUSED = {
     "stream": (True, "leave out stream"),
-    "n": (21, "n must be 1 to 20 here, got 21"),
+    "n": (21, "n must be 1 to 20, got 21"),
     "length_penalty": (10.5, "length_penalty must be from -10 to 10"),
-    "stop": ("x", "has no part in a beam search"),
-    "stop_token_ids": ([1], "has no part"),
-    "min_tokens": (1, "has no part"),
-    "presence_penalty": (1, "has no part"),
-    "frequency_penalty": (1, "has no part"),
-    "repetition_penalty": (1.1, "has no part"),
-    "logit_bias": ({"1": 1}, "has no part"),
-    "allowed_token_ids": ([1], "has no part"),
-    "bad_words": (["x"], "has no part"),
-    "prompt_logprobs": (0, "has no part"),
-    "vllm_xargs": ({"push": 1}, "has no part"),
+    "stop": ("x", "cannot be combined with use_beam_search"),
+    "stop_token_ids": ([1], "cannot be combined"),
+    "min_tokens": (1, "cannot be combined"),
+    "presence_penalty": (1, "cannot be combined"),
+    "frequency_penalty": (1, "cannot be combined"),
+    "repetition_penalty": (1.1, "cannot be combined"),
+    "logit_bias": ({"1": 1}, "cannot be combined"),
+    "allowed_token_ids": ([1], "cannot be combined"),
+    "bad_words": (["x"], "cannot be combined"),
+    "prompt_logprobs": (0, "cannot be combined"),
+    "vllm_xargs": ({"push": 1}, "cannot be combined"),
 }
 
 
@@ -88,7 +88,7 @@ async def test_what_says_nothing_is_taken(post):
 async def test_best_of_is_from_n_to_the_most(api):
     for best_of in (2, 21, -1):
         message = check_error(await api.complete(**SEARCH, best_of=best_of), 400, "best_of")
-        assert f"best_of must be 3 to 20 here, got {best_of}" in message
+        assert f"best_of must be 3 to 20, got {best_of}" in message
     check_error(await api.complete(**SEARCH, echo=True), 400, "echo")
     message = check_error(await api.complete(**SEARCH, prompt=["x"] * 64, best_of=9), 400, "n")
     assert "at most 512, got 64 x 9" in message

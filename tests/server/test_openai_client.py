@@ -89,7 +89,7 @@ async def test_an_error_in_a_stream_is_raised():
     script = Script(error=RuntimeError("a bug"), error_at=2)
     async with on_socket(FakeEngine(script=script)) as server, server.openai() as client:
         stream = await client.chat.completions.create(model=MODEL, messages=[USER], stream=True)
-        with pytest.raises(openai.APIError, match="failed on this request"):
+        with pytest.raises(openai.APIError, match="failed while handling this request"):
             async for _ in stream:
                 pass
 

@@ -95,6 +95,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("sse_keep_alive_interval", "server", "Send a comment in streams that are silent for so many seconds.", "float",
          default="never", metavar="SECONDS"),
     Flag("vllm_metrics", "server", "Write the engine's metrics under vllm: names too.", "switch"),
+    Flag("disable_fastapi_docs", "server", "Do not serve /docs and /openapi.json.", "switch"),
     Flag("max_restarts", "server", "Times in five minutes that an engine is started again after it died.", "int",
          default="2"),
     Flag("stall_timeout", "server", "Seconds without a sign of life, or of idling in a step, until it is restarted.",
@@ -178,7 +179,6 @@ ALWAYS_ON: Mapping[str, str] = MappingProxyType(
         "--enable-request-id-headers": "X-Request-Id is always taken and echoed",
         "--enable-server-load-tracking": "/load always counts",
         "--enable-prompt-tokens-details": "usage always has prompt_tokens_details",
-        "--disable-fastapi-docs": "there are no such pages",
     }
 )
 """vLLM's flags that are taken and change nothing, and why."""

@@ -37,6 +37,7 @@ def server_settings(config: EngineConfig, flags: Mapping[str, Any], environment:
         sse_keep_alive_seconds=_seconds(flags, "sse_keep_alive_interval", None) or None,
         max_requests_per_key=_per_key(flags["max_requests_per_key"], guarded=bool(keys)),
         vllm_metrics=bool(flags["vllm_metrics"]),
+        docs=not flags["disable_fastapi_docs"],
         root_path=_root_path(flags["root_path"] or ""),
         allowed_hosts=allowed_hosts(flags, guarded=bool(keys)),
         cors=_cors(flags),

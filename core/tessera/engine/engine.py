@@ -72,7 +72,7 @@ class Engine:
     def add(self, request: Request) -> None:
         """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
         for name in request.columns.keys() - self._columns:
-            raise RequestError(f"Unknown extra_args field '{name}'.", param=f"extra_args.{name}")
+            raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; leave it out.", param=name)

@@ -1,40 +1,70 @@
-"""Every request gets an id, is counted and, when it is done, is one line in the log."""
+"""What is known of each request: its id, the counts it enters, and its line in the log when it is done."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
+import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
 from tessera.log import about
-from tessera.server.connection import ClientGone
-from tessera.server.errors import error_response
-from tessera.server.request_ids import id_of, name
+from tessera.server.http import REQUEST_ID, ClientGone, error_response, header
 from tessera.server.security import OPEN_PATHS
 
 _LOG = logging.getLogger(__name__)
 _UNLOGGED = OPEN_PATHS | {"/metrics", "/ping", "/load"}
 _CLIENT_GONE = 499
+_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
-class HttpCounts:
-    """Requests in work, and done by (method, route, status).
+class Counts:
+    """HTTP requests in progress, those of them that generate, and how many are done by (method, route, status).
 
     A route that does not exist counts as "other", so that clients cannot add to the table.
     """
 
     def __init__(self) -> None:
         self.in_progress = 0
+        self.generating = 0
         self.done: Counter[tuple[str, str, int]] = Counter()
+
+    @contextmanager
+    def one_generating(self) -> Iterator[None]:
+        """From a request's first byte to the end of its answer."""
+        self.generating += 1
+        try:
+            yield
+        finally:
+            self.generating -= 1
+
+
+def request_id_of(scope: Scope) -> str:
+    """What a request goes by: in its answer's head, its completion's id and every line of the log."""
+    request_id: str = scope[REQUEST_ID]
+    return request_id
+
+
+def name_by_body(scope: Scope, own: str) -> None:
+    """own: the id in the request's body. Its X-Request-Id, where it has one, comes first."""
+    scope[REQUEST_ID] = _given_id(scope) or own
+
+
+def _given_id(scope: Scope) -> str | None:
+    given = (header(scope, b"x-request-id") or b"").decode("latin-1")
+    return given if _ID.fullmatch(given) else None
 
 
 class Access:
-    """Echoes X-Request-Id or makes one up, counts, logs, and refuses what is over the number of requests in work."""
+    """ASGI middleware: names each request by its X-Request-Id or a new id, counts and logs it, and refuses those above
+    max_requests in progress."""
 
-    def __init__(self, app: ASGIApp, counts: HttpCounts, routes: frozenset[str], max_requests: int) -> None:
+    def __init__(self, app: ASGIApp, counts: Counts, routes: frozenset[str], max_requests: int) -> None:
         self._app = app
         self._counts = counts
         self._routes = routes
@@ -44,7 +74,7 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name(scope)
+        scope[REQUEST_ID] = _given_id(scope) or uuid.uuid4().hex
         status = 0
         began = time.monotonic()
 
@@ -52,20 +82,21 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", id_of(scope).encode())]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id_of(scope).encode())]
             await send(message)
 
         self._counts.in_progress += 1
         try:
             if self._counts.in_progress > self._max_requests and scope["path"] not in OPEN_PATHS:
-                await _refuse(scope, receive, send_with_id)
+                error = OverloadedError("Too many requests are in progress; try again.")
+                await error_response(error)(scope, receive, send_with_id)
             else:
                 await self._app(scope, receive, send_with_id)
             status = status or _CLIENT_GONE
         except ClientGone:
             status = _CLIENT_GONE
         except Exception as error:
-            error.add_note(f"request {id_of(scope)}")  # for whoever logs it
+            error.add_note(f"request {request_id_of(scope)}")  # for whoever logs it
             raise
         finally:
             self._counts.in_progress -= 1
@@ -76,9 +107,4 @@ class Access:
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
         self._counts.done[method, route, status] += 1
         if route not in _UNLOGGED:
-            _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(id_of(scope)))
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    error = OverloadedError("The server has as many requests in work as it takes on; try again.")
-    await error_response(error)(scope, receive, send)
+            _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(request_id_of(scope)))

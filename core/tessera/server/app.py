@@ -1,57 +1,64 @@
-"""The application: routes, what stands before them, and what errors become."""
+"""The application: its routes, what a request passes before it reaches one, and what errors become."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.server import health, load, metrics, tokenization
+from tessera.server import status, tokenization
 from tessera.server.access import Access
-from tessera.server.bodies import BodyRules
 from tessera.server.context import ServerContext
-from tessera.server.cors import Cors
-from tessera.server.errors import handlers
-from tessera.server.hosts import Hosts
-from tessera.server.keep_alive import KeepAlive
-from tessera.server.key_tenants import KeyTenants
-from tessera.server.openai import chat, completions, models
-from tessera.server.per_key import PerKey
-from tessera.server.prefix import RootPath
-from tessera.server.security import ApiKeys
+from tessera.server.http import error_handlers
+from tessera.server.limits import BodyLimits, RequestsPerKey
+from tessera.server.openai import chat, completions
+from tessera.server.openapi import docs_routes
+from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
+from tessera.server.sse import KeepAlive
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 
-def create_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
+def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """The server of one running engine.
 
-    Routes are plain Starlette routes over msgspec: a request passes no layer that the answer does not need.
+    A route is a JsonRoute: bodies are decoded by msgspec once, and nothing of FastAPI's own reading is on the way of a
+    request.
     """
     context = ServerContext(engine, settings)
-    families = (health, load, metrics, models, completions, chat, tokenization)
-    routes = [route for family in families for route in family.routes(context)]
+    routes: list[Route] = [
+        route for family in (chat, completions, tokenization, status) for route in family.routes(context)
+    ]
+    if settings.docs:
+        # Asked for later: plugins add routes.
+        routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
 
-    app = Starlette(
-        routes=routes,
-        exception_handlers=handlers(),
+    app = FastAPI(
+        routes=[*routes],
         middleware=list(_middleware(context, frozenset(route.path for route in routes))),
+        exception_handlers=error_handlers(),
+        # A client that adds a slash is told so: a redirect would lose its body.
+        redirect_slashes=False,
+        # FastAPI's own document and pages, which load scripts from another host; docs_routes has ours.
+        openapi_url=None,
+        # Nothing is reported to anybody, whatever the environment says.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    # A client that adds a slash is told so: a redirect would lose its body.
-    app.router.redirect_slashes = False
     return app
 
 
 def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middleware]:
-    """What stands before the routes, outermost first; what is not set is not there."""
+    """What stands before the routes, outermost first; what is off is not there."""
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(Access, context.http_counts, paths, settings.max_requests)
+    yield Middleware(Access, context.counts, paths, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
     # Before the key: a browser asks what a page may do without sending it.
@@ -59,10 +66,23 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
         yield Middleware(ApiKeys, settings.api_keys)
-    if len(set(settings.api_keys)) > 1:
-        yield Middleware(KeyTenants)
     if settings.max_requests_per_key is not None:
-        yield Middleware(PerKey, settings.max_requests_per_key)
-    yield Middleware(BodyRules, settings.limits)
+        yield Middleware(RequestsPerKey, settings.max_requests_per_key)
+    yield Middleware(BodyLimits, settings.limits)
     if settings.sse_keep_alive_seconds is not None:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
+
+
+class RootPath:
+    """ASGI middleware: takes a proxy's path prefix off where the proxy leaves it on, before anything looks at the
+    path."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if path.startswith(f"{self._prefix}/"):
+            scope["path"] = path.removeprefix(self._prefix)
+        await self._app(scope, receive, send)

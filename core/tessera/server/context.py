@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tessera.errors import EngineDeadError, NotFoundError
-from tessera.server.access import HttpCounts
-from tessera.server.load import Load
+from tessera.server.access import Counts
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -23,10 +22,9 @@ class ServerContext:
         self.settings = settings
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.created = int(time.time())
-        self.http_counts = HttpCounts()
-        self.load = Load()
+        self.counts = Counts()
         self.numbers = itertools.count()
-        """Of requests, which may bear the same id."""
+        """A number for each request: clients may send the same id twice."""
 
     def check_name(self, name: str) -> None:
         """Raises NotFoundError for a model that is not served."""
@@ -34,7 +32,7 @@ class ServerContext:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
     def check_model(self, name: str) -> None:
-        """Raises NotFoundError for a model that is not served, EngineDeadError where no model is any more."""
+        """Raises NotFoundError for a model that is not served, EngineDeadError where the engine is gone."""
         self.check_name(name)
         if not self.engine.health.alive:
             raise EngineDeadError("The engine is not running.")

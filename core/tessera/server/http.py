@@ -1,80 +1,198 @@
-"""uvicorn's HTTP protocol with a limit on what comes before a body, and deaf to wishes for another protocol.
-
-The parser itself takes a request line and headers of any size, and drops the body of a request that offers an upgrade,
-as Java's HTTP client does.
-"""
+"""One HTTP exchange: headers, the body of a request, and errors as answers in OpenAI's form."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from tessera.server.errors import error_body
+from tessera.errors import (
+    AuthenticationError,
+    EngineDeadError,
+    EngineStepError,
+    OverloadedError,
+    RequestError,
+    TesseraError,
+)
 
-_GOODBYE_SECONDS = 1.0
+REQUEST_ID = "tessera.request_id"
+"""Where the scope of an HTTP request has its id."""
 
-
-def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
-    """The protocol class for uvicorn's `http`; over the limit it answers 431 and closes."""
-
-    class LimitedHttpProtocol(HttpToolsProtocol):
-        head_bytes = 0
-        in_body = False
-
-        def shutdown(self) -> None:
-            super().shutdown()
-            if self.transport.is_closing():
-                # TLS waits for the client's own goodbye, which one that reads nothing does not send.
-                self.loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data if self.in_body else without_upgrade(data))
-
-        def on_headers_complete(self) -> None:
-            self.in_body = True
-            super().on_headers_complete()
-
-        def on_message_complete(self) -> None:
-            self.in_body = False
-            super().on_message_complete()
-
-        def on_message_begin(self) -> None:
-            self.head_bytes = 0
-            super().on_message_begin()
-
-        def on_url(self, url: bytes) -> None:
-            self._count(len(url))
-            super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._count(len(name) + len(value))
-            super().on_header(name, value)
-
-        def _count(self, size: int) -> None:
-            self.head_bytes += size
-            if self.head_bytes > max_bytes:
-                raise HeadTooLarge
-
-        def send_400_response(self, msg: str) -> None:
-            """What uvicorn calls when its parser gives up, also on what a callback raises."""
-            too_large = self.head_bytes > max_bytes
-            text = f"The request line and headers have at most {max_bytes} bytes." if too_large else msg
-            body = error_body(text, "invalid_request_error")
-            status = b"431 Request Header Fields Too Large" if too_large else b"400 Bad Request"
-            head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(body)) + body)
-            self.transport.close()
-
-    return LimitedHttpProtocol
+# What a client cannot fix is said in these words; the log has the cause.
+_ENGINE_DEAD = "The engine is not running."
+_ENGINE_FAILED = "The engine could not compute this request."
+_SERVER_FAILED = "The server failed while handling this request; see its log."
+_NO_ROUTE = "No such route. OpenAI's routes begin with /v1 and have no slash at the end."
+_HTTP_MESSAGES = {404: _NO_ROUTE, 405: "This route does not support this method."}
+_MAX_MESSAGE_CHARS = 1000
+_RETRY_SECONDS = "1"
+_RETRIED = frozenset({429, 503})
+_DRAIN_BYTES = 2**28
+_DRAIN_SECONDS = 10.0
 
 
-def without_upgrade(head: bytes) -> bytes:
-    """The same with the header under another name of its length. A JSON body has no such line."""
-    for name, other in ((b"Upgrade", b"Ignored"), (b"upgrade", b"ignored")):
-        head = head.replace(b"\r\n%b:" % name, b"\r\n%b:" % other)
-    return head
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
-class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown
-    """The request line and headers are over their limit."""
+class ClientGone(Exception):  # noqa: N818 - not an error: nobody is left to answer
+    """The client closed the connection before its request was complete."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that lower-case name."""
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+async def read_body(receive: Receive) -> bytes:
+    """Raises ClientGone."""
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` in this task; cancels it when the client goes away. To be called once the body has been read: the
+    next message is the disconnect."""
+    working = asyncio.current_task()
+    assert working is not None
+    leaving = asyncio.ensure_future(_cancel_at_disconnect(receive, working))
+    try:
+        await work
+    except asyncio.CancelledError:
+        # The client's going is no cancellation of this task, as a timeout is none (asyncio.timeout does the same).
+        if not leaving.done() or working.uncancel() > 0:
+            raise
+    finally:
+        leaving.cancel()
+
+
+async def _cancel_at_disconnect(receive: Receive, working: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    working.cancel()
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong. param: the field of the request that has to change, where it is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
+    return msgspec.json.encode(ErrorBody(ErrorDetail(message, kind, param, code)))
+
+
+def body_of(error: Exception) -> bytes:
+    """The body for any exception: a user's error in its own words, anything else without details."""
+    if isinstance(error, EngineDeadError):
+        return error_body(_ENGINE_DEAD, error.kind, None, error.code)
+    if isinstance(error, EngineStepError):
+        return error_body(_ENGINE_FAILED, error.kind, None, error.code)
+    if isinstance(error, TesseraError) and (error.status < 500 or isinstance(error, OverloadedError)):
+        return error_body(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)
+    return error_body(_SERVER_FAILED, "internal_error")
+
+
+def error_response(error: Exception) -> Response:
+    headers, status = {}, error.status if isinstance(error, TesseraError) else 500
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in _RETRIED:
+        headers["Retry-After"] = _RETRY_SECONDS
+    return Response(body_of(error), status, headers, media_type="application/json")
+
+
+async def refuse(error: TesseraError, receive: Receive, send: Send) -> None:
+    """Answers at once, then reads and drops what the client still sends, within bounds: a client that is cut off while
+    it writes never reads the answer."""
+    response = error_response(error)
+    response.headers["Connection"] = "close"
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    await _drop_body(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drop_body(receive: Receive) -> None:
+    left = _DRAIN_BYTES
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+# ---- what is raised in a route ---------------------------------------------------------------------------------------
+
+
+def error_handlers() -> dict[Any, Any]:
+    """The application's table of exception handlers."""
+    return {
+        TesseraError: _on_tessera_error,
+        HTTPException: _on_http_exception,
+        RequestValidationError: _on_validation_error,
+        Exception: _on_bug,
+    }
+
+
+def _on_tessera_error(_request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    """The router's own errors: no such route, or not with this method. OPTIONS only asks which methods there are."""
+    assert isinstance(error, HTTPException)
+    if request.method == "OPTIONS" and error.status_code == 405:
+        return Response(status_code=204, headers=error.headers)
+    message = _HTTP_MESSAGES.get(error.status_code, "The request was refused.")
+    code = "unknown_url" if error.status_code == 404 else None
+    body = error_body(message, "invalid_request_error", None, code)
+    return Response(body, error.status_code, error.headers, media_type="application/json")
+
+
+def _on_validation_error(_request: Request, error: Exception) -> Response:
+    """Of a plugin's route that FastAPI reads the parameters of."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    return error_response(RequestError(f"{field or 'The body'}: {first['msg']}.", param=field or None))
+
+
+def _on_bug(request: Request, error: Exception) -> Response:
+    """Starlette raises the exception again after this answer, so that the log has its traceback."""
+    response = error_response(error)
+    if request_id := request.scope.get(REQUEST_ID):
+        response.headers["X-Request-Id"] = request_id
+    return response

@@ -1,4 +1,4 @@
-"""Who is let in: the API key, as pure ASGI middleware."""
+"""Who may ask: API keys, the names the server goes by, and the web pages that may read its answers."""
 
 from __future__ import annotations
 
@@ -6,46 +6,139 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.errors import AuthenticationError
-from tessera.server.connection import header
-from tessera.server.errors import error_response
+from tessera.errors import AuthenticationError, RequestError
+from tessera.server.http import error_response, header
+from tessera.server.settings import CorsRules
 
-# All other paths need the key, those of routes that do not exist included.
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
-KEY_IN_SCOPE = "tessera.key"
-"""Where a request's scope has the number of the key it bears."""
+"""What probes ask for: these paths need no key and no known Host. All others do, also those of no route."""
+KEY_NUMBER = "tessera.key"
+"""Where a request's scope has the number of its API key."""
+
+_TENANT = "tessera.tenant"
+_READABLE_HEADERS = ("X-Request-Id", "Retry-After")
+
+
+# ---- API keys --------------------------------------------------------------------------------------------------------
 
 
 class ApiKeys:
-    """Lets a request through if it bears one of the keys or its path is open.
+    """ASGI middleware: lets a request through if it bears one of the keys or its path is open.
 
-    Hashes are compared, all of them, so that the time taken tells nothing.
+    Hashes are compared, all of them, so that the time taken reveals nothing. Where there are several keys each is a
+    tenant, named by its number, so that nothing shows the key.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
         self._hashes = [_digest(key.encode()) for key in keys]
+        several = len(set(keys)) > 1
+        self._tenants = [f"key {number}" if several else "" for number in range(len(keys))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (number := self._key_of(scope)) is not None:
-            scope[KEY_IN_SCOPE] = number
+        elif (number := self._number_of(scope)) is not None:
+            scope[KEY_NUMBER] = number
+            scope[_TENANT] = self._tenants[number]
             await self._app(scope, receive, send)
         else:
             error = AuthenticationError('The API key is missing or wrong: send the header "Authorization: Bearer KEY".')
             await error_response(error)(scope, receive, send)
 
-    def _key_of(self, scope: Scope) -> int | None:
+    def _number_of(self, scope: Scope) -> int | None:
         scheme, _, token = (header(scope, b"authorization") or b"").partition(b" ")
         given = _digest(token.strip())
         matches = [hmac.compare_digest(given, known) for known in self._hashes]
         return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
 
 
+def tenant_of(scope: Scope) -> str:
+    """Whose share of the engine a request takes, by its key; empty where keys do not tell clients apart."""
+    tenant: str = scope.get(_TENANT, "")
+    return tenant
+
+
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+# ---- names of the server ---------------------------------------------------------------------------------------------
+
+
+class UnknownHostError(RequestError):
+    status = 403
+    code = "unknown_host"
+
+
+class Hosts:
+    """ASGI middleware: refuses requests whose Host is none of `names` (`*.example.com`: every name under it).
+
+    Against DNS rebinding: a web page whose own name resolves to this machine is, to the browser, of one site with the
+    server and may read its answers; but its requests bear the page's name.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self._app = app
+        lower = [name.lower() for name in names]
+        self._names = frozenset(lower)
+        self._suffixes = tuple(name[1:] for name in lower if name.startswith("*."))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._known(host_of(scope)):
+            await self._app(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            error = UnknownHostError(
+                "This server does not accept the name in the Host header; its operator can allow it with "
+                "--allowed-hosts."
+            )
+            await error_response(error)(scope, receive, send)
+
+    def _known(self, host: str) -> bool:
+        return host in self._names or host.endswith(self._suffixes)
+
+
+def host_of(scope: Scope) -> str:
+    """The Host header without its port, in lower case; "" where there is none."""
+    value = (header(scope, b"host") or b"").decode("latin-1").lower()
+    name = value.partition("]")[0] + "]" if value.startswith("[") else value.partition(":")[0]
+    return name.removesuffix(".")
+
+
+# ---- web pages of other origins --------------------------------------------------------------------------------------
+
+
+class OriginError(RequestError):
+    status = 403
+    code = "origin_not_allowed"
+
+
+class Cors(CORSMiddleware):
+    """Starlette's CORS rules, with refusals in OpenAI's form."""
+
+    def __init__(self, app: ASGIApp, rules: CorsRules) -> None:
+        super().__init__(
+            app,
+            allow_origins=rules.origins,
+            allow_methods=rules.methods,
+            allow_headers=rules.headers,
+            allow_credentials=rules.credentials,
+            expose_headers=_READABLE_HEADERS,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        refusal = error_response(OriginError("This page's origin, method or headers are not allowed."))
+        refusal.headers["Vary"] = "Origin"
+        return refusal

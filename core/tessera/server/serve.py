@@ -1,4 +1,4 @@
-"""Runs the application on a bound socket until a signal or the engine's death ends it."""
+"""Runs the application on a bound socket, from before the model is loaded until a signal or the engine's death."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine, Generator, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tessera.errors import EngineDeadError
-from tessera.server.door import Door
-from tessera.server.http import limited_protocol
+from tessera.errors import EngineDeadError, OverloadedError
+from tessera.server.http import error_body, json_response, refuse
+from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 _LOG = logging.getLogger(__name__)
-# Until streams have told their clients about an engine that died, or that the server ends.
+# For streams to tell their clients that the engine died or the server ends.
 _LAST_WORDS_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
+_LIVE = "/livez"
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it ends when it is told to."""
+    """uvicorn without its signal handlers: it ends when should_exit is set."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -45,13 +49,13 @@ class Started:
 
 
 async def serve(starting: Coroutine[Any, Any, Started], listener: socket.socket, settings: ServerSettings) -> int:
-    """Serves until the end and returns the exit code; the engine is shut down then. Raises what `starting` raises.
+    """Serves until the end, shuts the engine down and returns the exit code. Raises what `starting` raises.
 
     Until `starting` is done /livez answers 200 and everything else 503.
 
-    SIGTERM or SIGINT: no new connections, requests in work have settings.drain_seconds, exit 0; a second signal
-    cuts them off, exit 1. Before the start is done there are none, and the first ends it. An engine that died for good:
-    streams end with an error event, everything else is a 503, exit 4.
+    SIGTERM or SIGINT: no new connections; requests in progress get settings.drain_seconds, exit 0; a second signal cuts
+    them off, exit 1. Before the start is done the first signal ends it. An engine that died for good: streams end with
+    an error event, everything else is a 503, exit 4.
     """
     door = Door()
     server = Server(_config(door, settings))
@@ -87,7 +91,7 @@ async def _until_end(
         else:
             code = _ended(running)
         if dying.done():
-            _LOG.error("The server ends. %s", engine.health.error)
+            _LOG.error("The server is shutting down. %s", engine.health.error)
             code = EngineDeadError.exit_code
         server.should_exit = True
         await engine.shutdown()
@@ -103,19 +107,19 @@ async def _drain(
     signals: asyncio.Queue[int],
     seconds: float,
 ) -> int:
-    _LOG.info("No new connections; requests in work have %.0f s. A second signal cuts them off.", seconds)
+    _LOG.info("No new connections. Requests in progress have %.0f s; a second signal cuts them off.", seconds)
     server.should_exit = True
     again = asyncio.create_task(signals.get())
     await asyncio.wait((running, dying, again), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     cut_off = again.done()
     await _cancel(again)
     if not running.done():
-        _LOG.warning("Requests in work are cut off: %s.", "a second signal" if cut_off else "the time is over")
+        _LOG.warning("Requests in progress are cut off: %s.", "a second signal" if cut_off else "their time is over")
     return 1 if cut_off else 0
 
 
 def _ended(running: asyncio.Task[None]) -> int:
-    """The exit code where no request is in work: a server that ended though nobody told it to is a failure."""
+    """The exit code where no request is in progress. That the server ended though nobody told it to is a failure."""
     if running.done():
         running.result()
         return 1
@@ -123,7 +127,7 @@ def _ended(running: asyncio.Task[None]) -> int:
 
 
 async def _close(running: asyncio.Task[None], server: Server) -> None:
-    """The engine has ended; what still streams says so to its client, then the server ends."""
+    """Gives open streams the time to tell their clients that the engine has ended, then ends the server."""
     server.should_exit = True
     await asyncio.wait((running,), timeout=_LAST_WORDS_SECONDS)
     server.force_exit = True
@@ -158,7 +162,7 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """The signals that end a server, as they come."""
+    """SIGTERM and SIGINT, as they arrive."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[int] = asyncio.Queue()
     kinds = (signal.SIGTERM, signal.SIGINT)
@@ -169,3 +173,116 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
     finally:
         for kind in kinds:
             loop.remove_signal_handler(kind)
+
+
+# ---- while the model loads -------------------------------------------------------------------------------------------
+
+
+class Door:
+    """The ASGI application that listens from the first moment on: while the model loads it says so, then `app`
+    answers."""
+
+    def __init__(self) -> None:
+        self._app: Starlette | None = None
+        self._lifespan = AsyncExitStack()
+
+    async def open(self, app: Starlette) -> None:
+        """Starts `app`; it answers from now on."""
+        await self._lifespan.enter_async_context(app.router.lifespan_context(app))
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif self._app is not None:
+            await self._app(scope, receive, send)
+        else:
+            await _starting(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._lifespan.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _starting(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] in OPEN_PATHS:
+        live = scope["path"] == _LIVE
+        await json_response({"status": "ok" if live else "starting"}, 200 if live else 503)(scope, receive, send)
+    else:
+        await refuse(OverloadedError("The model is still loading; try again."), receive, send)
+
+
+# ---- HTTP/1.1 on the wire --------------------------------------------------------------------------------------------
+
+
+def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
+    """uvicorn's protocol class with a limit on the request line and headers, over which it answers 431 and closes, and
+    deaf to offers of another protocol.
+
+    The parser itself takes headers of any size, and drops the body of a request that offers an upgrade, as Java's HTTP
+    client does.
+    """
+
+    class LimitedHttpProtocol(HttpToolsProtocol):
+        head_bytes = 0
+        in_body = False
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.transport.is_closing():
+                # TLS waits for the client to close too, which a client that reads nothing never does.
+                self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data if self.in_body else without_upgrade(data))
+
+        def on_headers_complete(self) -> None:
+            self.in_body = True
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self.in_body = False
+            super().on_message_complete()
+
+        def on_message_begin(self) -> None:
+            self.head_bytes = 0
+            super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._count(len(url))
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._count(len(name) + len(value))
+            super().on_header(name, value)
+
+        def _count(self, size: int) -> None:
+            self.head_bytes += size
+            if self.head_bytes > max_bytes:
+                raise HeadTooLarge
+
+        def send_400_response(self, msg: str) -> None:
+            """uvicorn calls it when its parser fails, which includes errors raised in a callback."""
+            too_large = self.head_bytes > max_bytes
+            text = f"The request line and headers are larger than the limit of {max_bytes} bytes."
+            body = error_body(text if too_large else msg, "invalid_request_error")
+            status = b"431 Request Header Fields Too Large" if too_large else b"400 Bad Request"
+            head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, len(body)) + body)
+            self.transport.close()
+
+    return LimitedHttpProtocol
+
+
+def without_upgrade(head: bytes) -> bytes:
+    """The same with the Upgrade header under another name of its length. A JSON body has no such line."""
+    for name, other in ((b"Upgrade", b"Ignored"), (b"upgrade", b"ignored")):
+        head = head.replace(b"\r\n%b:" % name, b"\r\n%b:" % other)
+    return head
+
+
+class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown
+    """The request line and headers are over their limit."""

@@ -1,4 +1,4 @@
-"""What the server is told at its start, and the limit of everything a client can send, in one place."""
+"""The server's settings, and the limits of everything a client can send, in one place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Limits:
 
     What SamplingParams checks itself (n, stop, bad_words, logit_bias and so on) has its limit there.
 
-    body_bytes: of a request's body. bodies_bytes: of the bodies of all requests in work. other_bytes: of all fields but
-    messages, tools, prompt and allowed_token_ids. prompts: in one completions request. choices: prompts x n.
+    body_bytes: of a request's body. bodies_bytes: of the bodies of all requests in progress. other_bytes: of all fields
+    but messages, tools, prompt and allowed_token_ids. prompts: in one completions request. choices: prompts x n.
     prompt_chars: of one prompt, rendered. messages, content_parts, tool_calls: in one chat request. tools_bytes: of its
     tools. template_kwargs_bytes: of chat_template_kwargs. body_seconds: until a body has arrived. header_bytes: of the
     request line and all headers. detokenize_tokens: of one /detokenize.
@@ -71,14 +71,14 @@ class ServerSettings:
     """How the server serves.
 
     served_model_names: what requests may call the model; () takes the engine's name. api_keys: any of them opens the
-    guarded routes; () guards nothing. default_sampling: sampling fields of a request that says nothing of its own (from
-    generation_config.json). max_requests: HTTP requests in work at once; max_requests_per_key: those that bear one key;
-    None is any number. drain_seconds: for the requests in work after SIGTERM. keep_alive_seconds: for which an idle
+    guarded routes; () guards nothing. default_sampling: sampling fields of a request that leaves them out (from
+    generation_config.json). max_requests: HTTP requests in progress at once; max_requests_per_key: those with one key;
+    None is any number. drain_seconds: for the requests in progress after SIGTERM. keep_alive_seconds: how long an idle
     connection stays open. answers: how long answers may be. chat_template_kwargs: variables of the chat template; a
     request's own win. force_include_usage: as if every stream had asked for its usage. sse_keep_alive_seconds: of
-    silence in a stream before it gets a comment; None never. vllm_metrics: the engine's metrics under their `vllm:`
-    names too. root_path: a proxy's prefix of all paths. allowed_hosts: names the server goes by; () is any. cors:
-    None lets no page of another origin read answers. tls: for HTTPS.
+    silence in a stream before it gets a comment; None is never. vllm_metrics: the engine's metrics under their `vllm:`
+    names too. docs: serve /openapi.json and /docs. root_path: a proxy's prefix of all paths. allowed_hosts: names the
+    server goes by; () is any. cors: None lets no page of another origin read answers. tls: for HTTPS.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -94,6 +94,7 @@ class ServerSettings:
     sse_keep_alive_seconds: float | None = None
     max_requests_per_key: int | None = None
     vllm_metrics: bool = False
+    docs: bool = True
     root_path: str = ""
     allowed_hosts: tuple[str, ...] = ()
     cors: CorsRules | None = None

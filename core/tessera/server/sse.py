@@ -1,17 +1,20 @@
-"""Server-sent events: the status line waits for the first event, so that what fails before it is an HTTP error.
+"""Server-sent events, and comments that keep silent streams open.
 
-What fails later is an event of its own.
+The status line waits for the first event, so that what fails before it is an HTTP error; what fails later is an event
+of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from starlette.types import Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import TesseraError
-from tessera.server.errors import body_of
+from tessera.server.http import body_of
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = (
@@ -19,6 +22,7 @@ _HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+_COMMENT: Message = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
 
 
 def event(data: bytes) -> bytes:
@@ -51,3 +55,69 @@ async def _send(send: Send, data: bytes) -> None:
 
 async def _end(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+class KeepAlive:
+    """ASGI middleware: sends a comment into an event stream that is silent for `seconds`, so that proxies keep the
+    connection open; never before the first event."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = CommentedStream(send, self._seconds)
+        try:
+            await self._app(scope, receive, stream.send)
+        finally:
+            await stream.close()
+
+
+class CommentedStream:
+    """An ASGI `send` that adds comments between the events of an event stream."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self._is_event_stream = False
+        self._sent = 0.0
+        self._commenting: asyncio.Task[None] | None = None
+        # The end of the stream must not overtake a comment that waits for a slow client.
+        self._order = asyncio.Lock()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._is_event_stream = _is_event_stream(message)
+        if not self._is_event_stream or message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        async with self._order:
+            if not message.get("more_body", False):
+                self._stop()
+            await self._send(message)
+            self._sent = time.monotonic()
+        if self._commenting is None and message.get("more_body", False):
+            self._commenting = asyncio.create_task(self._comment())
+
+    async def close(self) -> None:
+        self._stop()
+        if self._commenting is not None:
+            await asyncio.wait((self._commenting,))
+
+    def _stop(self) -> None:
+        if self._commenting is not None:
+            self._commenting.cancel()
+
+    async def _comment(self) -> None:
+        while True:
+            await asyncio.sleep(self._sent + self._seconds - time.monotonic())
+            async with self._order:
+                if time.monotonic() >= self._sent + self._seconds:
+                    await self._send(_COMMENT)
+                    self._sent = time.monotonic()
+
+
+def _is_event_stream(start: Message) -> bool:
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start.get("headers", ())
+    )

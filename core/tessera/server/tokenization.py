@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from tessera.errors import RequestError
-from tessera.server.connection import read_body
 from tessera.server.context import ServerContext
-from tessera.server.openai.decode import Envelope, RequestDecoder
-from tessera.server.openai.not_served import Values
-from tessera.server.openai.protocol import ChatMessage
-from tessera.server.openai.template import chat_job, check_sizes
+from tessera.server.http import json_response, read_body
+from tessera.server.openai.decode import Envelope, RequestDecoder, Values
+from tessera.server.openai.prompts import chat_job, check_chat_sizes
+from tessera.server.openai.protocol import ChatMessage, shown
+from tessera.server.openapi import JsonRoute
 from tessera.server.settings import Limits
 from tessera.text.worker import EncodeJob
 
 if TYPE_CHECKING:
     from tessera.text.workers import TextWorkers
 
-# Fields of a chat that vLLM takes here too.
+# Fields of a chat that vLLM has here too.
 _NOT_SERVED: dict[str, Values] = {
     "chat_template": (),
     "media_io_kwargs": ({},),
@@ -32,7 +31,7 @@ _NOT_SERVED: dict[str, Values] = {
 
 
 class TokenizeRequest(msgspec.Struct):
-    """A prompt, or the messages of a chat. None is as good as absent."""
+    """A prompt, or the messages of a chat. null is the same as leaving a field out."""
 
     model: str | None = None
     prompt: str | None = None
@@ -45,7 +44,7 @@ class TokenizeRequest(msgspec.Struct):
 
 
 class TokenizeAnswer(msgspec.Struct):
-    """token_strs: the tokens as the vocabulary spells them, where that was asked for."""
+    """token_strs: the tokens as the vocabulary spells them, if return_token_strs is true."""
 
     count: int
     max_model_len: int
@@ -54,7 +53,7 @@ class TokenizeAnswer(msgspec.Struct):
 
 
 class DetokenizeRequest(msgspec.Struct):
-    tokens: list[int]
+    tokens: Annotated[list[int], shown(maxItems=Limits.detokenize_tokens)]
     model: str | None = None
 
 
@@ -62,14 +61,14 @@ class DetokenizeAnswer(msgspec.Struct):
     prompt: str
 
 
-def routes(context: ServerContext) -> list[Route]:
+def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     tokenize_decoder = RequestDecoder(
         TokenizeRequest,
         _NOT_SERVED,
         large={"prompt": limits.body_bytes, "messages": limits.body_bytes},
         other_bytes=limits.other_bytes,
-        further=lambda envelope: check_sizes(envelope, limits),
+        further=lambda envelope: check_chat_sizes(envelope, limits),
         also=("chat_template_kwargs",),
     )
     detokenize_decoder = RequestDecoder(
@@ -82,13 +81,30 @@ def routes(context: ServerContext) -> list[Route]:
 
     async def tokenize(request: Request) -> Response:
         asked = tokenize_decoder.decode(await read_body(request.receive))
-        return _json(await _tokenized(context, asked, _workers(context, asked.model)))
+        return json_response(await _tokenized(context, asked, _workers(context, asked.model)))
 
     async def detokenize(request: Request) -> Response:
         asked = detokenize_decoder.decode(await read_body(request.receive))
-        return _json(await _detokenized(context, asked, _workers(context, asked.model)))
+        return json_response(await _detokenized(context, asked, _workers(context, asked.model)))
 
-    return [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]
+    return [
+        JsonRoute(
+            "/tokenize",
+            tokenize,
+            "The token ids of a prompt or a chat.",
+            methods=("POST",),
+            body=TokenizeRequest,
+            answer=TokenizeAnswer,
+        ),
+        JsonRoute(
+            "/detokenize",
+            detokenize,
+            "The text of token ids.",
+            methods=("POST",),
+            body=DetokenizeRequest,
+            answer=DetokenizeAnswer,
+        ),
+    ]
 
 
 def _workers(context: ServerContext, model: str | None) -> TextWorkers:
@@ -96,12 +112,8 @@ def _workers(context: ServerContext, model: str | None) -> TextWorkers:
     if model is not None:
         context.check_name(model)
     if context.engine.text is None:
-        raise RequestError("There is no tokenizer here: the server was started without one.")
+        raise RequestError("This server has no tokenizer.")
     return context.engine.text
-
-
-def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 async def _tokenized(context: ServerContext, asked: TokenizeRequest, workers: TextWorkers) -> TokenizeAnswer:
@@ -109,16 +121,15 @@ async def _tokenized(context: ServerContext, asked: TokenizeRequest, workers: Te
     spelled = bool(asked.return_token_strs)
     if asked.prompt is not None and asked.messages is None:
         if len(asked.prompt) > most:
-            raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
-        encoded = await workers.encoded(
-            EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
-        )
+            raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
+        job = EncodeJob([asked.prompt], asked.add_special_tokens is not False, spelled=spelled)
+        encoded = await workers.encoded(job)
     elif asked.messages is not None and asked.prompt is None:
-        job = chat_job(context, asked.messages, asked)
-        job.spelled = spelled
-        encoded = await workers.chat(job)
+        chat = chat_job(context, asked.messages, asked)
+        chat.spelled = spelled
+        encoded = await workers.chat(chat)
     else:
-        raise RequestError("Give either prompt or messages.", param="prompt")
+        raise RequestError("Send either prompt or messages.", param="prompt")
     (tokens,) = encoded.ids
     return TokenizeAnswer(len(tokens), context.engine.info.max_model_len, tokens, encoded.spelled)
 
@@ -126,11 +137,11 @@ async def _tokenized(context: ServerContext, asked: TokenizeRequest, workers: Te
 async def _detokenized(context: ServerContext, asked: DetokenizeRequest, workers: TextWorkers) -> DetokenizeAnswer:
     vocab_size = context.engine.config.model.vocab_size
     if any(not 0 <= token < vocab_size for token in asked.tokens):
-        raise RequestError(f"tokens must be from 0 to {vocab_size - 1}, the model's vocabulary.", param="tokens")
+        raise RequestError(f"tokens must be token ids from 0 to {vocab_size - 1}.", param="tokens")
     return DetokenizeAnswer(await workers.decode(asked.tokens, skip_special_tokens=False))
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:
-    """Counts in the undecoded JSON, so that nothing is built of too much."""
+    """Counts in the undecoded JSON, so that nothing is built of too many."""
     if envelope.raw("tokens").count(b",") >= limits.detokenize_tokens:
-        raise RequestError(f"tokens holds at most {limits.detokenize_tokens} token ids.", param="tokens")
+        raise RequestError(f"tokens must have at most {limits.detokenize_tokens} ids.", param="tokens")

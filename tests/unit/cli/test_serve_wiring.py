@@ -99,6 +99,13 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
     assert output.err == ""
 
 
+def test_the_docs_are_served_unless_they_are_switched_off(model, served):
+    for flags, status in (((), 200), (("--disable-fastapi-docs",), 404)):
+        assert serve(model, *flags) == 0
+        client = TestClient(served.app, base_url="http://127.0.0.1")
+        assert [client.get(path).status_code for path in ("/docs", "/openapi.json")] == [status, status]
+
+
 def test_the_engines_process_begins_once_and_ends_with_the_command(model, served, children, tmp_path):
     assert serve(model) == 0
     assert serve(model, "--tensor-parallel-size", "2") == 0
@@ -201,7 +208,7 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
 def test_what_is_off_is_absent(model, served):
     assert serve(model, "--sse-keep-alive-interval", "0") == 0
     names = [middleware.cls.__name__ for middleware in served.app.user_middleware]
-    assert names == ["Access", "Hosts", "BodyRules"]
+    assert names == ["Access", "Hosts", "BodyLimits"]
     assert served.settings.allowed_hosts == ("localhost", "127.0.0.1", "[::1]")
     assert served.settings.answers == AnswerLimits(default=24)
 

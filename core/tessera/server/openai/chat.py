@@ -6,21 +6,27 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from msgspec.json import encode
-from starlette.routing import Route
-from starlette.types import Scope
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
 
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput
 from tessera.sampling_params import SamplingParams
 from tessera.server.context import ServerContext
-from tessera.server.openai import chunks, not_served
-from tessera.server.openai.beams import way_of
-from tessera.server.openai.chunks import ChunkWriter
-from tessera.server.openai.decode import Envelope, RequestDecoder
-from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, Prompt, collect
+from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder, asks_for_nothing
+from tessera.server.openai.generation import (
+    ChunkWriter,
+    Generation,
+    GenerationEndpoint,
+    Identity,
+    Prompt,
+    collect,
+    finish,
+    piece,
+    token_ids,
+)
 from tessera.server.openai.logprobs import LogprobWriter, TokenNames, of_prompt
-from tessera.server.openai.not_served import asks_for_nothing
+from tessera.server.openai.prompts import chat_job, check_chat_sizes
 from tessera.server.openai.protocol import (
     AnswerMessage,
     ChatChoice,
@@ -36,19 +42,20 @@ from tessera.server.openai.sampling import (
     owner_of,
     sampling_params,
     shown_alternatives,
+    way_of,
 )
-from tessera.server.openai.template import chat_job, check_sizes
+from tessera.server.openapi import JsonRoute
 from tessera.server.settings import Limits
 
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
 
 
-def routes(context: ServerContext) -> list[Route]:
+def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     decoder = RequestDecoder(
         ChatCompletionRequest,
-        {**not_served.GENERATION, **not_served.CHAT},
+        {**GENERATION, **CHAT},
         large={"messages": limits.body_bytes, "tools": limits.tools_bytes, "allowed_token_ids": limits.body_bytes},
         other_bytes=limits.other_bytes,
         further=lambda envelope: _check_envelope(envelope, limits, context.engine.config.model.vocab_size),
@@ -67,21 +74,36 @@ def routes(context: ServerContext) -> list[Route]:
         generation = Generation(context, owner, [prompt], params, way, identity.id)
         return ChatAnswer(context, request, identity, generation)
 
-    return [Route("/v1/chat/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
+    answering = GenerationEndpoint(read, context.counts)
+
+    async def chat(_request: Request) -> ASGIApp:
+        return answering
+
+    return [
+        JsonRoute(
+            "/v1/chat/completions",
+            chat,
+            "Answers a chat, whole or as a stream.",
+            methods=("POST",),
+            body=ChatCompletionRequest,
+            answer=ChatCompletion,
+            events=True,
+        )
+    ]
 
 
 def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None:
     """Raises RequestError.
 
-    Tools that the model may not call are not shown to it: nothing here would read a call out of its text.
+    Tools that the model must not call are not shown to it: nothing would parse a call out of its text.
     """
-    check_sizes(envelope, limits)
+    check_chat_sizes(envelope, limits)
     check_allowed(envelope.raw("allowed_token_ids"), vocab_size)
     choice, tools = envelope.raw("tool_choice"), envelope.raw("tools")
     if choice and not asks_for_nothing(choice, ("none",)):
-        raise RequestError('tools are not served yet: the only tool_choice is "none".', param="tool_choice")
+        raise RequestError('Tools are not supported yet: the only tool_choice is "none".', param="tool_choice")
     if tools and choice != b'"none"' and not asks_for_nothing(tools, ([],)):
-        raise RequestError('tools are not served yet: leave out tools or set tool_choice to "none".', param="tools")
+        raise RequestError('Tools are not supported yet: leave out tools or set tool_choice to "none".', param="tools")
 
 
 def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> SamplingParams:
@@ -109,14 +131,14 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
 async def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
     """The chat as a prompt. Raises RequestError, TextWorkerError."""
     if context.engine.text is None:
-        raise RequestError("There is no tokenizer here: use /v1/completions with token ids.", param="messages")
+        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
     job = chat_job(context, request.messages, request)
     job.max_tokens = context.engine.info.max_model_len
     return Prompt((await context.engine.text.chat(job)).ids[0])
 
 
 class ChatAnswer:
-    """One request's answers, whole or as a stream."""
+    """The answer to one chat, whole or as a stream."""
 
     def __init__(
         self, context: ServerContext, request: ChatCompletionRequest, identity: Identity, generation: Generation
@@ -163,11 +185,11 @@ class ChatAnswer:
             for answer in output.outputs:
                 if not begun[answer.index]:
                     begun[answer.index] = True
-                    data.append(writer.chunk(chunks.piece(answer.index, _ROLE)))
+                    data.append(writer.chunk(piece(answer.index, _ROLE)))
                 if answer.text or self._has_news(answer):
                     data.append(writer.chunk(self._piece(answer)))
                 if answer.finished:
-                    data.append(writer.chunk(chunks.finish(answer.index, _NO_DELTA, answer)))
+                    data.append(writer.chunk(finish(answer.index, _NO_DELTA, answer)))
             if data:
                 yield b"".join(data)
         if last := writer.last():
@@ -175,11 +197,11 @@ class ChatAnswer:
 
     def _piece(self, answer: CompletionOutput) -> bytes:
         content = b'"delta":{"content":' + encode(answer.text) + b"}"
-        ids = chunks.token_ids(answer) if self._request.return_token_ids else b""
-        return chunks.piece(answer.index, content, encode(self._logprobs_of(answer)), ids)
+        ids = token_ids(answer) if self._request.return_token_ids else b""
+        return piece(answer.index, content, encode(self._logprobs_of(answer)), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
-        """Tokens that no text shows, or not yet, and that were asked for."""
+        """Whether it has tokens without text (yet) whose ids or log probabilities were asked for."""
         return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
 
     def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:

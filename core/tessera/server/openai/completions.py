@@ -6,19 +6,24 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from msgspec.json import encode
-from starlette.routing import Route
-from starlette.types import Scope
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
 
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
-from tessera.server.openai import chunks, not_served
-from tessera.server.openai.beams import way_of
-from tessera.server.openai.chunks import ChunkWriter
-from tessera.server.openai.decode import Envelope, RequestDecoder
-from tessera.server.openai.endpoint import GenerationEndpoint
-from tessera.server.openai.generation import Generation, Identity, collect
+from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
+from tessera.server.openai.generation import (
+    ChunkWriter,
+    Generation,
+    GenerationEndpoint,
+    Identity,
+    collect,
+    finish,
+    piece,
+    token_ids,
+)
 from tessera.server.openai.logprobs import ChoiceLogprobs, LogprobWriter, TokenNames, joined, of_prompt
-from tessera.server.openai.prompts import check_counts, read_prompts
+from tessera.server.openai.prompts import check_prompt_counts, read_prompts
 from tessera.server.openai.protocol import (
     Completion,
     CompletionChoice,
@@ -33,16 +38,18 @@ from tessera.server.openai.sampling import (
     owner_of,
     sampling_params,
     shown_alternatives,
+    way_of,
 )
+from tessera.server.openapi import JsonRoute
 
 DEFAULT_MAX_TOKENS = 16
 
 
-def routes(context: ServerContext) -> list[Route]:
+def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     decoder = RequestDecoder(
         CompletionRequest,
-        {**not_served.GENERATION, **not_served.COMPLETIONS},
+        {**GENERATION, **COMPLETIONS},
         large={"prompt": limits.body_bytes, "allowed_token_ids": limits.body_bytes},
         other_bytes=limits.other_bytes,
         further=lambda envelope: _check_envelope(envelope, context),
@@ -53,7 +60,7 @@ def routes(context: ServerContext) -> list[Route]:
         check_common(request, limits)
         context.check_model(request.model)
         check_alternatives("logprobs", request.logprobs, context.engine.config.model)
-        # What an answer has at least; of an echo alone it is not shown.
+        # The engine generates at least one token; if only the echo is wanted it is not shown.
         only_echo = bool(request.echo) and request.max_tokens == 0
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         params = sampling_params(
@@ -71,17 +78,32 @@ def routes(context: ServerContext) -> list[Route]:
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 
-    return [Route("/v1/completions", GenerationEndpoint(read, context.load), methods=["POST"])]
+    answering = GenerationEndpoint(read, context.counts)
+
+    async def completions(_request: Request) -> ASGIApp:
+        return answering
+
+    return [
+        JsonRoute(
+            "/v1/completions",
+            completions,
+            "Completes each prompt, whole or as a stream.",
+            methods=("POST",),
+            body=CompletionRequest,
+            answer=Completion,
+            events=True,
+        )
+    ]
 
 
 def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
     """Raises RequestError."""
-    check_counts(envelope.raw("prompt"), context.settings.limits, context.engine.info.max_model_len)
+    check_prompt_counts(envelope.raw("prompt"), context.settings.limits, context.engine.info.max_model_len)
     check_allowed(envelope.raw("allowed_token_ids"), context.engine.config.model.vocab_size)
 
 
 class CompletionAnswer:
-    """One request's answers, whole or as a stream."""
+    """The answer to one completions request, whole or as a stream."""
 
     def __init__(
         self, context: ServerContext, request: CompletionRequest, identity: Identity, generation: Generation
@@ -136,7 +158,7 @@ class CompletionAnswer:
                 if first_token or answer.text or self._has_news(answer):
                     data.append(writer.chunk(self._piece(index, answer, echoed)))
                 if answer.finished:
-                    data.append(writer.chunk(chunks.finish(index, b'"text":""', answer)))
+                    data.append(writer.chunk(finish(index, b'"text":""', answer)))
             if data:
                 yield b"".join(data)
         if last := writer.last():
@@ -145,15 +167,15 @@ class CompletionAnswer:
     def _piece(self, index: int, answer: CompletionOutput, echoed: str | None) -> bytes:
         logprobs = self._logprobs_of(index, answer, echoed)
         content = b'"text":' + encode((echoed or "") + answer.text)
-        ids = chunks.token_ids(answer) if self._request.return_token_ids else b""
-        return chunks.piece(index, content, encode(logprobs), ids)
+        ids = token_ids(answer) if self._request.return_token_ids else b""
+        return piece(index, content, encode(logprobs), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
-        """Tokens that no text shows, or not yet, and that were asked for."""
+        """Whether it has tokens without text (yet) whose ids or log probabilities were asked for."""
         return bool(answer.token_ids) and (self._request.logprobs is not None or bool(self._request.return_token_ids))
 
     def _logprobs_of(self, index: int, answer: CompletionOutput, echoed: str | None) -> CompletionLogprobs | None:
-        """echoed: the prompt's text, where this output begins with it."""
+        """echoed: the prompt's text, if this output begins with it."""
         if self._request.logprobs is None:
             return None
         logprobs = self._logprobs[index]

@@ -1,20 +1,80 @@
-"""A request's bytes to its struct: every way in which JSON can be wrong is a 400 that names the field."""
+"""A request's bytes to its struct. Everything that can be wrong with JSON, and every field that is not supported yet,
+is a 400 that names the field."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from tessera.errors import RequestError
-from tessera.server.openai import not_served
-from tessera.server.openai.not_served import Values
 
 R = TypeVar("R")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
+Values = tuple[Any, ...]
+
+# Fields that are known and not supported yet: a request that uses one is refused, never answered without it. Each table
+# has the values that ask for nothing besides null, such as the field's default.
+
+GENERATION: Mapping[str, Values] = {
+    "detokenize": (True,),
+    "early_stopping": (False,),
+    "ebnf": (),
+    "grammar": (),
+    "guided_choice": ([],),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "json_schema": (),
+    "kv_transfer_params": ({},),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "regex": (),
+    "repetition_detection": (),
+    "response_format": ({"type": "text"},),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+}
+
+COMPLETIONS: Mapping[str, Values] = {
+    "functions": ([],),
+    "max_completion_tokens": (),
+    "prompt_embeds": (),
+    "suffix": ("",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+
+CHAT: Mapping[str, Values] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_reasoning": (True,),
+    "media_io_kwargs": ({},),
+    "modalities": (["text"],),
+    # False allows at most one call, and there is none.
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "reasoning_effort": ("none",),
+    "suffix": ("",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+
+_HINTS: Mapping[str, str] = {"chat_template": "cannot be set by a request"}
+_LONGEST_DEFAULT = 64
 
 
 class Envelope:
@@ -34,11 +94,11 @@ class Envelope:
 class RequestDecoder(Generic[R]):
     """Decodes one kind of request in two passes.
 
-    An envelope first, so that sizes and fields that are not served are looked at before anything is built of what a
-    client sends, then the struct itself.
+    First an envelope of undecoded fields, so that sizes and fields that are not supported are checked before anything
+    is built of what a client sends; then the struct itself.
 
-    large: the fields that may be long, with the most bytes each may have; all others together have `other_bytes`.
-    further, also: a check of the family's own, and the fields it looks at.
+    large: the fields that may be long, each with its limit in bytes of JSON; other_bytes: the limit of all others
+    together. further, also: a check of the route's own, and the fields it looks at.
     """
 
     def __init__(
@@ -63,7 +123,7 @@ class RequestDecoder(Generic[R]):
         envelope = Envelope(decoded(self._envelope, body))
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
-            not_served.check(name, envelope.raw(name), defaults)
+            _check_unserved(name, envelope.raw(name), defaults)
         if self._further is not None:
             self._further(envelope)
         return decoded(self._request, body)
@@ -72,15 +132,16 @@ class RequestDecoder(Generic[R]):
         for name, most in self._large.items():
             size = envelope.size(name)
             if size > most:
-                raise RequestError(f"{name} has at most {most} bytes of JSON, got {size}.", param=name)
+                raise RequestError(f"{name} must be at most {most} bytes of JSON, got {size}.", param=name)
             left -= size
         if left > self._other_bytes:
             names = " and ".join(self._large)
-            raise RequestError(f"All fields but {names} have at most {self._other_bytes} bytes of JSON, got {left}.")
+            most = self._other_bytes
+            raise RequestError(f"All fields but {names} must be at most {most} bytes of JSON, got {left}.")
 
 
 def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R:
-    """Raises RequestError; `field` is where the data stands in the request."""
+    """Raises RequestError. field: where the data stands in the request."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -91,7 +152,7 @@ def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R
         raise RequestError("The JSON of the body is nested too deeply.") from None
     except msgspec.DecodeError as error:
         reason = str(error).removeprefix("JSON is malformed: ")
-        raise RequestError(f"The body is not JSON: {reason[0].lower()}{reason[1:]}.") from None
+        raise RequestError(f"The body is not valid JSON: {reason[0].lower()}{reason[1:]}.") from None
 
 
 def _explained(text: str, field: str) -> RequestError:
@@ -103,3 +164,28 @@ def _explained(text: str, field: str) -> RequestError:
         path = ".".join(filter(None, (path, missing["name"])))
         return RequestError(f"{path} is missing.", param=path)
     return RequestError(f"{path or 'The body'}: {what[0].lower()}{what[1:]}.", param=path or None)
+
+
+# ---- fields that are not supported yet -------------------------------------------------------------------------------
+
+
+def _check_unserved(name: str, raw: bytes, defaults: Values) -> None:
+    """Raises RequestError if a field says more than its defaults. raw: its JSON, b"" where it is absent."""
+    if raw and not asks_for_nothing(raw, defaults):
+        raise RequestError(f"{name} {_HINTS.get(name, 'is not supported yet')}: leave it out.", param=name)
+
+
+def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
+    """Whether JSON bytes are null or one of the defaults; true is not 1."""
+    if len(raw) > _LONGEST_DEFAULT:
+        return False
+    try:
+        value = msgspec.json.decode(raw)
+    except ValueError:
+        # The first pass skipped what it did not build: here a number may be out of range, a text not UTF-8.
+        return False
+    return value is None or any(_same(value, default) for default in defaults)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)

@@ -1,27 +1,31 @@
-"""From a request's fields to the engine's outputs: what chat and completions have in common."""
+"""What chat and completions have in common: a request's way through the server, its answers, the chunks of a stream."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from tessera.errors import EngineStepError, RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
+from tessera.server.access import Counts, name_by_body, request_id_of
 from tessera.server.context import ServerContext
+from tessera.server.http import json_response, read_body, until_disconnect
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
-from tessera.server.openai.sampling import Owner
-from tessera.server.request_ids import id_of, rename
+from tessera.server.openai.sampling import Owner, Way
+from tessera.server.sse import send_events
 
-# What an answer's finish_reason may be for a client. Anything else ended it early: it must not look like an answer.
+# The finish reasons that clients see. Any other one ended the answer early, which must not look like an answer.
 _REASONS = frozenset({None, "stop", "length"})
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Identity:
-    """What every piece of an answer repeats."""
+    """What every chunk of an answer repeats."""
 
     id: str
     model: str
@@ -43,20 +47,12 @@ class Identity:
     @classmethod
     def of(cls, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
         if request.request_id is not None:
-            rename(scope, request.request_id)
-        return cls(f"{prefix}-{id_of(scope)}", request.model, int(time.time()))
-
-
-@dataclass(frozen=True)
-class Way:
-    """How prompts are answered. width: answers that a prompt has at the engine; generate: as AsyncEngine's."""
-
-    width: int
-    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
+            name_by_body(scope, request.request_id)
+        return cls(f"{prefix}-{request_id_of(scope)}", request.model, int(time.time()))
 
 
 class Generation:
-    """The prompts of one HTTP request at the engine. Choices count through the prompts, `n` for each."""
+    """The prompts of one HTTP request at the engine. Choices are numbered across the prompts, `n` a prompt."""
 
     def __init__(
         self,
@@ -69,11 +65,11 @@ class Generation:
         *,
         prompt_only: bool = False,
     ) -> None:
-        """prompt_only: nothing of the answers is given out."""
+        """prompt_only: the answers are left blank."""
         limits = context.settings.limits
         if len(prompts) * way.width > limits.choices:
             raise RequestError(
-                f"prompts times n is at most {limits.choices}, got {len(prompts)} x {way.width}.", param="n"
+                f"prompts times n must be at most {limits.choices}, got {len(prompts)} x {way.width}.", param="n"
             )
         self.prompts = prompts
         self.params = params
@@ -82,7 +78,7 @@ class Generation:
         self._engine = context.engine
         self._way = way
         self._owner = owner
-        # Unique even where clients repeat their ids: the number tells them apart.
+        # Clients may repeat their ids; the number makes the name unique.
         self._name = f"{request_id}-{next(context.numbers)}"
         self._cached = [0] * len(prompts)
         self._generated = 0
@@ -97,11 +93,11 @@ class Generation:
         return self.prompts[choice // self.params.n]
 
     def prompt_logprobs_of(self, choice: int) -> Sequence[Position | None]:
-        """As far as `outputs` has come; empty where none were asked for."""
+        """As far as `outputs` has come; empty where the request asked for none."""
         return self._prompt_logprobs[choice // self.params.n]
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """(index of the prompt's first choice, output) as they come. Closing it ends the requests."""
+        """(index of the prompt's first choice, output) as they arrive. Closing it aborts the requests."""
         streams = [self._engine_outputs(index) for index in range(len(self.prompts))]
         async with aclosing(merged(streams)) as merged_streams:
             async for index, output in merged_streams:
@@ -135,7 +131,7 @@ class Generation:
         )
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
-        """The params with the server's limit, where the request has none of its own."""
+        """The params, with the server's limit if the request has none."""
         limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt_tokens)
         if self.params.max_tokens is not None or limit is None:
             return self.params
@@ -151,7 +147,7 @@ def _blank(answer: CompletionOutput) -> None:
 async def merged(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """(index of the stream, output) as they come; the first error ends all."""
+    """(index of the stream, output) as they arrive; the first error ends all streams."""
     if len(streams) == 1:
         async with aclosing(streams[0]) as stream:
             async for output in stream:
@@ -183,9 +179,92 @@ async def merged(
 
 
 async def collect(generation: Generation) -> list[CompletionOutput]:
-    """All choices in order, when each has ended. Raises what ended a request otherwise."""
+    """All choices in order, once all have ended. Raises the error that ended a request."""
     answers: dict[int, CompletionOutput] = {}
     async with aclosing(generation.outputs()) as outputs:
         async for first, output in outputs:
             answers.update((first + answer.index, answer) for answer in output.outputs)
     return [answers[index] for index in range(generation.num_choices)]
+
+
+# ---- a request's way through the server ------------------------------------------------------------------------------
+
+
+class Answer(Protocol):
+    """The answer to a request that was read and found valid: whole, or as events if `stream`."""
+
+    stream: bool
+
+    async def whole(self) -> msgspec.Struct: ...
+    def events(self) -> AsyncGenerator[bytes, None]: ...
+
+
+class GenerationEndpoint:
+    """The ASGI application of a route that generates: body in, work that ends when the client goes away, one answer or
+    a stream out. read: from a body and its scope to an Answer; raises TesseraError."""
+
+    def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], counts: Counts) -> None:
+        self._read = read
+        self._counts = counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._counts.one_generating():
+            body = await read_body(receive)
+            await until_disconnect(receive, self._answer(body, scope, receive, send))
+
+    async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._read(body, scope)
+        if answer.stream:
+            await send_events(send, answer.events())
+        else:
+            await json_response(await answer.whole())(scope, receive, send)
+
+
+# ---- the chunks of a stream ------------------------------------------------------------------------------------------
+
+
+class ChunkWriter:
+    """Frames the choices of one stream as events, with the usage that was asked for.
+
+    What is the same in all events is encoded once a stream, so that a token costs little more than its text.
+    """
+
+    def __init__(self, identity: Identity, kind: str, generation: Generation, request: GenerationFields) -> None:
+        options = request.stream_options
+        self._generation = generation
+        asked = options is not None and bool(options.include_usage)
+        self._usage_at_end = asked or generation.always_tells_usage
+        self._usage_always = options is not None and bool(options.continuous_usage_stats)
+        head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
+        self._head = b"data: " + head[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self._usage_at_end else b"]}\n\n"
+
+    def chunk(self, choice: bytes) -> bytes:
+        """An event of one choice."""
+        return self._head + choice + (self._with_usage() if self._usage_always else self._tail)
+
+    def last(self) -> bytes:
+        """The event after all choices; empty if no usage was asked for."""
+        return self._head + self._with_usage() if self._usage_at_end else b""
+
+    def _with_usage(self) -> bytes:
+        return b'],"usage":' + _encode(self._generation.usage()) + b"}\n\n"
+
+
+def piece(index: int, content: bytes, logprobs: bytes = b"null", token_ids: bytes = b"") -> bytes:
+    """A choice that continues. content: members of a JSON object, such as `"text":"..."`."""
+    return b'{"index":%d,%b,"logprobs":%b,"finish_reason":null%b}' % (index, content, logprobs, token_ids)
+
+
+def finish(index: int, content: bytes, answer: CompletionOutput) -> bytes:
+    """A choice that ended."""
+    return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % (
+        index,
+        content,
+        _encode(answer.finish_reason),
+        _encode(answer.stop_reason),
+    )
+
+
+def token_ids(answer: CompletionOutput) -> bytes:
+    return b',"token_ids":' + _encode(answer.token_ids)

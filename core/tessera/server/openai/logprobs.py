@@ -1,4 +1,4 @@
-"""Log probabilities in the forms of OpenAI's answers, and vLLM's of a prompt."""
+"""Log probabilities as OpenAI's answers have them, and a prompt's as vLLM has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tessera.server.openai.protocol import (
 )
 from tessera.text import IncrementalDetokenizer, Vocabulary
 
-# JSON has no infinity; OpenAI's own answers stand at this for the impossible.
+# JSON has no infinity; OpenAI's own answers have this number for an impossible token.
 LOWEST = -9999.0
 _PART_OF_A_CHARACTER = "\ufffd"
 
@@ -24,7 +24,7 @@ Position = Mapping[int, Logprob]
 
 
 class TokenNames:
-    """How tokens are shown: their text, or where that is wanted (or there is none) token_id:5."""
+    """How tokens are shown: by their text; as token_id:5 if the request wants that or there is no tokenizer."""
 
     def __init__(self, tokenizer: Vocabulary | None, *, as_ids: bool = False) -> None:
         self.tokenizer = tokenizer
@@ -54,7 +54,7 @@ class LogprobWriter:
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
     def by_name(self, token: int, position: Position) -> dict[str, float]:
-        """The best and the token itself. Of tokens that are shown alike the most likely counts."""
+        """The most likely tokens and the chosen one. Of tokens with the same text the most likely one counts."""
         shown: dict[str, float] = {}
         for other, entry in (*self.best(position), (token, position[token])):
             shown.setdefault(self.names.name(other, entry.decoded_token), _finite(entry.logprob))
@@ -71,7 +71,7 @@ class LogprobWriter:
 
 
 class ChoiceLogprobs:
-    """Of one choice of a completion, as it grows: parallel lists, and where in the choice's text each token begins."""
+    """The log probabilities of one choice of a completion as it grows, and where in its text each token begins."""
 
     def __init__(self, writer: LogprobWriter) -> None:
         self._writer = writer
@@ -88,7 +88,7 @@ class ChoiceLogprobs:
         return result
 
     def of_prompt(self, ids: Sequence[int], positions: Sequence[Position | None], text: str) -> CompletionLogprobs:
-        """Of a prompt whose text the choice begins with."""
+        """Of the prompt, where the choice begins with its text."""
         result, tokenizer = CompletionLogprobs([], [], [], []), self._writer.names.tokenizer
         for token, position, offset in zip(ids, positions, _offsets(tokenizer, ids, text), strict=True):
             shown = None if tokenizer is None else tokenizer.token_text(token).text
@@ -97,7 +97,7 @@ class ChoiceLogprobs:
         return result
 
     def _length(self, token: int, text: str | None) -> int:
-        """Characters that a token adds; the last of several that make up one adds it."""
+        """Characters that a token adds; of several tokens that make up one character, the last one adds it."""
         tokenizer = self._writer.names.tokenizer
         pending = bool(self._utf8.getstate()[0])
         if tokenizer is None or text is None or not (pending or _PART_OF_A_CHARACTER in text):
@@ -138,7 +138,7 @@ def _append(
 
 
 def _offsets(tokenizer: Vocabulary | None, ids: Sequence[int], text: str) -> list[int]:
-    """Where each token of a text begins. A special token that the text does not show takes no place in it."""
+    """Where each token begins in the text. A special token that the text does not show takes up no characters."""
     if tokenizer is None:
         return [0] * len(ids)
     shows_special = tokenizer.decode(ids, skip_special_tokens=False) == text

@@ -1,22 +1,29 @@
-"""The `prompt` of a completions request: a text, texts, token ids, or lists of token ids."""
+"""What a request asks about, as text and as token ids: the `prompt` of a completion, the messages of a chat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
-from tessera.server.openai.decode import decoded
+from tessera.server.openai.decode import Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
+from tessera.server.openai.protocol import ChatMessage, ContentPart
 from tessera.server.settings import Limits
+from tessera.text.worker import ChatJob
 
 _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
 _IDS_LISTS = msgspec.json.Decoder(list[list[int]])
+# developer is OpenAI's newer name for the system role; few templates know it.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+# ---- the prompt of a completion --------------------------------------------------------------------------------------
 
 
 async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tokens: bool) -> list[Prompt]:
@@ -27,11 +34,11 @@ async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tok
     return await tokenize(context, texts, add_special_tokens)
 
 
-def check_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
-    """Raises RequestError. Counts in the undecoded JSON, so that nothing is built of too much."""
+def check_prompt_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
+    """Raises RequestError. Counts in the undecoded JSON, so that nothing is built of too many."""
     kind = _kind(raw)
     if kind == "texts":
-        # An escaped quote is none; `\\"` is taken for one, so this counts no more than there are.
+        # Escaped quotes do not count; `\\"` is taken for one, so this never counts too many.
         _check_count((raw.count(b'"') - raw.count(b'\\"')) // 2, limits.prompts)
     elif kind == "ids lists":
         _check_count(raw.count(b"[") - 1, limits.prompts)
@@ -54,15 +61,15 @@ def decode_prompt(raw: bytes, limits: Limits) -> tuple[list[str], list[list[int]
     elif kind == "ids":
         ids = [decoded(_IDS, raw, "prompt")]
     else:
-        raise RequestError("prompt must be a text, texts, token ids or lists of token ids, not empty.", param="prompt")
+        raise RequestError("prompt must be a string, token ids, or a list of either, and not empty.", param="prompt")
     _check_count(len(texts) or len(ids), limits.prompts)
     if not all(texts) or not all(ids):
-        raise RequestError("A prompt is empty: it must have at least one character or token.", param="prompt")
+        raise RequestError("A prompt must have at least one character or token.", param="prompt")
     return texts, ids
 
 
 def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
-    """What a prompt's JSON starts like; None for what is no prompt, or an empty list."""
+    """What a prompt is by the start of its JSON; None for an empty list and for what is no prompt."""
     if raw[:1] == b'"':
         return "text"
     if raw[:1] != b"[":
@@ -81,10 +88,10 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
 async def tokenize(context: ServerContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
     workers = context.engine.text
     if workers is None:
-        raise RequestError("There is no tokenizer here: give the prompt as token ids.", param="prompt")
+        raise RequestError("This server has no tokenizer: send the prompt as token ids.", param="prompt")
     most = context.settings.limits.prompt_chars
     if any(len(text) > most for text in texts):
-        raise RequestError(f"A prompt has at most {most} characters.", param="prompt")
+        raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
     max_model_len = context.engine.info.max_model_len
     tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_model_len)
     return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
@@ -92,7 +99,7 @@ async def tokenize(context: ServerContext, texts: Sequence[str], add_special_tok
 
 def _check_count(count: int, most: int) -> None:
     if count > most:
-        raise RequestError(f"prompt holds at most {most} prompts, got {count}.", param="prompt")
+        raise RequestError(f"prompt must have at most {most} prompts, got {count}.", param="prompt")
 
 
 def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:
@@ -103,3 +110,92 @@ def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:
             param="prompt",
             code="context_length_exceeded",
         )
+
+
+# ---- the messages of a chat ------------------------------------------------------------------------------------------
+
+
+class Chat(Protocol):
+    """The fields of a request that say what becomes of its messages."""
+
+    add_special_tokens: bool | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
+    """Raises RequestError. envelope: with messages and chat_template_kwargs."""
+    _check_message_counts(envelope.raw("messages"), limits)
+    if envelope.size("chat_template_kwargs") > limits.template_kwargs_bytes:
+        most = limits.template_kwargs_bytes
+        raise RequestError(f"chat_template_kwargs must be at most {most} bytes of JSON.", param="chat_template_kwargs")
+
+
+def chat_job(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat) -> ChatJob:
+    """The chat as a job of the text workers. Raises RequestError."""
+    continues = bool(chat.continue_final_message)
+    return ChatJob(
+        for_template(messages),
+        add_generation_prompt=not continues if chat.add_generation_prompt is None else chat.add_generation_prompt,
+        continue_final_message=continues,
+        template_kwargs={**context.settings.chat_template_kwargs, **(chat.chat_template_kwargs or {})},
+        max_chars=context.settings.limits.prompt_chars,
+        # The template has already added the special tokens.
+        add_special_tokens=bool(chat.add_special_tokens),
+    )
+
+
+def _check_message_counts(raw: bytes, limits: Limits) -> None:
+    """Raises RequestError.
+
+    Looks at the undecoded JSON: quotes inside texts are escaped, so these byte strings are keys (or whole values).
+    """
+    for key, most, what in (
+        (b'"role"', limits.messages, "messages"),
+        (b'"type"', limits.content_parts, "content parts"),
+        (b'"arguments"', limits.tool_calls, "tool calls"),
+    ):
+        if len(raw) >= most * len(key) and raw.count(key) > most:
+            raise RequestError(f"messages must have at most {most} {what}.", param="messages")
+
+
+def for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Raises RequestError that names the place."""
+    if not messages:
+        raise RequestError("messages must have at least one message.", param="messages")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _message(message: ChatMessage, place: str) -> dict[str, Any]:
+    if message.role not in _ROLES:
+        raise RequestError(f"{place}.role must be one of {', '.join(_ROLES)}.", param=f"{place}.role")
+    if message.content is None and message.role != "assistant":
+        raise RequestError(f"{place}.content is missing.", param=f"{place}.content")
+    for name in ("audio", "function_call"):
+        raw = getattr(message, name)
+        if raw is not None and not asks_for_nothing(bytes(raw), ()):
+            raise RequestError(f"{place}.{name} is not supported yet: leave it out.", param=f"{place}.{name}")
+    fields = {
+        "role": _ROLES[message.role],
+        "content": message.content if isinstance(message.content, str) else _parts(message.content, f"{place}.content"),
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "tool_calls": msgspec.to_builtins(message.tool_calls) if message.tool_calls else None,
+        "reasoning_content": message.reasoning if message.reasoning is not None else message.reasoning_content,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _parts(parts: Sequence[ContentPart] | None, place: str) -> list[dict[str, str]] | str | None:
+    if parts is None:
+        return None
+    texts = []
+    for index, part in enumerate(parts):
+        if part.type != "text":
+            where = f"{place}[{index}].type"
+            raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
+        if part.text is None:
+            raise RequestError(f"{place}[{index}].text is missing.", param=f"{place}[{index}].text")
+        texts.append({"type": "text", "text": part.text})
+    return texts or ""

@@ -1,14 +1,35 @@
 """The bodies of OpenAI's routes, as msgspec structs: what is read of a request, what an answer holds.
 
-Unknown fields of a request are ignored.
+Unknown fields of a request are ignored. Limits stand here for the OpenAPI document, by the numbers that the checks use
+(tessera/sampling_params.py, settings.py): a value is refused there, by a line that says more than its type's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from tessera import sampling_params as most
+from tessera.engine.beam_search import MAX_PENALTY
+from tessera.server.settings import Limits
+
+
+def shown(**schema: Any) -> Meta:
+    """Adds to a field's JSON schema and leaves its decoding as it is."""
+    return Meta(extra_json_schema=schema)
+
+
+_Salt = Annotated[str, shown(maxLength=Limits.salt_chars)]
+_Stop = Annotated[str, shown(minLength=1, maxLength=most.MAX_STOP_CHARS)]
+_Share = Annotated[float, shown(minimum=0, maximum=1)]
+_Penalty = Annotated[float, shown(minimum=-most.MOST_PENALTY, maximum=most.MOST_PENALTY)]
+_Length = Annotated[int, shown(minimum=1)]
+_Logprobs = Annotated[int, shown(minimum=-1)]
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_TEXT = {"type": "string", "minLength": 1}
+_PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
 # ---- requests --------------------------------------------------------------------------------------------------------
 
@@ -19,51 +40,53 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """What chat and completions have in common. None is always as good as absent."""
+    """The fields that chat and completions have in common. null is the same as leaving a field out."""
 
     model: str
-    n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+    n: Annotated[int, shown(minimum=1, maximum=most.MAX_N)] | None = None
+    temperature: Annotated[float, shown(minimum=0)] | None = None
+    top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
+    top_k: Annotated[int, shown(minimum=-1)] | None = None
+    min_p: _Share | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: _Stop | Annotated[list[_Stop], shown(maxItems=most.MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], shown(maxItems=most.MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
+    max_tokens: Annotated[int, shown(minimum=0)] | None = None
+    min_tokens: Annotated[int, shown(minimum=0)] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     add_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    user: str | None = None
-    priority: int | None = None
-    request_id: str | None = None
+    cache_salt: _Salt | None = None
+    prompt_cache_key: _Salt | None = None
+    user: _Salt | None = None
+    priority: Annotated[int, shown(minimum=-(2**31), maximum=2**31 - 1)] | None = None
+    request_id: Annotated[str, shown(minLength=1, maxLength=Limits.request_id_chars)] | None = None
     return_token_ids: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    prompt_logprobs: int | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, shown(exclusiveMinimum=0, maximum=most.MOST_REPETITION)] | None = None
+    logit_bias: Annotated[dict[str, float], shown(maxProperties=most.MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[int], shown(minItems=1, maxItems=most.MAX_ALLOWED_IDS)] | None = None
+    bad_words: Annotated[list[str], shown(maxItems=most.MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: _Logprobs | None = None
     spaces_between_special_tokens: bool | None = None
-    stream_interval: int | None = None
+    stream_interval: _Length | None = None
     return_tokens_as_token_ids: bool | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: Annotated[dict[str, Any], shown(maxProperties=most.MAX_EXTRA_ARGS)] | None = None
     use_beam_search: bool | None = None
-    length_penalty: float | None = None
+    length_penalty: Annotated[float, shown(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)] | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
-    prompt: Raw
+    """Prompts to complete: a text, token ids, or a list of either. null is the same as leaving a field out."""
+
+    prompt: Annotated[Raw, shown(anyOf=[_TEXT, _IDS, {**_PROMPTS, "items": _TEXT}, {**_PROMPTS, "items": _IDS}])]
     echo: bool | None = None
-    logprobs: int | None = None
-    best_of: int | None = None
+    logprobs: _Logprobs | None = None
+    best_of: _Length | None = None
 
 
 class ContentPart(msgspec.Struct):
@@ -77,7 +100,7 @@ class FunctionCall(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct):
-    """A call that the model made earlier."""
+    """A call that the model made earlier in the chat."""
 
     function: FunctionCall
     id: str | None = None
@@ -97,10 +120,12 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatCompletionRequest(GenerationFields, kw_only=True):
-    messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
+    """A chat to answer. null is the same as leaving a field out."""
+
+    messages: Annotated[list[ChatMessage], shown(minItems=1, maxItems=Limits.messages)]
+    max_completion_tokens: _Length | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: _Logprobs | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -138,8 +163,10 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, an entry a token; text_offset counts characters from the start of the choice's text. None: of a
-    prompt's first token, before which nothing is."""
+    """Parallel lists with an entry for each token; null for a prompt's first token, which nothing precedes.
+
+    text_offset: characters from the start of the choice's text.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -154,7 +181,7 @@ class PromptLogprob(msgspec.Struct):
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""An entry a token of the prompt, by token id; None for the first."""
+"""An entry for each token of the prompt, by token id; None for the first."""
 
 
 class AnswerMessage(msgspec.Struct):
@@ -202,7 +229,7 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class ModelPermission(msgspec.Struct, kw_only=True):
-    """OpenAI has dropped it; vLLM's clients read it still."""
+    """OpenAI has dropped it; clients of vLLM still read it."""
 
     id: str
     created: int

@@ -1,24 +1,36 @@
-"""The fields of a request that say how its tokens are chosen and whose they are, checked."""
+"""The fields of a request that say how its tokens are chosen and who it belongs to, checked; and beam search."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from starlette.types import Scope
 
 from tessera.config import ModelConfig
 from tessera.engine.admission import check_logprobs
+from tessera.engine.async_engine import AsyncEngine
+from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
 from tessera.errors import RequestError
+from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, check_extra_args
-from tessera.server.key_tenants import key_tenant
+from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import GenerationFields
+from tessera.server.security import tenant_of
 from tessera.server.settings import Limits
+from tessera.text import IncrementalDetokenizer, Vocabulary
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PRIORITIES = range(-(2**31), 2**31)
+_PLAIN = SamplingParams()
+# What ends an answer or changes which token is likely: beams are ranked by the model's own probabilities alone.
+_NOT_WITH_BEAMS = (
+    *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
+    *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "vllm_xargs"),
+)
 
 
 def sampling_params(
@@ -30,8 +42,7 @@ def sampling_params(
     detokenize: bool,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Raises RequestError. defaults: for what the request leaves open. prompt_logprobs: where the request does not
-    say."""
+    """Raises RequestError. defaults: of fields the request leaves out. prompt_logprobs: if the request does not say."""
 
     def chosen(name: str, otherwise: float) -> float:
         value = getattr(request, name)
@@ -39,7 +50,7 @@ def sampling_params(
 
     return SamplingParams(
         n=1 if request.n is None else request.n,
-        # Beams are not drawn, so that they may be many at any temperature.
+        # Beams are not sampled, so there may be several at any temperature.
         temperature=(request.temperature or 1.0) if request.use_beam_search else chosen("temperature", 1.0),
         top_p=chosen("top_p", 1.0),
         top_k=int(chosen("top_k", 0)),
@@ -78,11 +89,11 @@ def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
 def check_allowed(raw: bytes, vocab_size: int) -> None:
     """Raises RequestError. Counts allowed_token_ids in the undecoded JSON, so that nothing is built of too many."""
     if raw.count(b",") >= vocab_size:
-        raise RequestError(f"allowed_token_ids takes at most {vocab_size} ids.", param="allowed_token_ids")
+        raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
 
 
 def check_alternatives(name: str, asked: int | None, model: ModelConfig) -> None:
-    """Raises RequestError. asked: log probabilities of a token; -1 are all there are."""
+    """Raises RequestError. asked: log probabilities a token; -1 is all."""
     if asked is None:
         return
     if asked < -1:
@@ -97,7 +108,7 @@ def shown_alternatives(asked: int | None, vocab_size: int) -> int:
 def check_common(request: GenerationFields, limits: Limits) -> None:
     """Raises RequestError."""
     if request.prompt_logprobs is not None and request.stream:
-        raise RequestError("prompt_logprobs is not given in a stream: leave out stream.", param="prompt_logprobs")
+        raise RequestError("prompt_logprobs is not supported in a stream: leave out stream.", param="prompt_logprobs")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream=true.", param="stream_options")
     if request.request_id is not None:
@@ -107,7 +118,7 @@ def check_common(request: GenerationFields, limits: Limits) -> None:
 def _check_identifier(request_id: str, limits: Limits) -> None:
     if len(request_id) > limits.request_id_chars or not _IDENTIFIER.fullmatch(request_id):
         most = limits.request_id_chars
-        raise RequestError(f"request_id has 1 to {most} characters of A-Z a-z 0-9 . _ : and -.", param="request_id")
+        raise RequestError(f"request_id must be 1 to {most} characters of A-Z a-z 0-9 . _ : -.", param="request_id")
 
 
 @dataclass(frozen=True)
@@ -127,22 +138,125 @@ def owner_of(request: GenerationFields, limits: Limits, scope: Scope) -> Owner:
 def _priority(request: GenerationFields) -> int:
     priority = request.priority or 0
     if priority not in _PRIORITIES:
-        raise RequestError("priority must fit 32 bits.", param="priority")
+        raise RequestError("priority must be a 32-bit integer.", param="priority")
     return priority
 
 
 def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
-    """Whose share of the places it takes (--scheduling-policy fair): nothing a client says of itself gets it out of its
-    key's. Empty leaves that to its salt."""
+    """Whose share of the engine it takes (--scheduling-policy fair): that of its key, whatever the client says of
+    itself, else of its `user`. Empty leaves that to its salt."""
     if request.user is not None and len(request.user) > limits.salt_chars:
-        raise RequestError(f"user has at most {limits.salt_chars} characters.", param="user")
-    return key_tenant(scope) or request.user or ""
+        raise RequestError(f"user must be at most {limits.salt_chars} characters long.", param="user")
+    return tenant_of(scope) or request.user or ""
 
 
 def _cache_salt(request: GenerationFields, limits: Limits) -> str:
-    """What keeps its cached prefixes apart from others'; prompt_cache_key is another name."""
+    """What separates its cached prefixes from others'; prompt_cache_key is another name for it."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
     salt = getattr(request, name) or ""
     if len(salt) > limits.salt_chars:
-        raise RequestError(f"{name} has at most {limits.salt_chars} characters.", param=name)
+        raise RequestError(f"{name} must be at most {limits.salt_chars} characters long.", param=name)
     return str(salt)
+
+
+# ---- beam search -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """How prompts are answered. width: answers that a prompt has at the engine; generate: as AsyncEngine's."""
+
+    width: int
+    generate: Callable[..., AsyncGenerator[RequestOutput, None]]
+
+
+def way_of(
+    context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
+) -> Way:
+    """How the request's prompts are answered: by sampling, or by the beam search of LLM.beam_search, best beams first.
+    best_of: how many beams, of which the best n are returned; None is n. Raises RequestError."""
+    if not request.use_beam_search:
+        _check_sampling(request, params, best_of)
+        return Way(params.n, context.engine.generate)
+    _check_searching(request)
+    width = params.n if best_of is None else best_of
+    most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
+    if most < 1:
+        raise RequestError("--max-logprobs of this server is too low for beam search.", param="use_beam_search")
+    _check_width("n", params.n, 1, most)
+    _check_width("best_of", width, params.n, most)
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    beams = BeamSearchParams(
+        beam_width=width,
+        max_tokens=1,  # the real one depends on the prompt
+        ignore_eos=params.ignore_eos,
+        length_penalty=penalty,
+        include_stop_str_in_output=True,
+    )
+    return Way(width, partial(_answers, context.engine, beams))
+
+
+def _check_sampling(request: GenerationFields, params: SamplingParams, best_of: int | None) -> None:
+    if best_of not in (None, params.n):
+        raise RequestError("best_of must equal n unless use_beam_search=true.", param="best_of")
+    if request.length_penalty not in (None, 1.0):
+        raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
+
+
+def _check_searching(request: GenerationFields) -> None:
+    if request.stream:
+        raise RequestError("Beam search cannot stream: leave out stream.", param="stream")
+    for name in _NOT_WITH_BEAMS:
+        if getattr(request, name, None) not in (None, "", [], {}, getattr(_PLAIN, name, False)):
+            raise RequestError(f"{name} cannot be combined with use_beam_search: leave out one of them.", param=name)
+
+
+def _check_width(field: str, width: int, least: int, most: int) -> None:
+    if not least <= width <= most:
+        raise RequestError(f"With use_beam_search, {field} must be {least} to {most}, got {width}.", param=field)
+
+
+async def _answers(
+    engine: AsyncEngine,
+    beams: BeamSearchParams,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    request_id: str,
+    *,
+    priority: int,
+    cache_salt: str,
+    tenant: str,
+) -> AsyncGenerator[RequestOutput, None]:
+    """As AsyncEngine.generate, in one piece. Closing it ends the search."""
+    prepared = await engine.prepare(prompt, params)
+    search = BeamSearch(
+        prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
+    )
+    cached = await beam_search(engine, search, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant)
+    best = search.output(None).sequences[: params.n]
+    answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
+    yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)
+
+
+def _answer(
+    index: int, beam: BeamSearchSequence, prompt: Sequence[int], params: SamplingParams, tokenizer: Vocabulary | None
+) -> CompletionOutput:
+    tokens = beam.tokens[len(prompt) :]
+    hidden = beam.finish_reason == "stop" and not params.include_stop_str_in_output
+    shown = tokens[:-1] if hidden else tokens
+    return CompletionOutput(
+        index=index,
+        text="" if tokenizer is None else _text(tokenizer, prompt, shown, params),
+        token_ids=tokens,
+        cumulative_logprob=beam.cum_logprob,
+        logprobs=None if params.logprobs is None else beam.logprobs,
+        finish_reason=beam.finish_reason,
+        stop_reason=beam.stop_reason,
+    )
+
+
+def _text(tokenizer: Vocabulary, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
+    detokenizer = IncrementalDetokenizer(
+        tokenizer, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+    )
+    return detokenizer.append(tokens) + detokenizer.finish()

@@ -1,0 +1,148 @@
+"""How much clients may ask for: the size and speed of a body, the bodies of all requests together, requests a key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
+from tessera.server.http import error_response, header, refuse
+from tessera.server.security import KEY_NUMBER
+from tessera.server.settings import Limits
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+
+
+class UnsupportedMediaTypeError(RequestError):
+    status = 415
+
+
+class RequestTimeoutError(RequestError):
+    status = 408
+
+
+class RateLimitError(RequestError):
+    status, kind, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
+class RequestsPerKey:
+    """ASGI middleware behind ApiKeys: refuses a request whose key has `most` in progress, so that one client leaves
+    room for the others."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._in_progress: Counter[int] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = scope.get(KEY_NUMBER)
+        if key is None:
+            await self._app(scope, receive, send)
+        elif self._in_progress[key] >= self._most:
+            error = RateLimitError(f"This API key has {self._most} requests in progress, its limit; try again.")
+            await error_response(error)(scope, receive, send)
+        else:
+            self._in_progress[key] += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._in_progress[key] -= 1
+
+
+class BodyLimits:
+    """ASGI middleware: a body must be JSON, small enough, on time, and fit beside the bodies of all other requests.
+
+    Bytes are counted while they are read.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+        self._held = HeldBytes(limits.bodies_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+            await self._app(scope, receive, send)
+        elif error := self._refusal(scope):
+            await refuse(error, receive, send)
+        else:
+            body = CountedBody(receive, self._limits, self._held)
+            try:
+                await self._app(scope, body.receive, send)
+            except BodyRefused as refused:
+                await refuse(refused.error, receive, send)
+            finally:
+                body.release()
+
+    def _refusal(self, scope: Scope) -> TesseraError | None:
+        """What is wrong by the headers alone."""
+        length = header(scope, b"content-length") or b"0"
+        if not length.isdigit() or int(length[:20]) > self._limits.body_bytes:
+            return _too_large(self._limits)
+        if int(length) == 0 and header(scope, b"transfer-encoding") is None:
+            return None
+        kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
+        return None
+
+
+class HeldBytes:
+    """Bytes of the bodies of all requests in progress, at most `most` of them."""
+
+    def __init__(self, most: int) -> None:
+        self.held = 0
+        self.most = most
+
+
+class CountedBody:
+    """`receive` that raises BodyRefused when the body is too large or all bodies together are, and RequestTimeoutError
+    when it is late."""
+
+    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._deadline = time.monotonic() + limits.body_seconds
+        self._all = all_bodies
+        self._held = 0
+        self._complete = False
+
+    async def receive(self) -> Message:
+        if self._complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._deadline - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise RequestTimeoutError("The request body did not arrive in time.") from error
+        self._count(len(message.get("body", b"")))
+        self._complete = not message.get("more_body", False)
+        return message
+
+    def _count(self, size: int) -> None:
+        self._held += size
+        self._all.held += size
+        if self._held > self._limits.body_bytes:
+            raise BodyRefused(_too_large(self._limits))
+        if self._all.held > self._all.most:
+            raise BodyRefused(OverloadedError("Request memory is full; try again."))
+
+    def release(self) -> None:
+        """The request is done."""
+        self._all.held -= self._held
+        self._held = 0
+
+
+class BodyRefused(Exception):  # noqa: N818 - a signal between two classes of this module, never an error that is shown
+    """The body is not read any further, for the reason in `error`."""
+
+    def __init__(self, error: TesseraError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _too_large(limits: Limits) -> TooLargeError:
+    return TooLargeError(f"The request body is larger than the limit of {limits.body_bytes} bytes.")

@@ -1,0 +1,135 @@
+"""The routes as FastAPI's, and what is said of them: the OpenAPI 3.1 document and the page that shows it.
+
+The document is made from the msgspec structs that requests are decoded into and answers are encoded from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tessera._version import __version__
+from tessera.server.http import ErrorBody
+from tessera.server.security import OPEN_PATHS
+
+_PAGE = Path(__file__).with_name("docs.html")
+# The page may load nothing and ask nobody but this server.
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_JSON = "application/json"
+_REFERENCE = "#/components/schemas/{name}"
+
+Schemas = Mapping[type[msgspec.Struct], Mapping[str, Any]]
+
+
+class JsonRoute(APIRoute):
+    """A route whose endpoint reads its own request, by msgspec: FastAPI's reading of bodies and parameters, and its
+    writing of answers, are left out. What an endpoint returns is called to answer: a Response, or an ASGI application.
+
+    body, answer: what is read and written, for the document. events: the answer may be a stream. HEAD works where GET
+    does.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[ASGIApp]],
+        summary: str,
+        *,
+        methods: Sequence[str] = ("GET",),
+        body: type[msgspec.Struct] | None = None,
+        answer: type[msgspec.Struct] | None = None,
+        media_type: str = _JSON,
+        events: bool = False,
+    ) -> None:
+        allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
+        super().__init__(path, endpoint, methods=allowed, summary=summary, response_model=None, include_in_schema=False)
+        self.documented_methods = tuple(methods)
+        self.body = body
+        self.answer = answer
+        self.media_type = media_type
+        self.events = events
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            answering = await endpoint(Request(scope, receive, send))
+            await answering(scope, receive, send)
+
+        self.app = app
+
+    def operations(self, schemas: Schemas) -> dict[str, Any]:
+        """OpenAPI's path item."""
+        answer = {self.media_type: {"schema": schemas[self.answer] if self.answer else {"type": "string"}}}
+        if self.events:
+            answer["text/event-stream"] = {"schema": {"type": "string"}}
+        operation: dict[str, Any] = {
+            "summary": self.summary,
+            "responses": {
+                "200": {"description": "The answer.", "content": answer},
+                "default": {"description": "An error.", "content": {_JSON: {"schema": schemas[ErrorBody]}}},
+            },
+        }
+        if self.param_convertors:
+            operation["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in self.param_convertors
+            ]
+        if self.body is not None:
+            operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[self.body]}}}
+        if self.path in OPEN_PATHS:
+            operation["security"] = []
+        name = re.sub(r"[^a-z0-9]+", "_", self.path_format).rstrip("_")
+        methods = [method.lower() for method in self.documented_methods]
+        return {method: {**operation, "operationId": f"{method}{name}"} for method in methods}
+
+
+def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> dict[str, Any]:
+    """The document of an application's routes; those of plugins are in it where they are FastAPI's. guarded: routes
+    ask for a key. root_path: the prefix under which a proxy shows the server."""
+    routes = list(routes)
+    own = [route for route in routes if isinstance(route, JsonRoute)]
+    kinds: list[type[msgspec.Struct]] = [ErrorBody]
+    kinds += [kind for route in own for kind in (route.body, route.answer) if kind is not None]
+    references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    named = dict(zip(kinds, references, strict=True))
+    document = get_openapi(
+        title="Tessera",
+        version=__version__,
+        summary="Serves large language models with OpenAI's API.",
+        routes=routes,
+        servers=[{"url": root_path}] if root_path else None,
+    )
+    document["paths"] |= {route.path_format: route.operations(named) for route in own}
+    components = document.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | schemas
+    if guarded:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def docs_routes(routes: Callable[[], Iterable[BaseRoute]], *, guarded: bool, root_path: str) -> list[Route]:
+    """/openapi.json, made of `routes` when it is first asked for; and /docs, the page that shows it."""
+    made: list[bytes] = []
+    page = _PAGE.read_bytes()
+
+    async def document(_request: Request) -> Response:
+        if not made:
+            made.append(msgspec.json.encode(openapi(routes(), guarded=guarded, root_path=root_path)))
+        return Response(made[0], media_type=_JSON)
+
+    async def docs(_request: Request) -> Response:
+        return Response(page, headers={"Content-Security-Policy": _PAGE_POLICY}, media_type="text/html")
+
+    return [Route("/openapi.json", document), Route("/docs", docs)]

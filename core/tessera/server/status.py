@@ -1,0 +1,191 @@
+"""What the server reports about itself: health, version, load, models and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tessera._version import __version__
+from tessera.engine.messages import EngineInfo
+from tessera.engine.metrics import Histogram, Metric
+from tessera.server.access import Counts
+from tessera.server.context import ServerContext
+from tessera.server.http import json_response
+from tessera.server.openai.protocol import Model, ModelList, ModelPermission
+from tessera.server.openapi import JsonRoute
+
+PREFIX = "tessera:"
+VLLM_PREFIX = "vllm:"
+NOT_VLLMS = frozenset(  # vLLM has no such metrics
+    {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks"}
+)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Status(msgspec.Struct):
+    """ok, starting, engine restarting, engine stalled or engine dead."""
+
+    status: str
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+class ServerLoad(msgspec.Struct):
+    """server_load: how many requests are generating."""
+
+    server_load: int
+
+
+def routes(context: ServerContext) -> list[JsonRoute]:
+    async def livez(_request: Request) -> Response:
+        return json_response(Status("ok"))
+
+    async def ready(_request: Request) -> Response:
+        state = engine_state(context)
+        return json_response(Status(state), 200 if state == "ok" else 503)
+
+    async def version(_request: Request) -> Response:
+        return json_response(Version(__version__))
+
+    async def load(_request: Request) -> Response:
+        return json_response(ServerLoad(context.counts.generating))
+
+    can_answer = "Whether it can answer: 503 where the engine is dead, stalled or restarting."
+    return [
+        JsonRoute("/livez", livez, "Whether the process is alive.", answer=Status),
+        JsonRoute("/readyz", ready, can_answer, answer=Status),
+        JsonRoute("/health", ready, can_answer, answer=Status),
+        JsonRoute("/ping", ready, can_answer, methods=("GET", "POST"), answer=Status),
+        JsonRoute("/version", version, "The version of the server.", answer=Version),
+        JsonRoute("/load", load, "How many requests are generating now.", answer=ServerLoad),
+        *_model_routes(context),
+        _metrics_route(context),
+    ]
+
+
+def engine_state(context: ServerContext) -> str:
+    health = context.engine.health
+    if health.restarting:
+        return "engine restarting"
+    if not health.alive:
+        return "engine dead"
+    return "engine stalled" if health.stalled else "ok"
+
+
+def _model_routes(context: ServerContext) -> list[JsonRoute]:
+    root = context.model_names[0]
+    max_model_len = context.engine.info.max_model_len
+    permission = [ModelPermission(id=f"modelperm-{uuid.uuid4().hex}", created=context.created)]
+    served = {
+        name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
+        for name in context.model_names
+    }
+
+    async def models(_request: Request) -> Response:
+        return json_response(ModelList(data=list(served.values())))
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["model"]
+        context.check_name(name)
+        return json_response(served[name])
+
+    return [
+        JsonRoute("/v1/models", models, "The models that requests may name.", answer=ModelList),
+        JsonRoute("/v1/models/{model:path}", model, "One model.", answer=Model),
+    ]
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def _metrics_route(context: ServerContext) -> JsonRoute:
+    """Prometheus text, under vLLM's names with the prefix `tessera:`, and under vLLM's own where that was asked for."""
+    model = {"model_name": context.model_names[0]}
+    names = {PREFIX: model}
+    if context.settings.vllm_metrics:
+        # vLLM's metrics have a second label, which readers may ask for.
+        names[VLLM_PREFIX] = {**model, "engine": "0"}
+
+    async def metrics(_request: Request) -> Response:
+        values = list(context.engine.metrics.read())
+        cache = cache_labels(context.engine.info)
+        lines = list(http_lines(context.counts))
+        for prefix, labels in names.items():
+            shown = [value for value in values if prefix == PREFIX or value.name not in NOT_VLLMS]
+            lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
+        return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
+
+    return JsonRoute("/metrics", metrics, "Metrics as Prometheus text.", media_type="text/plain")
+
+
+def engine_lines(metrics: Iterable[Metric], prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
+    """One HELP and TYPE line a name, then its values."""
+    last = ""
+    for metric in metrics:
+        name = f"{prefix}{family(metric)}"
+        if name != last:
+            yield from _head(name, metric.kind, metric.documentation)
+            last = name
+        own = labels if metric.label is None else {**labels, metric.label[0]: metric.label[1]}
+        if isinstance(metric.value, Histogram):
+            yield from _histogram(name, metric.value, own)
+        else:
+            yield f"{name}{_labels(own)} {metric.value}"
+
+
+def family(metric: Metric) -> str:
+    total = metric.kind == "counter" and not metric.name.endswith("_total")
+    return f"{metric.name}{'_total' if total else ''}"
+
+
+def cache_labels(info: EngineInfo) -> dict[str, str]:
+    """What the endpoint picker of the gateway API reads of a cache, by vLLM's names."""
+    return {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+
+
+def cache_lines(prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
+    name = f"{prefix}cache_config_info"
+    yield from _head(name, "gauge", "The KV cache's configuration, in its labels.")
+    yield f"{name}{_labels(labels)} 1"
+
+
+def http_lines(counts: Counts) -> Iterator[str]:
+    name = f"{PREFIX}http_requests_total"
+    yield from _head(name, "counter", "HTTP requests answered; 499: the client went away first.")
+    for (method, route, status), count in sorted(counts.done.items()):
+        yield f"{name}{_labels({'method': method, 'handler': route, 'status': str(status)})} {count}"
+    name = f"{PREFIX}http_requests_in_progress"
+    yield from _head(name, "gauge", "HTTP requests in progress.")
+    yield f"{name} {counts.in_progress}"
+    name = f"{PREFIX}asyncio_tasks"
+    yield from _head(name, "gauge", "Tasks of the server's event loop.")
+    yield f"{name} {len(asyncio.all_tasks())}"
+
+
+def _head(name: str, kind: str, documentation: str) -> Iterator[str]:
+    yield f"# HELP {name} {documentation}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _histogram(name: str, value: Histogram, labels: Mapping[str, str]) -> Iterator[str]:
+    total = 0
+    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
+        total += count
+        yield f"{name}_bucket{_labels({**labels, 'le': str(bound)})} {total}"
+    yield f"{name}_sum{_labels(labels)} {value.sum}"
+    yield f"{name}_count{_labels(labels)} {total}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
