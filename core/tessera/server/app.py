@@ -72,5 +72,5 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
     if settings.max_requests_per_key is not None:
         yield Middleware(PerKey, settings.max_requests_per_key)
     yield Middleware(BodyRules, settings.limits)
-    if settings.sse_keep_alive_seconds is not None:
+    if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
