@@ -106,7 +106,7 @@ def _groups(command: FlagCommand) -> Iterator[str]:
 
 
 def _is_of_serve(flag: Flag) -> bool:
-    return any((flag.name, flag.help, flag.record) == (one.name, one.help, one.record) for one in SERVE.flags)
+    return any((flag.record, flag.name, flag.group) == (one.record, one.name, one.group) for one in SERVE.flags)
 
 
 def _flag_row(flag: Flag) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from tessera.sizes import show_bytes, show_weights
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    explain: bool = flag(False, "Show what does each part of the model, and why.", common=True)
+    explain: bool = flag(False, "Show which kernel or backend does each part of the model, and why.", common=True)
     json: bool = flag(False, "Print a JSON list, one object per platform.", common=True)
 
 

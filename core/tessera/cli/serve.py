@@ -133,7 +133,7 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
 )
 """vLLM's flags that are known and not supported: the answer to each."""
 
-OWN_FLAGS = (*SERVER_FLAGS, *flags_of(Supervision, "server"), *flags_of(ServeOptions, "server"))
+OWN_FLAGS = (*flags_of(ServeOptions, "server"), *SERVER_FLAGS, *flags_of(Supervision, "server"))
 """Flags of the front process alone."""
 
 TABLE = FlagTable(

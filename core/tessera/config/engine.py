@@ -206,8 +206,8 @@ ENGINE_FLAGS = (
     *flags_of(ModelConfig, "model", "model."),
     *flags_of(CacheConfig, "cache", "cache."),
     *flags_of(SchedulerConfig, "scheduler", "scheduler."),
-    *flags_of(ParallelConfig, "platform", "parallel."),
     *flags_of(EngineConfig, "platform", ""),
+    *flags_of(ParallelConfig, "platform", "parallel."),
 )
 """What build_config takes beside the model; LLM takes those that are not `online`."""
 

@@ -100,4 +100,4 @@ class Fields:
 
 
 def _fault(value: object) -> str:
-    return "is missing" if value is None else "is not a number that it can have"
+    return "is missing" if value is None else "has an invalid value"
