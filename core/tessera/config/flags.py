@@ -18,7 +18,7 @@ R = TypeVar("R")
 _KINDS = {"str": "text", "int": "int", "float": "float", "bool": "switch", "tuple[str, ...]": "list"}
 
 
-@dataclass(eq=False, repr=False)  # there are a hundred before `tessera serve` starts its engine: no method in vain
+@dataclass(eq=False, repr=False)  # a hundred are made before `tessera serve` starts its engine: keep them cheap
 class Flag:
     """What a field says of its flag, and, once flags_of() has read it, where that field is.
 
