@@ -119,12 +119,12 @@ class ServerError(TesseraError):
 
 EXIT_CODES: dict[int, str] = {
     0: "done, or stopped by SIGTERM or Ctrl-C after draining",
-    1: "an error that none of the following names, or a bug (with a traceback)",
-    2: "a flag, an argument or a request that does not hold",
+    1: "any other error, or a bug (with a traceback)",
+    2: "an invalid flag, argument or request",
     3: "the model is missing, broken or not supported",
     4: "the engine died",
-    5: "no usable platform, or several equal ones",
+    5: "no usable platform, or several with the same score",
     6: "not enough memory",
     7: "the port is taken or cannot be bound",
-    8: "the server that was asked cannot be reached, or failed",
+    8: "the server cannot be reached, or failed",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
-from tessera.cli.serve_flags import ALWAYS_ON, FLAGS
+from tessera.cli.serve import ALWAYS_ON, TABLE
 from tessera.config import ModelConfig
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.server.app import create_app
@@ -74,10 +74,10 @@ def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():
     named = set(re.findall(r"--[a-z][a-z-]+", PAGE.replace("curl --unix-socket", "curl")))
-    known = {name for flag in FLAGS for name in (flag.option, *flag.aliases)} | set(ALWAYS_ON) | {"--help"}
+    known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | set(ALWAYS_ON) | {"--help"}
     assert named <= known
     assert set(ALWAYS_ON) <= named
-    assert {flag.option for flag in FLAGS if flag.group == "security"} <= named
+    assert {flag.option for flag in TABLE.flags if flag.group == "security"} <= named
 
 
 @pytest.mark.parametrize("name", sorted(ANSWERS))

@@ -88,7 +88,7 @@ class Screen:
 def test_a_conversation_in_process_at_a_terminal() -> None:
     """Without torch in its own process it streams, is interrupted, goes on, and leaves no engine behind."""
     screen = Screen("chat", "--temperature", "50", "--seed", "1", "--log-level", "info")  # so answers hardly ever end
-    started = screen.wait_for("Talking with tessera-demo")
+    started = screen.wait_for("Chatting with tessera-demo")
     (engine,) = re.findall(r"engine process pid (\d+)", started)
     screen.wait_for("> ")
     for _ in range(2):

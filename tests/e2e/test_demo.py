@@ -35,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory):
 def test_the_demo_is_served_when_nothing_is_named(demo: Served) -> None:
     assert "Paris" in ask(demo.url, QUESTION)
     report = demo.log.read_text()
-    for said in ("device", "dtype", "weights", "KV room", "requests of 1,024 tokens", "URL", "curl "):
+    for said in ("device", "dtype", "weights", "KV cache", "requests of 1,024 tokens", "URL", "curl "):
         assert said in report
 
 

@@ -71,7 +71,7 @@ def test_it_is_bronze_before_a_kernel_is_written(made: Made, tmp_path: Path) -> 
 
 
 def test_it_breaks_nothing(made: Made) -> None:
-    assert made.tessera("plugin", "check", str(made.folder)).startswith("no finding in ")
+    assert made.tessera("plugin", "check", str(made.folder)).startswith("no findings in ")
     ruff = str(Path(sys.executable).parent / "ruff")
     said([ruff, "check", "."], made.environment, made.folder)
     said([ruff, "format", "--check", "."], made.environment, made.folder)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tessera.config import Supervision
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.supervisor import Supervision
 from tests.engine import fakes
 
 Start = Callable[..., Awaitable[AsyncEngine]]

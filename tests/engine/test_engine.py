@@ -138,7 +138,7 @@ def test_a_default_for_nothing_names_the_platforms_mistake(path):
 
 @pytest.mark.parametrize("path", ["model.dtype", "parallel.threads", "cache.memory_bytes", "no_fallback"])
 def test_a_default_that_comes_too_late_is_refused(path):
-    with pytest.raises(PlatformError, match=f"'{path}', which is used before there is a model"):
+    with pytest.raises(PlatformError, match=f"'{path}', which is read before platform defaults are known"):
         fill_defaults(fakes.config(), {path: Default(1, "")})
 
 

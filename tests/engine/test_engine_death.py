@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tessera.config import Supervision
 from tessera.engine import life
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.messages import EngineStats
-from tessera.engine.supervisor import Supervision
 from tessera.errors import ConfigError, EngineDeadError, MemoryBudgetError, ModelError, TesseraError
 from tessera.sampling_params import RequestOutputKind
 from tests.engine import fakes

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tessera.config import build_config
+from tessera.config.engine import ENGINE_FLAGS
 from tessera.engine.async_engine import AsyncEngine
 from tessera.errors import EngineDeadError, ModelError, RequestError
 from tessera.llm import LLM
@@ -220,11 +221,11 @@ QUEUE_LIMITS = {"max_waiting", "max_num_queued_tokens"}
 
 
 def test_its_keywords_are_the_engines_flags_and_reach_it(monkeypatch):
-    names = set(inspect.signature(build_config).parameters) - QUEUE_LIMITS
-    given = {name: f"of {name}" for name in names}
+    given = {flag.name: f"of {flag.name}" for flag in ENGINE_FLAGS if flag.name not in QUEUE_LIMITS}
+    assert list(inspect.signature(LLM).parameters) == ["model", *given]
     reached = {}
 
-    def refuse(**flags):
+    def refuse(model, **flags):
         reached.update(flags)
         raise ModelError("seen")
 

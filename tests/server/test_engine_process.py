@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tessera.config import Supervision
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.supervisor import Supervision
 from tessera.server.serve import serve
 from tessera.server.settings import ServerSettings
 from tests.engine.fakes import EXECUTOR, answer, config

@@ -15,8 +15,7 @@ import httpx
 import openai
 import pytest
 
-from tessera.cli.tls import tls_context
-from tessera.cli.unix_socket import unix_listener
+from tessera.cli.listen import tls_context, unix_listener
 from tessera.server.settings import ServerSettings
 from tests.certificates import Authority
 from tests.server.conftest import on_socket

@@ -239,7 +239,7 @@ async def test_the_page_asks_nobody_but_this_server(api):
 
 
 async def test_both_can_be_switched_off():
-    async with in_process(FakeEngine(), ServerSettings(docs=False)) as api:
+    async with in_process(FakeEngine(), ServerSettings(disable_fastapi_docs=True)) as api:
         for path in ("/docs", "/openapi.json", "/redoc"):
             check_error(await api.client.get(path), 404, code="unknown_url")
 

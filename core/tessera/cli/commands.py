@@ -1,31 +1,87 @@
-"""Tessera's commands, and those of plugins beside them."""
+"""Tessera's commands, and those of plugins beside them. A command is imported when it runs: the list is printed without
+any of them."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from tessera.cli.lazy_group import LazyGroup
+WIDTH = 100
 
 BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "serve": ("tessera.cli.serve:serve", "Serve a model over the OpenAI API."),
-        "chat": ("tessera.cli.talk.chat:chat", "Talk with a model, here or on a server."),
-        "complete": ("tessera.cli.talk.complete:complete", "Let a model continue texts, here or on a server."),
+        "chat": ("tessera.cli.talk.commands:chat", "Chat with a model, run here or on a server."),
+        "complete": ("tessera.cli.talk.commands:complete", "Complete text with a model, run here or on a server."),
         "bench": ("tessera.cli.bench:bench", "Measure latency, throughput, or a running server."),
-        "plan": ("tessera.cli.plan:plan_command", "Say what a model takes and how many requests fit."),
+        "plan": ("tessera.cli.plan:plan_command", "Show a model's memory use and how many requests fit."),
         "platforms": ("tessera.cli.platforms:platforms", "List the installed platforms and which one is chosen."),
-        "plugins": ("tessera.cli.plugins:plugins", "List the installed plugins and what each implements."),
-        "plugin": ("tessera.cli.plugin:plugin", "Write a platform's package, or check one."),
-        "conformance": ("tessera.cli.conformance:conformance", "Try whether a platform does what it claims."),
-        "doctor": ("tessera.cli.doctor:doctor", "Say what keeps Tessera from running here, and what to do."),
-        "completion": ("tessera.cli.completion:completion", "Print the script that lets a shell complete commands."),
+        "plugins": ("tessera.cli.plugins:plugins", "List the installed plugins and the hooks they implement."),
+        "plugin": ("tessera.cli.plugins:plugin", "Create a platform package, or check one."),
+        "conformance": ("tessera.cli.conformance:conformance", "Test a platform against the contract."),
+        "doctor": ("tessera.cli.doctor:doctor", "Diagnose the installation and suggest fixes."),
+        "completion": ("tessera.cli.completion:completion", "Print the shell completion script."),
     }
 )
 """Where a command lies, and its line in the list."""
+
+
+class LazyGroup(click.Group):
+    """table: where a command lies ("package.module:name") and its line in the list, by name."""
+
+    def __init__(self, name: str, *, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+        super().__init__(
+            name,
+            callback=click.pass_context(_show_help),
+            invoke_without_command=True,
+            context_settings={"max_content_width": WIDTH},
+            **settings,
+        )
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        module, _, name = self.table[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """click's own asks every command for its line, which would import them all."""
+        if incomplete.startswith("-"):
+            return list(click.Command.shell_complete(self, ctx, incomplete))
+        return [
+            CompletionItem(name, help=self.table[name][1] if name in self.table else None)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+
+
+def _show_help(context: click.Context) -> None:
+    """A group without a command prints its help."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 class CommandGroup(LazyGroup):
@@ -48,7 +104,7 @@ class CommandGroup(LazyGroup):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
 
     def _of_plugins(self) -> dict[str, click.Command]:
-        """Problems are for `tessera doctor`, and noted here so that none goes unseen."""
+        """Problems are for `tessera doctor`, and mentioned here so that none goes unseen."""
         from tessera.config.environment import read_environment
         from tessera.plugins.extensions import plugin_commands
         from tessera.plugins.loading import load_plugins
@@ -56,11 +112,33 @@ class CommandGroup(LazyGroup):
         plugins = load_plugins(read_environment())
         commands, problems = plugin_commands(plugins)
         problems += [f"plugin {plugin}: {plugin.error}" for plugin in plugins if plugin.error is not None]
-        problems += [
-            f"command '{name}' of a plugin has the name of one of Tessera's own"
-            for name in commands
-            if name in BUILT_IN
-        ]
+        problems += [taken_name(name) for name in commands if name in BUILT_IN]
         for problem in problems:
-            click.echo(f"warning: {problem} (tessera doctor says more)", err=True)
+            click.echo(f"warning: {problem} (run tessera doctor for details)", err=True)
         return {name: command for name, command in commands.items() if name not in BUILT_IN}
+
+
+def taken_name(command: str) -> str:
+    """What is said of a plugin's command that cannot be reached."""
+    return f"a plugin's command '{command}' has the name of a built-in command"
+
+
+# ---- -v, which every command takes, before its name or after it -----------------
+
+
+@dataclass
+class Verbosity:
+    """What a run of the program was told; the object of click's context."""
+
+    tracebacks: bool = False
+
+
+def verbose_option() -> click.Option:
+    settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _set_verbose}
+    return click.Option(["-v", "--verbose"], help="Show the traceback of an error.", **settings)
+
+
+def _set_verbose(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    verbosity = context.find_object(Verbosity)
+    if wanted and verbosity is not None:
+        verbosity.tracebacks = True

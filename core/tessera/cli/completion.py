@@ -1,16 +1,18 @@
-"""`tessera completion SHELL` prints click's script for a shell; `tessera --install-completion` puts it in its place."""
+"""`tessera completion SHELL` prints click's completion script; `tessera --install-completion` installs it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.verbosity import verbose_option
+from tessera.cli.commands import verbose_option
 from tessera.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_TESSERA_COMPLETE"  # the name that click derives from the program's
@@ -20,7 +22,7 @@ _BEFORE = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && comp
 
 
 def script_of(shell: str) -> str:
-    """What the shell has to run."""
+    """The script that the shell has to source."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -30,11 +32,13 @@ def script_of(shell: str) -> str:
 
 
 def install(home: Path, environment: Mapping[str, str]) -> tuple[Path, Path]:
-    """Writes the script of the user's shell ($SHELL), and the line that reads it where the shell needs one: the files
-    of both. Raises ConfigError."""
+    """Writes the script of the user's shell ($SHELL), and the line that sources it if the shell needs one; returns the
+    files of both. Raises ConfigError."""
+    from pathlib import Path
+
     shell = Path(environment.get("SHELL", "")).name
     if shell not in SHELLS:
-        raise ConfigError(f"SHELL names none of {', '.join(SHELLS)}; use the output of tessera completion bash.")
+        raise ConfigError(f"SHELL is none of {', '.join(SHELLS)}; use the output of tessera completion bash.")
     if shell == "fish":
         settings = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
         script = start = settings / "fish" / "completions" / "tessera.fish"
@@ -62,14 +66,16 @@ def _add_line(file: Path, line: str) -> None:
 
 def install_option() -> click.Option:
     settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _install}
-    return click.Option(["--install-completion"], help="Let your shell ($SHELL) complete commands.", **settings)
+    return click.Option(["--install-completion"], help="Install completion for your shell ($SHELL).", **settings)
 
 
 def _install(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
+        from pathlib import Path
+
         script, start = install(Path.home(), os.environ)
-        click.echo(f"Wrote {script}" + (f" and a line in {start} that reads it" if start != script else ""))
-        click.echo("A new shell completes tessera's commands, flags, groups of flags, platforms and model folders.")
+        click.echo(f"Wrote {script}" + (f" and a line in {start} that sources it" if start != script else ""))
+        click.echo("Start a new shell to use it.")
         context.exit()
 
 
@@ -80,10 +86,10 @@ def _completion(shell: str) -> None:
 completion = click.Command(
     "completion",
     callback=_completion,
-    help="Print the script that lets SHELL complete tessera's commands, flags, platforms and model folders.\n\n\b\n"
+    help="Print the completion script for SHELL: commands, flags, platforms and model folders.\n\n\b\n"
     'bash:  eval "$(tessera completion bash)"\n'
     'zsh:   eval "$(tessera completion zsh)"\n'
     "fish:  tessera completion fish | source\n\n"
-    "tessera --install-completion does it for every new shell.",
+    "tessera --install-completion enables it for every new shell.",
     params=[verbose_option(), click.Argument(["shell"], type=click.Choice(SHELLS))],
 )

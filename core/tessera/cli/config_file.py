@@ -1,5 +1,5 @@
-"""--config: a YAML file whose keys are flags. A value is read as it would be on the command line, by the flag's own
-type, so that 0123 stays a key's text and a number is checked as the flag checks it."""
+"""--config: a YAML file whose keys are flags. A value is parsed as on the command line, by the flag's own type, so that
+an API key 0123 stays text and a number is checked as the flag checks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
-from tessera.cli.flags import JsonType
+from tessera.cli.flag_command import JsonType
 from tessera.errors import ConfigError
 
 MAX_BYTES = 2**20
@@ -21,8 +21,8 @@ _NULL = "tag:yaml.org,2002:null"
 def read_config_file(
     file: str, parameters: Mapping[str, click.Parameter], not_served: Mapping[str, str], ctx: click.Context
 ) -> dict[str, Any]:
-    """Texts that hold, by the names of their parameters. parameters: those that a key may name. not_served: flags that
-    are known and not taken, with the answer to each. Raises ConfigError that names the file and the line."""
+    """Valid texts, by the names of their parameters. parameters: those that a key may name. not_served: flags that are
+    known and not supported, with the answer to each. Raises ConfigError that names the file and the line."""
     values: dict[str, Any] = {}
     for key, node in _entries(file, _read(file)):
         name = key.replace("-", "_")
@@ -31,7 +31,7 @@ def read_config_file(
         if name not in parameters:
             raise ConfigError(f"{where}: {not_served.get(option) or _unknown(key, parameters)}")
         if name in values:
-            raise ConfigError(f"{where}: '{key}' stands there twice.")
+            raise ConfigError(f"{where}: '{key}' appears twice.")
         values[name] = _value(node, parameters[name], ctx, f"{where}: '{key}'")
     return values
 
@@ -43,7 +43,7 @@ def _read(file: str) -> str:
     except OSError as error:
         raise ConfigError(f"--config '{file}' cannot be read: {error.strerror}.") from error
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"--config '{file}' has more than {MAX_BYTES} bytes.")
+        raise ConfigError(f"--config '{file}' is larger than {MAX_BYTES} bytes.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,18 +51,18 @@ def _read(file: str) -> str:
 
 
 def _entries(file: str, text: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Keys and the nodes of their values. Nodes only: nothing is built of what the file says."""
+    """Keys and the nodes of their values. Nodes only: no object is constructed from the file."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise ConfigError(f"'{file}'{line}: this is not YAML: {error.problem}.") from error
+        raise ConfigError(f"'{file}'{line}: invalid YAML: {error.problem}.") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"--config '{file}' is not YAML.") from error
+        raise ConfigError(f"--config '{file}' is not valid YAML.") from error
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"--config '{file}' must hold lines of the form flag: value.")
+        raise ConfigError(f"--config '{file}' must have lines of the form flag: value.")
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"'{file}', line {key.start_mark.line + 1}: a key must be the name of a flag.")
@@ -71,19 +71,19 @@ def _entries(file: str, text: str) -> Iterator[tuple[str, yaml.Node]]:
 
 def _unknown(key: str, parameters: Mapping[str, click.Parameter]) -> str:
     near = get_close_matches(key.replace("-", "_"), parameters, n=1)
-    return f"there is no flag '{key[:80]}'" + (f"; did you mean {near[0].replace('_', '-')}?" if near else ".")
+    return f"unknown flag '{key[:80]}'" + (f"; did you mean {near[0].replace('_', '-')}?" if near else ".")
 
 
 def _value(node: yaml.Node, parameter: click.Parameter, ctx: click.Context, where: str) -> Any:
     if isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{where} has keys of its own; the flag takes {_what(parameter)}.")
+        raise ConfigError(f"{where} has nested keys; the flag takes {_what(parameter)}.")
     items = node.value if isinstance(node, yaml.SequenceNode) else [node]
     if not all(isinstance(item, yaml.ScalarNode) for item in items):
-        raise ConfigError(f"{where} has lists or keys in its list; the flag takes {_what(parameter)}.")
+        raise ConfigError(f"{where} has nested lists or keys; the flag takes {_what(parameter)}.")
     if isinstance(node, yaml.SequenceNode) and not parameter.multiple:
         raise ConfigError(f"{where} is a list; the flag takes one value.")
     if any(item.tag == _NULL for item in items):
-        raise ConfigError(f"{where} has no value; give one, or leave the line out.")
+        raise ConfigError(f"{where} has no value; give one, or remove the line.")
     texts = [item.value for item in items]
     given = texts if parameter.multiple else texts[0]
     try:
@@ -95,5 +95,5 @@ def _value(node: yaml.Node, parameter: click.Parameter, ctx: click.Context, wher
 
 def _what(parameter: click.Parameter) -> str:
     if isinstance(parameter.type, JsonType):
-        return "JSON in quotes"
+        return "a quoted JSON string"
     return "a value or a list of values" if parameter.multiple else "one value"

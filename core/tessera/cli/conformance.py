@@ -1,4 +1,4 @@
-"""`tessera conformance --platform NAME`: what of a platform is right, what is wrong, and what falls back to core."""
+"""`tessera conformance --platform NAME`: test a platform against the contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.verbosity import verbose_option
+from tessera.cli.commands import verbose_option
 from tessera.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _conformance(
     dump_folder: Path | None,
     matrix_file: Path | None,
 ) -> int:
-    """Try whether a platform does what it claims."""
+    """Test a platform against the contract."""
     from tessera.testing.conformance import (
         Target,
         cases_of,
@@ -68,40 +68,40 @@ def _conformance(
 conformance = click.Command(
     "conformance",
     callback=_conformance,
-    help="Try whether a platform does what it claims: against core's reference, on its own device. What is claimed and "
-    "wrong fails, with exit code 1; what is not claimed is listed as falling back. docs/conformance.md says what is "
-    "tried.",
+    help="Test a platform against the contract: its results are compared with core's reference, on its own device. "
+    "Wrong results fail, with exit code 1; ops that the platform does not implement are listed as fallbacks. "
+    "docs/conformance.md lists the tests.",
     short_help=_conformance.__doc__,
     params=[
         verbose_option(),
-        click.Option(["--platform"], required=True, metavar="NAME", help="Its name, or package.module:Class."),
+        click.Option(["--platform"], required=True, metavar="NAME", help="Platform to test, or package.module:Class."),
         click.Option(
             ["--level"], type=click.Choice(["bronze", "silver", "gold"]), default="silver", show_default=True,
-            help="How much is tried.",
+            help="How much to test.",
         ),
-        click.Option(["--case"], metavar="ID", help="This case alone, or all below it, such as op/linear."),
+        click.Option(["--case"], metavar="ID", help="Run this case only, or all below it: op/linear."),
         click.Option(
             ["--devices"], type=click.IntRange(1, 64), metavar="N",
-            help="Try collectives over so many; default: as many as its probe says.",
+            help="Devices to test collectives on; default: all that the probe reports.",
         ),
         click.Option(
-            ["--json", "json_file"], type=click.Path(path_type=Path), metavar="FILE", help="Write every case's result."
+            ["--json", "json_file"], type=click.Path(path_type=Path), metavar="FILE", help="Write all results as JSON."
         ),
         click.Option(
             ["--dump", "dump_folder"], type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-            help="Write the tensors of what fails, as safetensors.",
+            help="Write the tensors of failed cases as safetensors.",
         ),
-        click.Option(["--perf"], is_flag=True, help="Also how fast each op is, which gold always measures."),
+        click.Option(["--perf"], is_flag=True, help="Measure the speed of each op too; gold always does."),
         click.Option(
             ["--matrix", "matrix_file"], type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-            help="Write who computes each op in each dtype, as Markdown.",
+            help="Write which kernel computes each op in each dtype, as Markdown.",
         ),
     ],
 )  # fmt: skip
 
 
 def _tell(result: Result, dump_folder: Path | None) -> None:
-    """A failure at once, and where its tensors are."""
+    """Print a failure at once, and where its tensors are."""
     if result.status != "failed":
         return
     from tessera.testing.conformance import dump
@@ -117,10 +117,10 @@ def _tell(result: Result, dump_folder: Path | None) -> None:
 
 
 def _look_closer(platform: str, failed: Result) -> str:
-    """How to see more of a failure."""
+    """How to investigate a failure."""
     level = " --level gold" if failed.case.level == "gold" else ""
     return (
-        "\nOne alone, with its tensors as a file: tessera conformance "
+        "\nTo run one case and keep its tensors: tessera conformance "
         f"--platform {platform}{level} --case {failed.case.id} --dump DIR"
     )
 

@@ -1,4 +1,4 @@
-"""`tessera doctor`: each thing that Tessera needs here, whether it is well, and what to do where it is not."""
+"""`tessera doctor`: everything that Tessera needs on this machine, whether it works, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 import click
 
 from tessera._version import __version__
-from tessera.cli.commands import BUILT_IN
-from tessera.cli.notices import unknown_variable
+from tessera.cli.commands import BUILT_IN, taken_name, verbose_option
 from tessera.cli.platforms import survey
-from tessera.cli.verbosity import verbose_option
-from tessera.config.environment import Environment, allowed_cores, read_environment
+from tessera.config.environment import Environment, allowed_cores, read_environment, unknown_variable
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
 from tessera.plugins.loading import CORE, Plugins, load_plugins
@@ -24,7 +22,7 @@ from tessera.plugins.selection import Candidate
 
 @dataclass(frozen=True)
 class Check:
-    """A line of the list. advice: what to do about a problem."""
+    """One line of the report. advice: how to fix a problem."""
 
     name: str
     ok: bool
@@ -36,14 +34,15 @@ CHOICE = "choice"
 
 
 def check_installation() -> Iterator[Check]:
-    """That `tessera` is this project's and whole, and that torch is there for the platforms (it is not imported)."""
-    yield Check("tessera", True, f"{__version__}, Python {sys.version.split()[0]}, {allowed_cores()} cores to use")
+    """That the package `tessera` is this project's and of one version, and that torch is installed (it is not
+    imported)."""
+    yield Check("tessera", True, f"{__version__}, Python {sys.version.split()[0]}, {allowed_cores()} cores available")
     owners = sorted(set(packages_distributions().get("tessera", ())) - {CORE})
     for owner in owners:
         yield Check(
             "tessera",
             False,
-            f"the distribution '{owner}' {version(owner)} has a package called tessera too; one hides the other",
+            f"the distribution '{owner}' {version(owner)} also installs a package called tessera; one hides the other",
             f"pip uninstall {owner}, then pip install --force-reinstall --no-deps {CORE}",
         )
     installed = _version_of(CORE)
@@ -51,16 +50,16 @@ def check_installation() -> Iterator[Check]:
         yield Check(
             "tessera",
             False,
-            f"{CORE} {installed} is installed, but the code that runs is {__version__}",
-            f"install one of them alone: pip uninstall {CORE}, then install it again",
+            f"{CORE} {installed} is installed, but version {__version__} is running",
+            f"reinstall it: pip uninstall {CORE}, then install it again",
         )
     torch = _version_of("torch")
     if torch is None:
         yield Check(
             "torch",
             False,
-            "it is not installed",
-            "install the build for this machine; a plain one is pip install torch",
+            "not installed",
+            "install the build for this machine; the default one is pip install torch",
         )
     else:
         yield Check("torch", True, torch)
@@ -72,29 +71,29 @@ def check_environment(environment: Environment) -> Iterator[Check]:
         yield Check("environment", False, unknown_variable(name), f"unset {name}")
     if environment.load_plugins is not None:
         names = ", ".join(sorted(environment.load_plugins)) or "none"
-        yield Check("environment", True, f"TESSERA_LOAD_PLUGINS lets these plugins in: {names}")
+        yield Check("environment", True, f"TESSERA_LOAD_PLUGINS loads only these plugins: {names}")
     if environment.trace_plugins:
-        yield Check("environment", True, "TESSERA_TRACE_PLUGINS writes every call of a hook to the log")
+        yield Check("environment", True, "TESSERA_TRACE_PLUGINS logs every hook call")
 
 
 def check_disabled(environment: Environment, plugins: Plugins) -> Iterator[Check]:
-    """That the names of plugins to leave out are those of plugins."""
+    """That the disabled plugins exist."""
     for name in sorted(environment.disable_plugins - {plugin.name for plugin in plugins}):
-        text = f"TESSERA_DISABLE_PLUGINS names '{name}', and no plugin is called so"
-        yield Check("environment", False, text, "tessera plugins lists their names")
+        text = f"TESSERA_DISABLE_PLUGINS names '{name}', but there is no such plugin"
+        yield Check("environment", False, text, "run tessera plugins for their names")
 
 
 def check_plugins(plugins: Plugins) -> Iterator[Check]:
-    """What entry points gave, and whether their names stand beside each other."""
+    """What the entry points provide, and whether their names collide."""
     for plugin in plugins:
         if plugin.error is not None:
             yield Check("plugin", False, f"{plugin.name} ({plugin}): {plugin.error}", _remedy(plugin.distribution))
         elif plugin.left_out is not None:
-            yield Check("plugin", True, f"{plugin.name} ({plugin}): left out, {plugin.left_out}")
+            yield Check("plugin", True, f"{plugin.name} ({plugin}): not loaded, {plugin.left_out}")
         elif plugin.distribution != CORE:
             yield Check("plugin", True, f"{plugin.name} ({plugin})")
     commands, problems = plugin_commands(plugins)
-    problems += [f"command '{name}' has the name of one of Tessera's own" for name in commands if name in BUILT_IN]
+    problems += [taken_name(name) for name in commands if name in BUILT_IN]
     try:
         fill_registry(plugins)
     except TesseraError as error:
@@ -104,18 +103,18 @@ def check_plugins(plugins: Plugins) -> Iterator[Check]:
 
 
 def check_platforms(plugins: Plugins) -> Iterator[Check]:
-    """Each platform, and the one that would run without --platform."""
+    """Each platform, and the one that runs without --platform."""
     candidates, chosen, problem = survey(plugins)
     for one in candidates:
         if one.found.manifest is None:
-            continue  # a plugin that could not be asked: check_plugins has it
+            continue  # a plugin that could not be loaded: check_plugins reports it
         if one.error is not None:
             yield Check("platform", False, f"{one}: {one.error}", _remedy(one.found.distribution))
         elif one.probe is not None:
-            able = f"score {one.score}" if one.score else "not for this machine"
+            able = f"score {one.score}" if one.score else "cannot run on this machine"
             yield Check("platform", True, "; ".join([f"{one}: {able}, {one.probe.reason}", *_shims(one)]))
     if chosen is not None:
-        yield Check(CHOICE, True, f"'{chosen.name}' runs where --platform names no other")
+        yield Check(CHOICE, True, f"'{chosen.name}' runs unless --platform says otherwise")
     elif problem is not None:
         yield Check(CHOICE, False, problem.message)
 
@@ -142,7 +141,7 @@ def _lines(checks: list[Check]) -> Iterator[str]:
             yield f"{'':<20} -> {check.advice}"
     bad = sum(not check.ok for check in checks)
     yield ""
-    yield "Everything is well." if bad == 0 else f"{bad} problem{'s' if bad > 1 else ''}."
+    yield "No problems found." if bad == 0 else f"{bad} problem{'s' if bad > 1 else ''}."
 
 
 def _doctor(as_json: bool) -> int:
@@ -163,6 +162,6 @@ def _doctor(as_json: bool) -> int:
 doctor = click.Command(
     "doctor",
     callback=_doctor,
-    help="Say what keeps Tessera from running here, and what to do. Exits with 5 where serve would find no platform.",
+    help="Check the installation and suggest fixes. Exits with 5 if serve would find no platform.",
     params=[verbose_option(), click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list.")],
 )

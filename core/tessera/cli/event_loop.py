@@ -1,14 +1,31 @@
-"""The event loop of commands that wait for many connections at once."""
+"""How a command runs that waits for many connections at once."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where there is a uvloop, which is not so on every system."""
+def run_until_end(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """The exit code of `work`, on uvloop where it is installed. SIGTERM and Ctrl-C cancel it, and the code is 0."""
+
+    async def until_end() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work()
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(until_end())
+    except asyncio.CancelledError:
+        return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if importlib.util.find_spec("uvloop") is None:
         return None
     import uvloop

@@ -1,27 +1,56 @@
-"""A click command made from a table of flags: grouped help, a file of flags, one line for flags that come later."""
+"""A click command made from flags: its options, grouped help, --config, completion, and one line for flags that are
+known and not taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from tessera.cli.flags import Flag, FlagTable, option_of
-from tessera.cli.verbosity import verbose_option
+from tessera.cli.commands import verbose_option
+from tessera.config.flags import Flag
+from tessera.errors import ConfigError
 
 WIDTH = 100
 _COLUMN = 36
 _COMMON = "common"
 _CONFIG_HELP = (
-    "YAML file with flags as keys (max-model-len: 4096). What stands on the command line goes before it; relative "
-    "paths are relative to the working directory."
+    "YAML file of flags (max-model-len: 4096). The command line overrides it; relative paths are relative to the "
+    "working directory."
 )
+_METAVARS = {"text": "TEXT", "int": "N", "float": "X", "size": "SIZE", "list": "LIST", "json": "JSON"}
+_PATHS: Mapping[str, click.ParamType[Any]] = {
+    "FILE": click.Path(dir_okay=False),
+    "FOLDER": click.Path(file_okay=False),
+}
+"""Metavars of paths, which a shell completes."""
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """All flags of a command. usage: what follows `tessera`. groups: their names and titles, in the help's order.
+    not_served: options that are known and not taken, with the answer to each. always_on: options that are accepted and
+    change nothing, and why."""
+
+    usage: str
+    summary: str
+    flags: tuple[Flag, ...]
+    groups: Mapping[str, str]
+    not_served: Mapping[str, str] = field(default_factory=dict)
+    always_on: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert {flag.group for flag in self.flags} == set(self.groups), self.usage
+        assert len({flag.name for flag in self.flags}) == len(self.flags), self.usage
 
 
 class FlagCommand(click.Command):
-    """Its --help shows the most used flags, `--help GROUP` a group, --help-all everything."""
+    """Its --help shows the most used flags, `--help GROUP` a group, --help-all everything. It calls back with all flags
+    by name; what is not given is None, or () if it may be repeated."""
 
     def __init__(self, name: str, *, table: FlagTable, **settings: Any) -> None:
         settings["params"] = [*settings.get("params", ()), *map(option_of, table.flags)]
@@ -44,12 +73,12 @@ class FlagCommand(click.Command):
                 is_flag=False,
                 flag_value=_COMMON,
                 metavar="GROUP",
-                help=f"Every flag of a group: {', '.join(table.groups)}.",
+                help=f"Show the flags of a group: {', '.join(table.groups)}.",
                 callback=_show_group,
                 shell_complete=_group_names,
                 **eager,
             ),
-            click.Option(["--help-all"], is_flag=True, help="Every flag.", callback=_show_all, **eager),
+            click.Option(["--help-all"], is_flag=True, help="Show all flags.", callback=_show_all, **eager),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -73,6 +102,97 @@ def _dashed(argument: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}"
 
 
+# ---- options and their types ----------------------------------------------------
+
+
+def option_of(flag: Flag) -> click.Option:
+    if flag.kind == "switch":
+        names = f"{flag.option}/--no-{flag.option[2:]}" if flag.default else flag.option
+        return click.Option([names, *flag.aliases, flag.name], default=None, is_flag=True, help=description(flag))
+    return click.Option(
+        [flag.option, *flag.aliases, flag.name],
+        type=_type_of(flag),
+        multiple=flag.multiple or flag.kind == "list",
+        callback=_flat if flag.kind == "list" else None,
+        metavar=flag.metavar or None,
+        help=description(flag),
+        shell_complete=_platform_names if flag.name == "platform" else None,
+    )
+
+
+def _type_of(flag: Flag) -> click.ParamType[Any]:
+    if flag.kind == "choice":
+        return click.Choice(flag.choices)
+    return _PATHS[flag.metavar] if flag.metavar in _PATHS else _TYPES[flag.kind]
+
+
+def _flat(_context: click.Context, _parameter: click.Parameter, values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(values))
+
+
+class SizeType(click.ParamType[int]):
+    """A whole number with an optional suffix."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        from tessera.sizes import parse_size
+
+        try:
+            return parse_size(value)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+
+
+class ListType(click.ParamType[tuple[str, ...]]):
+    """A JSON list of strings, as vLLM takes it, or strings separated by commas."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        items = _json(self, value, param, ctx) if value.startswith("[") else value.split(",")
+        if not all(isinstance(item, str) and item.strip() for item in items):
+            self.fail(f'\'{value}\' is not a list of strings, such as a,b or ["a", "b"].', param, ctx)
+        return tuple(item.strip() for item in items)
+
+
+class JsonType(click.ParamType[dict[str, Any]]):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        found = _json(self, value, param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"'{value}' is not a JSON object, such as {{\"a\": 1}}.", param, ctx)
+        return found
+
+
+def _json(kind: click.ParamType[Any], value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    import json
+
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        kind.fail(f"'{value}' is not valid JSON: {error}.", param, ctx)
+
+
+_TYPES: Mapping[str, click.ParamType[Any]] = {
+    "text": click.STRING,
+    "int": click.INT,
+    "float": click.FLOAT,
+    "size": SizeType(),
+    "list": ListType(),
+    "json": JsonType(),
+}
+"""By kind."""
+
+
+# ---- --config and --help --------------------------------------------------------
+
+
 def _command_of(ctx: click.Context) -> FlagCommand:
     assert isinstance(ctx.command, FlagCommand)
     return ctx.command
@@ -94,13 +214,8 @@ def _show_group(ctx: click.Context, _parameter: click.Parameter, group: str | No
         return
     table = _command_of(ctx).table
     if group != _COMMON and group not in table.groups:
-        raise click.UsageError(f"--help {group} is no group of flags; there is {', '.join(table.groups)}.", ctx)
+        raise click.UsageError(f"--help {group}: no such group of flags; choose from {', '.join(table.groups)}.", ctx)
     _show(ctx, [flag for flag in table.flags if flag.group == group or (group == _COMMON and flag.common)])
-
-
-def _group_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    groups = _command_of(ctx).table.groups
-    return [CompletionItem(name, help=title) for name, title in groups.items() if name.startswith(incomplete)]
 
 
 def _show_all(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -119,18 +234,74 @@ def _write_help(formatter: click.HelpFormatter, table: FlagTable, flags: Iterabl
     formatter.write_usage("tessera", table.usage)
     formatter.write_paragraph()
     formatter.write_text(table.summary)
-    by_group: dict[str, list[Flag]] = {}
+    by_group: dict[str, list[Flag]] = {group: [] for group in table.groups}
     for flag in flags:
-        by_group.setdefault(flag.group, []).append(flag)
+        by_group[flag.group].append(flag)
     for group, members in by_group.items():
-        with formatter.section(f"{table.groups[group]} ({group})"):
-            formatter.write_dl([(flag.shown, flag.description) for flag in members], col_max=_COLUMN)
+        if members:
+            with formatter.section(f"{table.groups[group]} ({group})"):
+                formatter.write_dl([(shown(flag), description(flag)) for flag in members], col_max=_COLUMN)
     with formatter.section("Help and settings"):
         formatter.write_dl(
             [
                 ("--config FILE", _CONFIG_HELP),
-                ("--help GROUP", f"Every flag of a group: {', '.join(table.groups)}."),
-                ("--help-all", "Every flag."),
+                ("--help GROUP", f"Show the flags of a group: {', '.join(table.groups)}."),
+                ("--help-all", "Show all flags."),
             ],
             col_max=_COLUMN,
         )
+
+
+def shown(flag: Flag) -> str:
+    """As the left column of the help has it."""
+    if flag.kind == "switch":
+        return f"--[no-]{flag.option[2:]}" if flag.default else flag.option
+    names = [*(name for name in flag.aliases if not name.startswith("--")), flag.option]
+    return f"{', '.join(names)} {flag.metavar or '|'.join(flag.choices) or _METAVARS[flag.kind]}"
+
+
+def meaning(flag: Flag) -> str:
+    """Its help, and the variables that stand in for it."""
+    return f"{flag.help} Or set {flag.variable}." if flag.variable else flag.help
+
+
+def description(flag: Flag) -> str:
+    """As the right column of the help has it."""
+    default = flag.default_in_words
+    return f"{meaning(flag)} [{default}]" if default else meaning(flag)
+
+
+# ---- what a shell offers --------------------------------------------------------
+
+
+def model_argument() -> click.Argument:
+    """MODEL, which a shell completes with folders that hold a model."""
+    return click.Argument(["model"], required=False, shell_complete=_model_folders)
+
+
+def _model_folders(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Matching folders with a config.json; without any, whatever folder, so that the user can go on into it."""
+    from pathlib import Path
+
+    head, separator, _ = incomplete.rpartition("/")
+    parent = Path(head + separator).expanduser() if separator else Path()
+    try:
+        folders = sorted(parent.iterdir())
+    except OSError:
+        folders = []
+    names = [f"{head}{separator}{folder.name}" for folder in folders if (folder / "config.json").is_file()]
+    models = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return models or [CompletionItem(incomplete, type="dir")]
+
+
+def _platform_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The installed ones; none is probed."""
+    from tessera.plugins.discovery import discover
+
+    names = [found.manifest.name for found in discover() if found.manifest is not None]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _group_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    groups = _command_of(ctx).table.groups
+    return [CompletionItem(name, help=title) for name, title in groups.items() if name.startswith(incomplete)]

@@ -1,46 +1,61 @@
-"""What a front process needs of a model's files beside its configuration: its tokenizer and its chat template, in the
-text workers."""
+"""What a front process needs of a model's files beside its configuration: the tokenizer and the chat template, in the
+text workers, and the defaults of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tessera.config import EngineConfig
+from tessera.config.flags import flag, flags_of
 from tessera.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tessera.config import EngineConfig
+    from tessera.server.settings import AnswerLimits
     from tessera.text.workers import TextWorkers
 
 MAX_TEMPLATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class AskedTemplate:
-    """The chat template that was asked for: None is the model's own. content_format: None where it shall show."""
+class TemplateOptions:
+    """The chat template that the user asked for. file: None is the model's own. kwargs: variables, which a request's
+    own override."""
 
-    file: str | None = None
-    content_format: Literal["string", "openai"] | None = None
+    file: str | None = flag(
+        None, "File with a chat template to use instead of the model's.", name="chat_template", metavar="FILE",
+        common=True,
+    )  # fmt: skip
+    content_format: str = flag(
+        "auto", "Form in which the template takes message content.", name="chat_template_content_format",
+        choices=("auto", "string", "openai"),
+    )  # fmt: skip
+    kwargs: Mapping[str, Any] | None = flag(
+        None, 'Variables for the chat template, such as \'{"enable_thinking": false}\'.',
+        name="default_chat_template_kwargs",
+    )  # fmt: skip
 
-    @classmethod
-    def of(cls, flags: Mapping[str, Any]) -> AskedTemplate:
-        content_format = flags["chat_template_content_format"]
-        return cls(flags["chat_template"], None if content_format == "auto" else content_format)
+
+TEMPLATE_FLAGS = flags_of(TemplateOptions, "model")
 
 
-def text_workers_of(config: EngineConfig, asked: AskedTemplate) -> TextWorkers | None:
-    """Begun and not ready yet; None with --skip-tokenizer-init. Raises ConfigError, ModelError, TextWorkerError."""
+def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers | None:
+    """Started, but not ready yet; None with --skip-tokenizer-init. Raises ConfigError, ModelError, TextWorkerError."""
+    from pathlib import Path
+
     from tessera.text.worker import Start
     from tessera.text.workers import TextWorkers
 
     if not config.model.tokenizer:
         if asked.file is not None:
-            raise ConfigError("--chat-template needs a tokenizer; leave --skip-tokenizer-init out.")
+            raise ConfigError("--chat-template needs a tokenizer; remove --skip-tokenizer-init.")
         return None
     template = None if asked.file is None else _read_template(Path(asked.file))
-    return TextWorkers(Start(config.model.tokenizer, template, asked.content_format))
+    content_format: Any = None if asked.content_format == "auto" else asked.content_format
+    return TextWorkers(Start(config.model.tokenizer, template, content_format))
 
 
 def _read_template(path: Path) -> str:
@@ -52,5 +67,22 @@ def _read_template(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ModelError(f"--chat-template '{path}' is not UTF-8 text.") from error
     if len(content) > MAX_TEMPLATE_BYTES:
-        raise ModelError(f"--chat-template '{path}' has more than {MAX_TEMPLATE_BYTES} bytes.")
+        raise ModelError(f"--chat-template '{path}' is larger than {MAX_TEMPLATE_BYTES} bytes.")
     return text
+
+
+def generation_defaults(flags: Mapping[str, Any], config: EngineConfig) -> tuple[dict[str, float], AnswerLimits]:
+    """Sampling of requests that do not say, and how long answers may be. flags: of the command, by name.
+
+    As in vLLM: max_new_tokens of the model's own file is the default of a chat; that of a folder or an override that
+    the operator named is a limit for everyone.
+    """
+    from tessera.server.settings import AnswerLimits
+
+    sampling = dict(config.model.sampling_defaults)
+    limit = sampling.pop("max_tokens", None)
+    if limit is None:
+        return sampling, AnswerLimits()
+    named = flags["generation_config"] not in (None, "auto")
+    named = named or "max_new_tokens" in (flags["override_generation_config"] or {})
+    return sampling, AnswerLimits(default=int(limit), most=int(limit) if named else None)

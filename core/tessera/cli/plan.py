@@ -1,5 +1,4 @@
-"""`tessera plan MODEL`: what a model takes and how many requests fit, on each installed platform, without its
-weights."""
+"""`tessera plan MODEL`: memory use and how many requests fit, on each installed platform, without weights."""
 
 from __future__ import annotations
 
@@ -10,12 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.cli.explain import choices_table
-from tessera.cli.flag_command import FlagCommand
-from tessera.cli.flags import Flag, FlagTable
-from tessera.cli.serve_flags import FLAGS
-from tessera.cli.suggestions import model_folders
+from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.platforms import choices_table
 from tessera.config import EngineConfig, build_config
+from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.flags import flag, flags_of
 from tessera.engine.plan import Plan, plan
 from tessera.errors import MemoryBudgetError, TesseraError
 from tessera.platform.runner import CacheGroup
@@ -23,49 +21,34 @@ from tessera.plugins.discovery import discover
 from tessera.plugins.selection import ask, selected
 from tessera.sizes import show_bytes, show_weights
 
-_TAKEN = frozenset(
-    {
-        "tensor_parallel_size",
-        "dtype",
-        "quantization",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "platform",
-        "kv_cache_dtype",
-    }
-    | {"kv_cache_memory_bytes", "gpu_memory_utilization", "block_size", "revision", "download_dir", "hf_token"}
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    explain: bool = flag(False, "Show which kernel or backend does each part of the model, and why.", common=True)
+    json: bool = flag(False, "Print a JSON list, one object per platform.", common=True)
+
+
+_PLANNED = tuple(
+    dataclasses.replace(one, group="plan", common=True)
+    if one.name != "platform"
+    else dataclasses.replace(one, group="plan", common=True, shown_default="all that can run here")
+    for one in ENGINE_FLAGS
+    if one.plan
 )
-"""Flags of `serve` that change what fits."""
-
-
-def _taken(flag: Flag) -> Flag:
-    default = "all that can run here" if flag.name == "platform" else flag.default
-    return dataclasses.replace(flag, group="plan", default=default, common=True)
-
 
 TABLE = FlagTable(
     usage="plan [MODEL] [FLAGS]",
-    summary="Say what MODEL takes and how many requests fit, on each installed platform. Its config.json suffices: a "
-    "folder with it, or ORGANIZATION/NAME on the hub. Without MODEL it is the bundled demo.",
-    flags=(
-        *(_taken(flag) for flag in FLAGS if flag.name in _TAKEN),
-        Flag(
-            "explain",
-            "result",
-            "Say who does each part of the model, and why nothing else does.",
-            "switch",
-            common=True,
-        ),
-        Flag("json", "result", "Print a JSON list, an object a platform.", "switch", common=True),
-    ),
-    groups={"plan": "What it is planned for", "result": "What is written"},
+    summary="Show the memory use of MODEL and how many requests fit, on each installed platform, without loading "
+    "weights. MODEL is a folder with a config.json, or ORGANIZATION/NAME on the Hugging Face Hub; without it, the "
+    "bundled demo.",
+    flags=(*_PLANNED, *flags_of(PlanOptions, "result")),
+    groups={"plan": "Configuration", "result": "Output"},
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A platform: its plan, or why there is none."""
+    """One platform: its plan, or why there is none."""
 
     name: str
     plan: Plan | None = None
@@ -80,10 +63,9 @@ class Column:
         return MemoryBudgetError.exit_code if self.plan.problem else 0
 
 
-@click.command(cls=FlagCommand, table=TABLE)
-@click.argument("model", required=False, shell_complete=model_folders)
+@click.command(cls=FlagCommand, table=TABLE, params=[model_argument()])
 def plan_command(model: str | None, **flags: Any) -> int:
-    """Say what a model takes and how many requests fit."""
+    """Show a model's memory use and how many requests fit."""
     as_json, explain = flags.pop("json"), flags.pop("explain")
     places = _platforms(flags.pop("platform"))
     config = build_config(
@@ -103,7 +85,7 @@ def plan_command(model: str | None, **flags: Any) -> int:
 
 
 def _platforms(name: str | None) -> dict[str, tuple[str, dict[str, int]]]:
-    """Dotted paths and API levels by name: of the platform that is asked for, else of all that can run here. Raises
+    """Dotted paths and API levels by name: of the platform that the user named, else of all that can run here. Raises
     PlatformError."""
     if name is not None and ":" in name:
         return {name: (name, {})}
@@ -168,13 +150,13 @@ def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
     yield "platform", [one.platform for one in plans]
     yield "device", [one.device for one in plans]
     yield "dtype", [one.dtype for one in plans]
-    yield "memory to use", [show_bytes(one.granted_bytes) if one.granted_bytes else "-" for one in plans]
+    yield "usable memory", [show_bytes(one.granted_bytes) if one.granted_bytes else "-" for one in plans]
     yield "weights", [show_weights(one.weight_bytes, one.num_weights) for one in plans]
     yield "workspace", [f"at most {show_bytes(one.workspace_bytes)}" for one in plans]
     yield "KV cache", [show_bytes(one.cache_bytes) for one in plans]
     for number in range(max(len(one.groups) for one in plans)):
         yield (
-            "KV of a token" if number == 0 else "",
+            "KV per token" if number == 0 else "",
             [_group(one.groups[number]) if number < len(one.groups) else "" for one in plans],
         )
     yield "tokens that fit", [f"{one.num_cache_tokens:,}" for one in plans]
@@ -185,6 +167,6 @@ def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
 def _group(group: CacheGroup) -> str:
     layers = f"{len(group.layers)} layers" if len(group.layers) != 1 else "1 layer"
     if group.kind == "state":
-        return f"{show_bytes(group.block_bytes)} a request ({layers})"
+        return f"{show_bytes(group.block_bytes)} per request ({layers})"
     kind = f"window of {group.window:,}" if group.window is not None else "full attention"
     return f"{show_bytes(group.block_bytes // group.block_size)} ({layers}, {kind}, blocks of {group.block_size})"

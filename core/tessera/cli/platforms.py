@@ -1,17 +1,17 @@
-"""`tessera platforms`: what is installed, what each platform says of this machine, and which one runs."""
+"""`tessera platforms`, and --explain: what is installed, what is chosen, and why each other is not."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
-from tessera.cli.columns import columns
-from tessera.cli.verbosity import verbose_option
+from tessera.cli.commands import verbose_option
 from tessera.errors import PlatformError
+from tessera.platform.explain import Explained
 from tessera.plugins.discovery import discover
 from tessera.plugins.loading import Plugins
 from tessera.plugins.selection import Candidate, Selected, ask, choose, named, usable, verdict
@@ -38,7 +38,7 @@ platforms = click.Command(
     params=[
         verbose_option(),
         click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON list."),
-        click.Option(["--explain"], is_flag=True, help="Say of each why it is chosen or not."),
+        click.Option(["--explain"], is_flag=True, help="Show why each platform is chosen or not."),
     ],
 )
 
@@ -46,8 +46,8 @@ platforms = click.Command(
 def survey(
     plugins: Plugins | None = None, name: str | None = None
 ) -> tuple[list[Candidate], Selected | None, PlatformError | None]:
-    """Every platform with its probe's answer, and the choice or why there is none. plugins: those loaded already. name:
-    of the platform that the user chose."""
+    """Every platform with the result of its probe, and the choice or why there is none. plugins: those already loaded.
+    name: of the platform that the user chose."""
     candidates = ask(discover(plugins))
     try:
         return candidates, _choose(candidates, name), None
@@ -63,7 +63,7 @@ def _choose(candidates: Sequence[Candidate], name: str | None) -> Selected:
 
 
 def describe(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> dict[str, Any]:
-    """A platform as --json has it. name: that the user gave."""
+    """A platform as --json prints it. name: that the user gave."""
     found, probe = candidate.found, candidate.probe
     return {
         "name": found.name,
@@ -100,3 +100,35 @@ def _cells(row: dict[str, Any], explain: bool) -> list[str]:
         devices or "-",
         row["reason"] if row["error"] is None else f"error: {row['error']}",
     ]
+
+
+def explained_platform(name: str | None) -> tuple[str, dict[str, int], str]:
+    """The dotted path of the platform that `--platform name` leads to, the API levels that it was written for, and a
+    table that says why it and no other. Raises PlatformError."""
+    if name is not None and ":" in name:
+        return name, {}, f"Platform {name}: given by its path."
+    candidates, chosen, problem = survey(name=name)
+    if problem is not None:
+        raise problem
+    assert chosen is not None
+    text = table([describe(one, chosen, name) for one in candidates], explain=True)
+    return chosen.platform, dict(chosen.levels), text
+
+
+def choices_table(platform: str, choices: Sequence[Explained]) -> str:
+    """Which kernel or backend does each part of a model on a platform."""
+    if not choices:
+        return f"Platform '{platform}' runs models with its own runner and does not report its choices."
+    rows = [
+        (one.what, one.place or "-", one.chosen, "; ".join(f"{name}: {why}" for name, why in one.others) or "-")
+        for one in choices
+    ]
+    return "\n".join(columns([("WHAT", "WHERE", "CHOSEN", "WHY NOT THE OTHERS"), *rows]))
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines. Each column is as wide as its widest cell, but the last, which may be of any length.
+    rows: of one length."""
+    listed = list(rows)
+    widths = [max(map(len, cells)) for cells in zip(*listed, strict=True)][:-1]
+    return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in listed]

@@ -1,4 +1,4 @@
-"""The program: runs a command and turns what went wrong into one line and an exit code."""
+"""The program: runs a command and turns any error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import click
 
-from tessera.cli.commands import CommandGroup
+from tessera.cli.commands import CommandGroup, Verbosity, verbose_option
 from tessera.cli.completion import install_option
-from tessera.cli.verbosity import Verbosity, verbose_option
 from tessera.errors import EXIT_CODES, TesseraError
 
 
@@ -32,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:  # noqa: BLE001  # the last resort: a bug, shown whole
         traceback.print_exception(error)
-        return _failed("That is a bug of Tessera; please report it with the lines above.", 1, Verbosity())
+        return _failed("This is a bug in Tessera; please report it with the lines above.", 1, Verbosity())
     return code if isinstance(code, int) else 0
 
 
@@ -52,18 +51,18 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
 
 
 _BEGIN = """\b
-Begin with:
-  tessera chat           talk with the small model that comes along
+Getting started:
+  tessera chat           chat with the small bundled model
   tessera serve MODEL    serve a model on http://127.0.0.1:8000
-  tessera doctor         see whether all is well on this machine
-  tessera COMMAND --help for the flags of a command
+  tessera doctor         check the installation
+  tessera COMMAND --help show the flags of a command
 """
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 tessera = CommandGroup(
     "tessera",
-    help=f"Serve large language models on any vendor's chip.\n\n{_BEGIN}",
+    help=f"Serve large language models on any vendor's hardware.\n\n{_BEGIN}",
     epilog=_EXIT_CODES,
     params=[
         verbose_option(),

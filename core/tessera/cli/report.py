@@ -1,16 +1,23 @@
-"""What `serve` prints once it serves: what runs where, how much room there is, how to ask it something."""
+"""What `serve` prints beside its log: progress, warnings, and once it serves what runs where and how to try it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tessera._version import __version__
+from tessera.log import LastingStream
+from tessera.platform import Progress
 from tessera.sizes import show_bytes, show_weights
 
+log = logging.getLogger(__name__)
+
 _LABEL = 11
+_BAR = 30
 
 
 class Started(Protocol):
@@ -43,17 +50,17 @@ class Started(Protocol):
 def report(
     info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float, socket_path: str | None = None
 ) -> str:
-    """The whole report. chat: there is a chat template. guarded: an API key is asked for. seconds: of it all.
+    """The whole report. chat: there is a chat template. guarded: an API key is required. seconds: of the whole start.
     socket_path: of the Unix socket that `url` is reached through."""
-    lines = [f"Tessera {__version__} serves {model}", ""]
-    shown = url if socket_path is None else f"{url} through the Unix socket {socket_path}"
+    lines = [f"Tessera {__version__} is serving {model}", ""]
+    shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
     lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, shown, seconds)]
     line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path)
     return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 
 
 def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | None = None) -> str:
-    """A line for a shell that gets a first answer."""
+    """A shell command that gets a first answer."""
     body: dict[str, Any] = {"model": model}
     if chat:
         route = "chat/completions"
@@ -71,15 +78,15 @@ def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
     yield "device", f"{info.device} (platform {info.platform})"
     yield "dtype", info.dtype
     yield "weights", show_weights(info.weight_bytes, info.num_weights)
-    yield "KV room", _room(info)
-    yield "", f"in {show_bytes(info.cache_bytes)}; --kv-cache-memory-bytes changes it"
+    yield "KV cache", _room(info)
+    yield "", f"in {show_bytes(info.cache_bytes)}; set with --kv-cache-memory-bytes"
     for name, took in info.phases.items():
         yield name.replace("_", " "), f"{took:.2f} s"
-    yield "in all", f"{seconds:.2f} s since the command began"
+    yield "total", f"{seconds:.2f} s since the command started"
     for note in info.notes:
         yield "note", note
     if info.fallback_ops:
-        yield "reference", f"{', '.join(info.fallback_ops)} (not the platform's own; --no-fallback refuses them)"
+        yield "reference", f"{', '.join(info.fallback_ops)} (no kernel of the platform; --no-fallback refuses this)"
     yield "URL", url
 
 
@@ -87,3 +94,93 @@ def _room(info: Started) -> str:
     requests = info.num_cache_tokens / info.max_model_len
     count = f"{requests:,.0f}" if requests >= 10 else f"{requests:.1f}"
     return f"{info.num_cache_tokens:,} tokens = {count} requests of {info.max_model_len:,} tokens"
+
+
+# ---- while it starts ------------------------------------------------------------
+
+
+class ProgressLine:
+    """on_progress of an engine: one line on a terminal, else one line per phase. close() clears the line. What others
+    write meanwhile overwrites it."""
+
+    def __init__(self, stream: LastingStream) -> None:
+        self._stream = stream
+        self._drawn = stream.isatty()
+        self._phase = ""
+
+    def __call__(self, progress: Progress) -> None:
+        name = progress.phase.replace("_", " ")
+        if self._drawn:
+            share = progress.done / progress.total if progress.total else 0.0
+            bar = "█" * round(share * _BAR)
+            self._write(f"\r\x1b[K  {name:<12} {bar:<{_BAR}} {share:4.0%}\r")
+        elif progress.phase != self._phase:
+            self._write(f"{name} ...\n")
+        self._phase = progress.phase
+
+    def close(self) -> None:
+        if self._drawn and self._phase:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class Announcer(Protocol):
+    """Where `serve` says what is no record of its log."""
+
+    def warn(self, text: str) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def explain(self, table: str) -> None: ...
+
+    def ready(self, report: str) -> None: ...
+
+    def close(self) -> None:
+        """The start is over, whether it succeeded or not."""
+
+
+class TerminalAnnouncer:
+    """For a person: the report on stdout, the rest on stderr."""
+
+    def __init__(self) -> None:
+        self.progress = ProgressLine(LastingStream(sys.stderr))
+
+    def warn(self, text: str) -> None:
+        LastingStream(sys.stderr).print(f"warning: {text}")
+
+    def explain(self, table: str) -> None:
+        LastingStream(sys.stdout).print(f"{table}\n")
+
+    def ready(self, report: str) -> None:
+        LastingStream(sys.stdout).print(report)
+
+    def close(self) -> None:
+        self.progress.close()
+
+
+class LogAnnouncer:
+    """For programs that read all of the output: everything is a record of the log."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def warn(self, text: str) -> None:
+        log.warning(text)
+
+    def progress(self, progress: Progress) -> None:
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            log.info("%s", progress.phase)
+
+    def explain(self, table: str) -> None:
+        for line in table.splitlines():
+            log.info("chosen: %s", line)
+
+    def ready(self, report: str) -> None:
+        log.info("ready: %s", report)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,126 +1,213 @@
-"""What `tessera serve` does, from flags to a server that answers."""
+"""What `tessera serve` does, from its flags to a server that answers."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import signal
+import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.address import DEFAULT_HOST, listen, socket_path, url_of
-from tessera.cli.announce import ToLog, ToUser, announcer
-from tessera.cli.event_loop import loop_factory
-from tessera.cli.explain import choices_table, explained_platform
-from tessera.cli.log import set_up_server_logging
-from tessera.cli.model_text import AskedTemplate, text_workers_of
-from tessera.cli.notices import warnings_before
-from tessera.cli.report import report
-from tessera.cli.serve_flags import FLAGS
-from tessera.cli.serve_settings import server_settings, supervision
-from tessera.config import EngineConfig, build_config
-from tessera.config.environment import read_environment
-from tessera.log import TEXT
+from tessera.cli.event_loop import run_until_end
+from tessera.cli.listen import is_loopback, listen, socket_path, tls_context, url_of
+from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
+from tessera.cli.platforms import choices_table, explained_platform
+from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
+from tessera.cli.serve import OWN_FLAGS, ServeOptions
+from tessera.config import EngineConfig, Supervision, build_config
+from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.environment import Environment, read_environment, unknown_variable
+from tessera.config.flags import given_values, record_of
+from tessera.errors import ConfigError
+from tessera.log import JSON, set_up_logging
+from tessera.server.settings import CorsRules, ServerSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.child import EngineChild
-    from tessera.engine.supervisor import Supervision
     from tessera.server.serve import Started
-    from tessera.server.settings import ServerSettings
     from tessera.text.workers import TextWorkers
 
-# Flags of the front process; all others are the engine's, by the names of build_config.
-_OWN = frozenset(
-    {flag.name for flag in FLAGS if flag.group in ("server", "security", "logging")}
-    | {"explain", "served_model_name", "chat_template", "chat_template_content_format", "default_chat_template_kwargs"}
-)
+ACCESS_LOG = "tessera.server.access"
+MAX_KEYS_BYTES = 2**20
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: float) -> int:
-    """Serves until the end and returns the exit code. model: as build_config takes it. child: the engine's process,
-    which the caller ends. began: when the command did, on the monotonic clock. Raises TesseraError."""
+    """Serves until the end and returns the exit code. model: as build_config takes it. flags: of the command, by name.
+    child: the engine's process, which the caller ends. began: when the command did, on the monotonic clock. Raises
+    TesseraError."""
     environment = read_environment()
-    log_format = flags["log_format"] or TEXT
-    set_up_server_logging(flags["log_level"] or "info", log_format, requests=not flags["disable_log_requests"])
-    announce = announcer(log_format)
-    with listen(flags["host"], flags["port"], flags["uds"]) as listener:
-        names = flags["served_model_name"]
-        engine_flags = {name: value for name, value in flags.items() if name not in _OWN}
-        levels: dict[str, int] | None = None
-        if flags["explain"]:
-            engine_flags["platform"], levels = _explained(flags["platform"], announce)
-        config = build_config(model=model, served_model_name=names[0] if names else None, **engine_flags)
-        if levels is not None:
-            config = dataclasses.replace(config, platform_levels=levels)
-        config = dataclasses.replace(config, log_format=log_format)
-        settings = server_settings(config, flags, environment)
-        guarded = bool(settings.api_keys) or flags["uds"] is not None
-        host = flags["host"] or DEFAULT_HOST
-        for warning in warnings_before(host, guarded=guarded, unknown=environment.unknown):
+    own = given_values(OWN_FLAGS, flags, as_options=True)
+    options = record_of(ServeOptions, OWN_FLAGS, own)
+    template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, flags, as_options=True))
+    set_up_logging(options.log_level.upper(), options.log_format)
+    if options.disable_log_requests:
+        logging.getLogger(ACCESS_LOG).setLevel(logging.WARNING)
+    announce = LogAnnouncer() if options.log_format == JSON else TerminalAnnouncer()
+    with listen(options.host, options.port, options.uds) as listener:
+        config = _engine_config(model, flags, options, announce)
+        settings = server_settings(config, flags, options, template, environment)
+        guarded = bool(settings.api_keys) or options.uds is not None
+        for warning in warnings_before(options.host, guarded=guarded, unknown=environment.unknown):
             announce.warn(warning)
-        template, routes = AskedTemplate.of(flags), flags["routes"]
-        explain = bool(flags["explain"])
-        watch = supervision(flags)
-        return _run(_Served(config, settings, watch, child, listener, template, routes, announce, began, explain))
+        served = _Served(
+            config=config,
+            settings=settings,
+            supervision=record_of(Supervision, OWN_FLAGS, own),
+            child=child,
+            listener=listener,
+            template=template,
+            options=options,
+            announce=announce,
+            began=began,
+        )
+        return run_until_end(served.until_end)
 
 
-def _explained(name: str | None, announce: ToUser | ToLog) -> tuple[str, dict[str, int]]:
-    """The dotted path of the platform and its API levels, once it is said why it is chosen."""
-    path, levels, table = explained_platform(name)
-    announce.explain(table)
-    return path, levels
+def _engine_config(
+    model: str | None, flags: Mapping[str, Any], options: ServeOptions, announce: Announcer
+) -> EngineConfig:
+    values = {flag.name: flags[flag.name] for flag in ENGINE_FLAGS}
+    names = values.pop("served_model_name")
+    levels: dict[str, int] | None = None
+    if options.explain:
+        values["platform"], levels, table = explained_platform(values["platform"])
+        announce.explain(table)
+    config = build_config(model, served_model_name=names[0] if names else None, **values)
+    if levels is not None:
+        config = dataclasses.replace(config, platform_levels=levels)
+    return dataclasses.replace(config, log_format=options.log_format)
 
 
-def _run(served: _Served) -> int:
+def warnings_before(host: str, *, guarded: bool, unknown: Sequence[str]) -> Iterator[str]:
+    """What a user should know before anything slow begins, though nothing is wrong. guarded: an API key is required.
+    unknown: names of environment variables."""
+    if not guarded and not is_loopback(host):
+        yield f"anyone who can reach {host} can use this server; set --api-key to prevent that"
+    for name in unknown:
+        yield unknown_variable(name)
+
+
+# ---- settings of the server -----------------------------------------------------
+
+
+def server_settings(
+    config: EngineConfig,
+    flags: Mapping[str, Any],
+    options: ServeOptions,
+    template: TemplateOptions,
+    environment: Environment,
+) -> ServerSettings:
+    """Raises ConfigError, ModelError."""
+    values = given_values(OWN_FLAGS, flags, as_options=True)
+    keys = api_keys(options, environment)
+    if "max_requests_per_key" in values and not keys:
+        raise ConfigError("--max-requests-per-key needs --api-key.")
+    sampling, answers = generation_defaults(flags, config)
+    return record_of(
+        ServerSettings,
+        OWN_FLAGS,
+        values,
+        served_model_names=flags["served_model_name"] or (config.model.served_name,),
+        api_keys=keys,
+        default_sampling=sampling,
+        answers=answers,
+        chat_template_kwargs=template.kwargs or {},
+        root_path=_root_path(values.get("root_path", "")),
+        allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=bool(keys)),
+        cors=_cors(values),
+        tls=tls_context(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs, int(options.ssl_cert_reqs)),
+    )
+
+
+def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]:
+    """Those of the flag and of the file; that of the environment if there are none. Raises ConfigError."""
+    given = [*options.api_key, *(_keys_in(options.api_key_file) if options.api_key_file is not None else ())]
+    if not given and environment.api_key:
+        given = [environment.api_key]
+    # A line break that came along is no part of the key.
+    keys = tuple(key.strip() for key in given)
+    if not all(keys):
+        raise ConfigError("--api-key and TESSERA_API_KEY must not be empty.")
+    return keys
+
+
+def _keys_in(file: str) -> list[str]:
+    """One key per line; empty lines and those that begin with # are skipped."""
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(served.until_end())
-    except asyncio.CancelledError:
-        return 0
+        content = Path(file).read_bytes()[:MAX_KEYS_BYTES]
+        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
+    except OSError as error:
+        raise ConfigError(f"--api-key-file '{file}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--api-key-file '{file}' is not UTF-8 text.") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        # Else a file that is empty by mistake would open the server to everyone.
+        raise ConfigError(f"--api-key-file '{file}' contains no key; write one per line.")
+    return keys
 
 
+def allowed_hosts(names: tuple[str, ...], options: ServeOptions, *, guarded: bool) -> tuple[str, ...]:
+    """The names that were given; if none were, this machine's own names if nothing but its address guards the server.
+
+    A key guards it, and whoever listens on a network means to be reached under names that are not known here.
+    """
+    if names:
+        return () if "*" in names else names
+    host = options.host
+    if guarded or options.uds is not None or not is_loopback(host):
+        return ()
+    return tuple(dict.fromkeys((*_LOCAL_NAMES, f"[{host}]" if ":" in host else host)))
+
+
+def _cors(values: Mapping[str, Any]) -> CorsRules | None:
+    if "allowed_origins" not in values:
+        if any(values.get(name) for name in ("allowed_methods", "allowed_headers", "allow_credentials")):
+            raise ConfigError("--allowed-methods, --allowed-headers and --allow-credentials require --allowed-origins.")
+        return None
+    rules = record_of(CorsRules, OWN_FLAGS, values)
+    if rules.credentials and "*" in rules.origins:
+        raise ConfigError("--allow-credentials needs explicit --allowed-origins: '*' would let every web page in.")
+    return rules
+
+
+def _root_path(path: str) -> str:
+    trimmed = path.rstrip("/")
+    if trimmed and (not trimmed.startswith("/") or "//" in trimmed):
+        raise ConfigError(f"--root-path must be a path such as /tessera, got '{path}'.")
+    return trimmed
+
+
+# ---- one run --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
 class _Served:
-    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock. explain: say who
-    does each part of the model."""
+    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        settings: ServerSettings,
-        supervision: Supervision,
-        child: EngineChild,
-        listener: socket.socket,
-        template: AskedTemplate,
-        routes: Sequence[str],
-        announce: ToUser | ToLog,
-        began: float,
-        explain: bool,
-    ) -> None:
-        self.config = config
-        self.settings = settings
-        self.supervision = supervision
-        self.child = child
-        self.listener = listener
-        self.template = template
-        self.routes = routes
-        self.announce = announce
-        self.began = began
-        self.explain = explain
+    config: EngineConfig
+    settings: ServerSettings
+    supervision: Supervision
+    child: EngineChild
+    listener: socket.socket
+    template: TemplateOptions
+    options: ServeOptions
+    announce: Announcer
+    began: float
 
     async def until_end(self) -> int:
         """Starts the engine, serves, and reports when it is ready."""
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         text = text_workers_of(self.config, self.template)
         try:
-            make_routes = _plugin_routes(self.routes)
+            make_routes = _plugin_routes(self.options.routes)
             starting = asyncio.create_task(self._start(text))
             # The server's libraries load while the engine does.
             server = await asyncio.to_thread(_import_server)
@@ -143,7 +230,7 @@ class _Served:
             )
         )
         try:
-            # The first of the two to be there; what is wrong with its files is said without waiting for the engine.
+            # The text workers are ready first; what is wrong with their files is said without waiting for the engine.
             if text is not None:
                 await text.ready()
             return await engine
@@ -162,7 +249,7 @@ class _Served:
         app = server.create_app(engine, self.settings)
         for make in make_routes:
             app.router.routes.extend(make(engine))
-        if self.explain:
+        if self.options.explain:
             self.announce.explain(choices_table(engine.info.platform, engine.info.choices))
         self.announce.ready(
             report(

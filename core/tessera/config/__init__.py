@@ -1,8 +1,30 @@
-"""Configuration: frozen dataclasses, validated once; the one reader of the environment."""
+"""Configuration: frozen records whose fields are the flags; the one reader of the environment."""
 
 from __future__ import annotations
 
-from tessera.config.build import build_config
-from tessera.config.engine import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CacheConfig", "EngineConfig", "ModelConfig", "ParallelConfig", "SchedulerConfig", "build_config"]
+from tessera.config.engine import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig, Supervision
+
+if TYPE_CHECKING:
+    from tessera.config.build import build_config
+
+__all__ = [
+    "CacheConfig",
+    "EngineConfig",
+    "ModelConfig",
+    "ParallelConfig",
+    "SchedulerConfig",
+    "Supervision",
+    "build_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """build_config, and with it what reads model folders, is imported when it is used: `tessera serve` starts the
+    engine's process first, and needs the records alone until then."""
+    if name == "build_config":
+        from tessera.config.build import build_config
+
+        return build_config
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
-"""A platform's defaults, filled in where the user said nothing. The engine's process and every worker do it alike, as
-soon as the model's facts are known."""
+"""A platform's defaults, for fields that the user did not set. The engine's process and every worker apply them alike,
+as soon as the model's facts are known."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from tessera.platform.platform import Default
 
 OPEN = ("scheduler.", "cache.block_size", "cache.prefix_caching")
-"""Beginnings of the fields that nobody has read by then."""
+"""Prefixes of the fields that have not been read by then."""
 
 
 def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tuple[EngineConfig, list[str]]:
-    """The configuration with a platform's defaults ("scheduler.max_num_seqs") where the user said nothing, and a line
-    for each. Raises PlatformError."""
+    """The configuration with a platform's defaults ("scheduler.max_num_seqs") for fields that the user did not set, and
+    a line for each. Raises PlatformError."""
     notes = []
     for path, default in defaults.items():
         filled = _replaced(config, path.split("."), default.value, path)
         if not path.startswith(OPEN):
             raise PlatformError(
-                f"The platform has a default for '{path}', which is used before there is a model to have defaults for; "
-                "update its package."
+                f"The platform sets a default for '{path}', which is read before platform defaults are known; update "
+                "its package."
             )
         if path not in config.given:
             config = filled
@@ -36,7 +36,9 @@ def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tupl
 
 def _replaced(record: Any, names: list[str], value: Any, path: str) -> Any:
     if not dataclasses.is_dataclass(record) or not hasattr(record, names[0]):
-        raise PlatformError(f"The platform has a default for '{path}', which no configuration has; update its package.")
+        raise PlatformError(
+            f"The platform sets a default for '{path}', which is no field of the configuration; update its package."
+        )
     if len(names) > 1:
         value = _replaced(getattr(record, names[0]), names[1:], value, path)
     return dataclasses.replace(record, **{names[0]: value})  # type: ignore[type-var]  # it is a dataclass, by the check above

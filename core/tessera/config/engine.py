@@ -1,20 +1,71 @@
-"""The engine's configuration: frozen, validated once where it is made (config/build.py), plain data that crosses a
-process as JSON."""
+"""The engine's configuration: frozen records, plain data that crosses a process as JSON. A field made with flag() is a
+flag of `tessera serve` and a keyword of LLM as well; build.py fills the records and resolves what depends on more than
+one value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from tessera.config.flags import flag, flags_of
+
+MAX_TOKENS = 2**24
+MAX_SECONDS = 86_400
+
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "Model and tokenizer",
+        "cache": "KV cache",
+        "scheduler": "Scheduling",
+        "platform": "Platform and parallelism",
+    }
+)
+"""The groups of the engine's flags, with their titles."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What the user asked of the model where its files have a say too: model_config() turns it into a ModelConfig."""
+
+    served_model_name: str | None = flag(
+        None, "Model name in the API; repeat for aliases.", metavar="NAME", shown_default="the folder's name",
+        common=True, multiple=True,
+    )  # fmt: skip
+    max_model_len: int | None = flag(
+        None, "Maximum context length, prompt and answer together, such as 4096 or 32K.", kind="size", low=1,
+        high=MAX_TOKENS, metavar="TOKENS", shown_default="the model's", common=True, plan=True,
+    )  # fmt: skip
+    tokenizer: str | None = flag(
+        None, "Folder or Hugging Face Hub repository of the tokenizer.", metavar="MODEL", shown_default="the model's"
+    )
+    skip_tokenizer_init: bool = flag(False, "Load no tokenizer: prompts and answers are token ids.")
+    revision: str | None = flag(
+        None, "Branch, tag or commit of the Hub repository.", metavar="NAME", shown_default="main", plan=True
+    )
+    tokenizer_revision: str | None = flag(
+        None, "Branch, tag or commit of the tokenizer's repository.", metavar="NAME", shown_default="as --revision"
+    )
+    download_dir: str | None = flag(
+        None, "Where models from the Hub are stored.", metavar="FOLDER", shown_default="HF_HUB_CACHE", plan=True
+    )
+    hf_token: str | None = flag(None, "Access token for the Hub.", metavar="TOKEN", variable="HF_TOKEN", plan=True)
+    trust_remote_code: bool = flag(False, "Accepted, without effect: code from a model's folder is never run.")
+    generation_config: str | None = flag(
+        None, "Source of default sampling parameters: auto is the model, none disables them. With a FOLDER, its "
+        "max_new_tokens also limits every answer.", metavar="auto|none|FOLDER", shown_default="auto",
+    )  # fmt: skip
+    override_generation_config: Mapping[str, Any] | None = flag(
+        None, "Sampling parameters that override these defaults, such as '{\"max_new_tokens\": 512}'."
+    )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is served. path: the model's folder. checkpoint: its config.json. dtype: "auto" or a torch name.
-    quantization: of weights as they are loaded, "int8", "int4" or None.
-    eos_token_ids end an answer. max_model_len: most tokens of prompt and answer together. tokenizer: folder of the
-    tokenizer, "" where none is loaded. max_logprobs: a request may have of a token, -1 the whole vocabulary's.
-    sampling_defaults: what the model's authors recommend, for requests that do not say, by the names of
-    SamplingParams."""
+    """The model that is served. path: its folder. checkpoint: its config.json. max_model_len: in tokens. dtype: "auto"
+    or torch's name. tokenizer: its folder, "" for none. eos_token_ids: end an answer. sampling_defaults: for requests
+    that do not say, by the names of SamplingParams."""
 
     path: str
     served_name: str
@@ -22,53 +73,96 @@ class ModelConfig:
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...] = ()
-    dtype: str = "auto"
-    quantization: str | None = None
-    load_format: str = "auto"  # "auto", "safetensors" or "dummy"
+    dtype: str = flag(
+        "auto", "Data type of weights and activations.", metavar="DTYPE", common=True, plan=True,
+        choices=("auto", "bfloat16", "float16", "half", "float32", "float"),
+        spellings={"half": "float16", "float": "float32"},
+    )  # fmt: skip
+    quantization: str | None = flag(
+        None, "Quantize linear weights to this many bits at load.", choices=("int8", "int4"), shown_default="none",
+        common=True, plan=True,
+    )  # fmt: skip
+    load_format: str = flag(
+        "auto", "Format of the weights; dummy generates random ones.", choices=("auto", "safetensors", "dummy"),
+        common=True,
+    )  # fmt: skip
     tokenizer: str = ""
-    seed: int = 0
-    max_logprobs: int = 20
+    max_logprobs: int = flag(
+        20,
+        "Maximum logprobs per token that a request may ask for; -1 for the whole vocabulary.",
+        low=-1,
+        high=2**31 - 1,
+    )
     sampling_defaults: dict[str, float | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """block_size: None lets the backends choose. memory_bytes: of the KV cache; None: what the device's memory allows.
-    memory_utilization: share of a device's memory the engine may use, where the memory is the device's own. dtype: of
-    keys and values, "auto" (the model's) or "int8"."""
+    """block_size: None lets the attention backends choose. memory_bytes: None takes what the device has left.
+    memory_utilization: of a device with memory of its own."""
 
-    block_size: int | None = None
-    memory_bytes: int | None = None
-    memory_utilization: float = 0.92
-    prefix_caching: bool = True
-    dtype: str = "auto"
+    block_size: int | None = flag(
+        None, "Tokens per block.", low=1, high=4096, shown_default="the platform's choice", plan=True
+    )
+    memory_bytes: int | None = flag(
+        None, "KV cache size, such as 4GiB.", name="kv_cache_memory_bytes", kind="size", low=1, high=2**50,
+        metavar="BYTES", shown_default="what the device has left", common=True, plan=True,
+    )  # fmt: skip
+    memory_utilization: float = flag(
+        0.92, "Fraction of the device's memory to use, up to 1.", name="gpu_memory_utilization", above=0, high=1,
+        metavar="FRACTION", common=True, plan=True,
+    )  # fmt: skip
+    prefix_caching: bool = flag(True, "Reuse the KV cache of shared prompt prefixes.", name="enable_prefix_caching")
+    dtype: str = flag(
+        "auto", "Data type of the KV cache; int8, one scale per token and head, halves it.", name="kv_cache_dtype",
+        choices=("auto", "int8", "int8_per_token_head"), spellings={"int8_per_token_head": "int8"}, common=True,
+        plan=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """max_num_seqs: rows that run at once. max_num_batched_tokens: the token budget of a step, at least max_num_seqs.
-    depth: steps in flight; None: what the device allows. max_waiting: requests that may wait; max_num_queued_tokens:
-    tokens of their prompts, None: no limit. watermark: share of the KV cache's blocks that is kept free when a request
-    starts beside others, from 0 to below 1."""
+    """max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: steps in flight; None: what the
+    device allows. max_num_queued_tokens: None is no limit."""
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    chunked_prefill: bool = True
-    policy: str = "fcfs"
-    depth: int | None = None
-    max_waiting: int = 4096
-    max_num_queued_tokens: int | None = None
-    watermark: float = 0.01
+    max_num_seqs: int = flag(256, "Maximum number of running requests.", low=1, high=2**16, common=True, plan=True)
+    max_num_batched_tokens: int = flag(
+        2048, "Maximum tokens per step.", kind="size", low=1, high=MAX_TOKENS, metavar="TOKENS", common=True, plan=True
+    )
+    chunked_prefill: bool = flag(True, "Split long prompts over several steps.", name="enable_chunked_prefill")
+    policy: str = flag(
+        "fcfs", "Order of requests: fcfs, priority, fair, or a plugin's policy.", name="scheduling_policy",
+        metavar="NAME",
+    )  # fmt: skip
+    depth: int | None = flag(
+        None, "Steps launched before the first one finishes.", name="steps_in_flight", low=1, high=8,
+        shown_default="the platform's choice",
+    )  # fmt: skip
+    max_waiting: int = flag(
+        4096, "Maximum number of waiting requests; further ones get a 503.", low=1, high=2**20, online=True
+    )
+    max_num_queued_tokens: int | None = flag(
+        None, "Maximum prompt tokens of waiting requests; further requests get a 503.", kind="size", low=1, high=2**40,
+        metavar="TOKENS", shown_default="no limit", online=True,
+    )  # fmt: skip
+    watermark: float = flag(
+        0.01, "Fraction of KV cache blocks kept free when a request starts beside others.", low=0, below=1,
+        metavar="FRACTION",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
     """threads: of each worker on the host; None lets the platform choose."""
 
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: int = flag(
+        1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True
+    )
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    threads: int | None = None
+    threads: int | None = flag(
+        None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
+    )
 
     @property
     def world_size(self) -> int:
@@ -81,12 +175,15 @@ class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: API levels of facets that
     it was written for; those that are missing are core's. features: dotted paths of factories (config)
     -> Feature. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
-    process, where nothing process-wide may be changed. given: names of the values the user set himself, as dotted field
-    paths; the others are defaults. folder: of whoever starts the engine's processes, who removes it with all in it; ""
+    process, where nothing process-wide may be changed. given: dotted paths of the fields that the user set, which a
+    platform's defaults leave alone. folder: of whoever starts the engine's processes, who removes it with all in it; ""
     is none. log_format: of their log, "text" or "json"."""
 
     model: ModelConfig
-    platform: str
+    platform: str = flag(
+        MISSING, "Platform to run on (see: tessera platforms).", metavar="NAME", shown_default="the highest score",
+        common=True, plan=True,
+    )  # fmt: skip
     platform_levels: dict[str, int] = field(default_factory=dict)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -94,9 +191,35 @@ class EngineConfig:
     features: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     embedded: bool = False
-    enforce_eager: bool = False
-    no_fallback: bool = False
-    seed: int = 0
+    enforce_eager: bool = flag(False, "Disable graph capture.")
+    no_fallback: bool = flag(
+        False, "Refuse to start if any op or attention layer would run on the reference implementation."
+    )
+    seed: int = flag(0, "Seed for dummy weights and for requests without a seed.", group="model", low=0, high=2**64 - 1)
     given: frozenset[str] = frozenset()
     folder: str = ""
     log_format: str = "text"
+
+
+ENGINE_FLAGS = (
+    *flags_of(ModelOptions, "model"),
+    *flags_of(ModelConfig, "model", "model."),
+    *flags_of(CacheConfig, "cache", "cache."),
+    *flags_of(SchedulerConfig, "scheduler", "scheduler."),
+    *flags_of(EngineConfig, "platform", ""),
+    *flags_of(ParallelConfig, "platform", "parallel."),
+)
+"""What build_config takes beside the model; LLM takes those that are not `online`."""
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """When an engine process counts as dead, and whether another follows. window: seconds in which max_restarts are
+    allowed."""
+
+    max_restarts: int = flag(2, "Maximum engine restarts within five minutes.", low=0, high=1000)
+    window: float = 300.0
+    stall_seconds: float = flag(
+        24.0, "Restart the engine after this long without a heartbeat, or idle within a step.", name="stall_timeout",
+        low=2, high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
+    )  # fmt: skip

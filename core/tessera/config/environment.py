@@ -1,4 +1,4 @@
-"""The one reader of the process's surroundings: TESSERA_ variables, and the cores the process may use."""
+"""The one reader of the process's surroundings: TESSERA_ variables, and the cores that the process may use."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 PREFIX = "TESSERA_"
 VARIABLES: Mapping[str, str] = {
-    "TESSERA_API_KEY": "the key clients must send, as --api-key has it",
-    "TESSERA_DISABLE_PLUGINS": "names of the plugins not to load, with commas between, whatever else says so",
-    "TESSERA_LOAD_PLUGINS": "names of the entry points to load, with commas between; empty loads none (default: all)",
-    "TESSERA_TRACE_PLUGINS": "1 writes each call of a plugin's hook to the log",
+    "TESSERA_API_KEY": "the key that clients must send, like --api-key",
+    "TESSERA_DISABLE_PLUGINS": "comma-separated names of plugins that are never loaded",
+    "TESSERA_LOAD_PLUGINS": "comma-separated names of the entry points to load; empty loads none (default: all)",
+    "TESSERA_TRACE_PLUGINS": "1 logs every call of a plugin's hook",
 }
-"""Every variable that is read, and what it says."""
+"""Every variable that is read, and what it does."""
 
 # A cluster names its services to every container by such variables; a service called tessera is no mistake.
 _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
@@ -23,9 +24,9 @@ _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|
 
 @dataclass(frozen=True)
 class Environment:
-    """load_plugins: names of entry points, None for all. disable_plugins: names of those left out whatever else says
-    so. trace_plugins: each call of a hook goes to the log. unknown: names with the prefix that mean nothing.
-    openai_api_key: what clients of OpenAI's API send where nothing else is said."""
+    """load_plugins: names of entry points, None for all. disable_plugins: names of those that are never loaded.
+    trace_plugins: log every call of a hook. unknown: names with the prefix that mean nothing. openai_api_key: what
+    clients of OpenAI's API send by default."""
 
     api_key: str | None = None
     load_plugins: frozenset[str] | None = None
@@ -57,8 +58,15 @@ def _unknown(name: str) -> bool:
     return name.startswith(PREFIX) and name not in VARIABLES and _SERVICE.fullmatch(name) is None
 
 
+def unknown_variable(name: str) -> str:
+    """What is said of a variable with the prefix that means nothing."""
+    near = get_close_matches(name, VARIABLES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(VARIABLES)}"
+    return f"unknown environment variable {name}; {hint}"
+
+
 def allowed_cores(system: Path = Path("/")) -> int:
-    """Cores this process may use: the smaller of its affinity and its control groups' quota (versions 1 and 2), at
+    """Cores this process may use: the smaller of its affinity and its control groups' quota (cgroup v1 and v2), at
     least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(system)
@@ -66,13 +74,13 @@ def allowed_cores(system: Path = Path("/")) -> int:
 
 
 def default_threads(system: Path = Path("/")) -> int:
-    """Threads for computing on the host: what OMP_NUM_THREADS asks for, else the allowed cores."""
+    """Threads for computing on the host: OMP_NUM_THREADS, else the allowed cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(asked) if asked.isdecimal() and int(asked) > 0 else allowed_cores(system)
 
 
 def _quota(system: Path) -> float | None:
-    """Cores granted by the tightest control group above this process; None where no group has a quota."""
+    """Cores granted by the tightest control group above this process; None if no group has a quota."""
     quotas = [quota for folder in _group_folders(system) if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tessera.config import Supervision
 from tessera.engine.admission import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.child import EngineChild
 from tessera.engine.executors import executor_path
@@ -19,7 +20,7 @@ from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Repo
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.request_state import RequestState
 from tessera.engine.spawn import SpawnedEngine
-from tessera.engine.supervisor import Charge, Supervision, Supervisor
+from tessera.engine.supervisor import Charge, Supervisor
 from tessera.errors import EngineDeadError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress

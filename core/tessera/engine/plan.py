@@ -67,7 +67,7 @@ def plan(config: EngineConfig) -> Plan:
         answer = msgspec.json.decode(done.stdout, type=_Answer)
     except msgspec.MsgspecError as error:
         raise EngineDeadError(
-            f"The process that plans ended with exit code {done.returncode}; the lines above say why."
+            f"The planning process exited with code {done.returncode}; the lines above say why."
         ) from error
     if answer.failure is not None:
         raise answer.failure.error()

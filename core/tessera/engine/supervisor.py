@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tessera.config import Supervision
 from tessera.engine.life import EngineLife
 from tessera.engine.messages import EngineInfo
 from tessera.errors import EngineDeadError, TesseraError
@@ -16,16 +17,6 @@ log = logging.getLogger(__name__)
 
 SLOWER_START = 3  # times as long as the first start, and
 START_SECONDS = 60.0  # more, before a restart counts as hanging
-
-
-@dataclass(frozen=True)
-class Supervision:
-    """max_restarts: within `window` seconds; one death more is the end. stall_seconds: for which an engine may be
-    silent, or in a step that uses no processor time, before it counts as dead."""
-
-    max_restarts: int = 2
-    window: float = 300.0
-    stall_seconds: float = 24.0
 
 
 class Deaths:

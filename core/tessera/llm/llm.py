@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,13 +14,15 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from tessera.config import build_config
+from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.flags import check_names
 from tessera.engine.admission import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
-from tessera.llm.given import PromptInput, conversations, for_each, prompts_of, unknown_keyword
+from tessera.llm.given import PromptInput, conversations, for_each, prompts_of
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -27,91 +30,29 @@ from tessera.text import Tokenizer
 from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import BlockingTextWorkers
 
+KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
+"""The flags that LLM takes. The others limit a queue of requests, which an offline call does not have."""
+
 
 class LLM:
     """A model in this process: `LLM("folder").generate("Hello")`; LLM("ORGANIZATION/NAME") fetches it from the hub, and
     without a model it is the bundled demo. Close it, or use it in a `with`.
 
-    Keywords are those of `tessera serve`, with underscores; None is the default of each. It is synchronous and starts
-    no event loop, so it works in a notebook; generate() and chat() may be called from several threads, one runs at a
-    time. Ctrl-C ends what runs and leaves the LLM usable. Raises ConfigError, ModelError, PlatformError,
-    MemoryBudgetError."""
+    flags: the engine's flags of `tessera serve`, with underscores (docs/llm.md lists them); None is the default. It is
+    synchronous and starts no event loop, so it works in a notebook; generate() and chat() may be called from several
+    threads, one runs at a time. Ctrl-C ends what runs and leaves the LLM usable. Raises TypeError for a keyword that is
+    no flag, ConfigError, ModelError, PlatformError, MemoryBudgetError."""
 
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        *,
-        tokenizer: str | Path | None = None,
-        skip_tokenizer_init: bool = False,
-        served_model_name: str | None = None,
-        tensor_parallel_size: int | None = None,
-        dtype: str | None = None,
-        quantization: str | None = None,
-        load_format: str | None = None,
-        seed: int | None = None,
-        max_model_len: int | None = None,
-        max_logprobs: int | None = None,
-        generation_config: str | None = None,
-        override_generation_config: Mapping[str, Any] | None = None,
-        gpu_memory_utilization: float | None = None,
-        kv_cache_memory_bytes: int | None = None,
-        kv_cache_dtype: str | None = None,
-        block_size: int | None = None,
-        enable_prefix_caching: bool | None = None,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        enable_chunked_prefill: bool | None = None,
-        scheduling_policy: str | None = None,
-        watermark: float | None = None,
-        threads: int | None = None,
-        steps_in_flight: int | None = None,
-        enforce_eager: bool = False,
-        platform: str | None = None,
-        no_fallback: bool = False,
-        revision: str | None = None,
-        tokenizer_revision: str | None = None,
-        download_dir: str | None = None,
-        hf_token: str | None = None,
-        trust_remote_code: bool = False,
-        **unknown: Any,
-    ) -> None:
-        if unknown:
-            raise TypeError(unknown_keyword(next(iter(unknown)), LLM.__init__))
-        config = build_config(
-            model=None if model is None else str(model),
-            tokenizer=None if tokenizer is None else str(tokenizer),
-            skip_tokenizer_init=skip_tokenizer_init or None,
-            served_model_name=served_model_name,
-            tensor_parallel_size=tensor_parallel_size,
-            dtype=dtype,
-            quantization=quantization,
-            load_format=load_format,
-            seed=seed,
-            max_model_len=max_model_len,
-            max_logprobs=max_logprobs,
-            generation_config=generation_config,
-            override_generation_config=override_generation_config,
-            gpu_memory_utilization=gpu_memory_utilization,
-            kv_cache_memory_bytes=kv_cache_memory_bytes,
-            kv_cache_dtype=kv_cache_dtype,
-            block_size=block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            enable_chunked_prefill=enable_chunked_prefill,
-            scheduling_policy=scheduling_policy,
-            watermark=watermark,
-            threads=threads,
-            steps_in_flight=steps_in_flight,
-            enforce_eager=enforce_eager or None,
-            platform=platform,
-            no_fallback=no_fallback or None,
-            revision=revision,
-            tokenizer_revision=tokenizer_revision,
-            download_dir=download_dir,
-            hf_token=hf_token,
-            trust_remote_code=trust_remote_code or None,
-        )
+    __signature__ = inspect.Signature(
+        [
+            inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+            *(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None) for one in KEYWORDS),
+        ]
+    )
+
+    def __init__(self, model: str | Path | None = None, **flags: Any) -> None:
+        check_names("LLM", flags, KEYWORDS)
+        config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
         # It loads beside the engine.
         self._text = BlockingTextWorkers(Start(config.model.tokenizer)) if config.model.tokenizer else None

@@ -35,7 +35,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     routes: list[Route] = [
         route for family in (chat, completions, tokenization, status) for route in family.routes(context)
     ]
-    if settings.docs:
+    if not settings.disable_fastapi_docs:
         # Asked for later: plugins add routes.
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
 
@@ -69,7 +69,7 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
     if settings.max_requests_per_key is not None:
         yield Middleware(RequestsPerKey, settings.max_requests_per_key)
     yield Middleware(BodyLimits, settings.limits)
-    if settings.sse_keep_alive_seconds is not None:
+    if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tessera.config.engine import MAX_SECONDS
+from tessera.config.flags import flag, flags_of
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,15 @@ class AnswerLimits:
 
 @dataclass(frozen=True)
 class CorsRules:
-    """The web pages that may read answers, and what they may send. "*" is any; credentials: cookies and the like."""
+    """The web pages that may read answers, and what they may send; "*" is any."""
 
-    origins: tuple[str, ...]
-    methods: tuple[str, ...] = ("*",)
-    headers: tuple[str, ...] = ("*",)
-    credentials: bool = False
+    origins: tuple[str, ...] = flag(
+        MISSING, "Origins whose web pages may read answers, such as https://example.com; * allows all.",
+        name="allowed_origins", shown_default="none",
+    )  # fmt: skip
+    methods: tuple[str, ...] = flag(("*",), "Methods these pages may use.", name="allowed_methods", shown_default="*")
+    headers: tuple[str, ...] = flag(("*",), "Headers these pages may send.", name="allowed_headers", shown_default="*")
+    credentials: bool = flag(False, "Let these pages send credentials such as cookies.", name="allow_credentials")
 
 
 @dataclass(frozen=True)
@@ -72,30 +80,45 @@ class ServerSettings:
 
     served_model_names: what requests may call the model; () takes the engine's name. api_keys: any of them opens the
     guarded routes; () guards nothing. default_sampling: sampling fields of a request that leaves them out (from
-    generation_config.json). max_requests: HTTP requests in progress at once; max_requests_per_key: those with one key;
-    None is any number. drain_seconds: for the requests in progress after SIGTERM. keep_alive_seconds: how long an idle
-    connection stays open. answers: how long answers may be. chat_template_kwargs: variables of the chat template; a
-    request's own win. force_include_usage: as if every stream had asked for its usage. sse_keep_alive_seconds: of
-    silence in a stream before it gets a comment; None is never. vllm_metrics: the engine's metrics under their `vllm:`
-    names too. docs: serve /openapi.json and /docs. root_path: a proxy's prefix of all paths. allowed_hosts: names the
-    server goes by; () is any. cors: None lets no page of another origin read answers. tls: for HTTPS.
+    generation_config.json). max_requests: HTTP requests in progress at once. drain_seconds: for the requests in
+    progress after SIGTERM. keep_alive_seconds: how long an idle connection stays open. answers: how long answers may
+    be. chat_template_kwargs: variables of the chat template; a request's own win. sse_keep_alive_seconds: 0 sends no
+    comments. allowed_hosts: () is any. cors: None lets no page of another origin read answers. tls: for HTTPS.
     """
 
     served_model_names: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     default_sampling: Mapping[str, float] = field(default_factory=dict)
     max_requests: int = 8192
-    drain_seconds: float = 30.0
+    drain_seconds: float = flag(
+        30.0, "How long running requests may take to finish after SIGTERM.", name="shutdown_timeout", low=0,
+        high=MAX_SECONDS, unit="seconds", metavar="SECONDS",
+    )  # fmt: skip
     keep_alive_seconds: int = 75
     limits: Limits = field(default_factory=Limits)
     answers: AnswerLimits = field(default_factory=AnswerLimits)
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    force_include_usage: bool = False
-    sse_keep_alive_seconds: float | None = None
-    max_requests_per_key: int | None = None
-    vllm_metrics: bool = False
-    docs: bool = True
-    root_path: str = ""
-    allowed_hosts: tuple[str, ...] = ()
+    force_include_usage: bool = flag(
+        False, "Report usage in every stream, requested or not.", name="enable_force_include_usage"
+    )
+    sse_keep_alive_seconds: float = flag(
+        0.0, "Send a comment in streams that have been silent this long.", name="sse_keep_alive_interval", low=0,
+        high=MAX_SECONDS, unit="seconds", metavar="SECONDS", shown_default="never",
+    )  # fmt: skip
+    max_requests_per_key: int | None = flag(
+        None, "Maximum requests in flight per API key; further ones get a 429.", group="security", low=1,
+        shown_default="no limit",
+    )  # fmt: skip
+    vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
+    disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
+    root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
+    allowed_hosts: tuple[str, ...] = flag(
+        (), "Accepted values of the Host header, such as api.example.com,*.lan; * accepts any.", group="security",
+        shown_default="any with a key or on a network, else this machine's names",
+    )  # fmt: skip
     cors: CorsRules | None = None
     tls: ssl.SSLContext | None = None
+
+
+SERVER_FLAGS = (*flags_of(ServerSettings, "server"), *flags_of(CorsRules, "security"))
+"""The flags of `tessera serve` that are the server's."""

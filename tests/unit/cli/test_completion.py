@@ -121,7 +121,7 @@ def test_an_installation_is_found_by_the_shell_and_can_be_repeated(tmp_path, she
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh"])
 def test_a_shell_that_is_not_known(tmp_path, shell):
-    with pytest.raises(ConfigError, match="SHELL names none of bash, zsh, fish"):
+    with pytest.raises(ConfigError, match="SHELL is none of bash, zsh, fish"):
         install(tmp_path, {"SHELL": shell})
 
 

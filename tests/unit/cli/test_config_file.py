@@ -9,7 +9,7 @@ import pytest
 
 from tessera.cli.flag_command import FlagCommand
 from tessera.cli.program import run
-from tessera.cli.serve_flags import TABLE
+from tessera.cli.serve import TABLE
 
 BOMB = "&a [" * 2000
 
@@ -68,29 +68,29 @@ def test_values_are_read_as_on_the_command_line(given):
         ("max-model-len: -3", "'-3' is not a number with an optional suffix"),
         ("dtype: int3", "line 1: 'dtype': 'int3' is not one of"),
         ("enforce-eager: perhaps", "'perhaps' is not a valid boolean"),
-        ("\nmax-model-length: 3", "line 2: there is no flag 'max-model-length'; did you mean max-model-len?"),
-        ("zzz: 3", "there is no flag 'zzz'."),
-        ("group: cache", "there is no flag 'group'"),
-        ("config: other.yaml", "there is no flag 'config'"),
-        ("lora-modules: awq", "line 1: --lora-modules comes later; leave it out for now."),
-        ("port: 1\nport: 2", "line 2: 'port' stands there twice."),
-        ("max-num-seqs: 1\nmax_num_seqs: 2", "line 2: 'max_num_seqs' stands there twice."),
-        ("cache:\n  block_size: 16", "there is no flag 'cache'"),
-        ("port: {a: 1}", "'port' has keys of its own; the flag takes one value."),
-        ("default_chat_template_kwargs: {a: 1}", "has keys of its own; the flag takes JSON in quotes."),
-        ("default_chat_template_kwargs: '[1]'", "'[1]' is no JSON object"),
-        ("api_key: [[a]]", "'api_key' has lists or keys in its list; the flag takes a value or a list of values."),
+        ("\nmax-model-length: 3", "line 2: unknown flag 'max-model-length'; did you mean max-model-len?"),
+        ("zzz: 3", "unknown flag 'zzz'."),
+        ("group: cache", "unknown flag 'group'"),
+        ("config: other.yaml", "unknown flag 'config'"),
+        ("lora-modules: awq", "line 1: --lora-modules is not supported yet; remove it."),
+        ("port: 1\nport: 2", "line 2: 'port' appears twice."),
+        ("max-num-seqs: 1\nmax_num_seqs: 2", "line 2: 'max_num_seqs' appears twice."),
+        ("cache:\n  block_size: 16", "unknown flag 'cache'"),
+        ("port: {a: 1}", "'port' has nested keys; the flag takes one value."),
+        ("default_chat_template_kwargs: {a: 1}", "has nested keys; the flag takes a quoted JSON string."),
+        ("default_chat_template_kwargs: '[1]'", "'[1]' is not a JSON object"),
+        ("api_key: [[a]]", "'api_key' has nested lists or keys; the flag takes a value or a list of values."),
         ("port: [1, 2]", "'port' is a list; the flag takes one value."),
-        ("port:", "'port' has no value; give one, or leave the line out."),
+        ("port:", "'port' has no value; give one, or remove the line."),
         ("api_key: [a, ~]", "'api_key' has no value"),
-        ("- port", "must hold lines of the form flag: value."),
-        ("port", "must hold lines of the form flag: value."),
+        ("- port", "must have lines of the form flag: value."),
+        ("port", "must have lines of the form flag: value."),
         ("[a]: 1", "line 1: a key must be the name of a flag."),
-        ("port: 'x", "this is not YAML:"),
-        ("a: 1\n---\nb: 2", "this is not YAML:"),
+        ("port: 'x", "invalid YAML:"),
+        ("a: 1\n---\nb: 2", "invalid YAML:"),
         ("port: !!python/object/apply:os.getpid []", "'port' is a list"),
-        ("a\0b: 1", "is not YAML"),
-        (BOMB, "is not YAML"),
+        ("a\0b: 1", "is not valid YAML"),
+        (BOMB, "invalid YAML"),
     ],
 )
 def test_what_does_not_hold_is_one_line(tmp_path, capsys, text, what):
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read(tmp_path, capsys):
         ("gone", "No such file"),
         (".", "is a directory"),
         ("binary", "not UTF-8"),
-        ("long", "more than"),
+        ("long", "larger than"),
     ):
         assert run(["serve", "--config", str(tmp_path / name)]) == 2
         assert what in capsys.readouterr().err

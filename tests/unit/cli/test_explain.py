@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.cli.columns import columns
+from tessera.cli.platforms import columns
 
 EXPLAIN = """
 import sys
-from tessera.cli.explain import explained_platform
+from tessera.cli.platforms import explained_platform
 from tessera.errors import TesseraError
 try:
     path, levels, text = explained_platform(sys.argv[1] or None)

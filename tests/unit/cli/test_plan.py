@@ -73,11 +73,11 @@ def test_a_column_a_platform(model, planned, capsys):
     assert lines[0].endswith("with a context of 4,096 tokens")
     assert cells["platform"] == ["fast", "small"]
     assert cells["weights"] == ["500 MiB, 10.00 bits each"] * 2
-    assert cells["memory to use"] == ["900 MiB", "900 MiB"]
+    assert cells["usable memory"] == ["900 MiB", "900 MiB"]
     assert cells["workspace"][0] == "at most 40.0 MiB"
-    assert cells["KV of a token"][0] == "1.5 KiB (3 layers, full attention, blocks of 16)"
+    assert cells["KV per token"][0] == "1.5 KiB (3 layers, full attention, blocks of 16)"
     assert "512 B (1 layer, window of 1,024, blocks of 16)" in "\n".join(lines)
-    assert "3.0 MiB a request (1 layer)" in "\n".join(lines)
+    assert "3.0 MiB per request (1 layer)" in "\n".join(lines)
     assert (cells["requests of 4,096"], cells["requests of 2,048"]) == (["1", "0"], ["3", "0"])
     assert lines[-1] == "small: The KV cache has no room."
 
@@ -91,7 +91,7 @@ def test_who_does_what_where_that_is_asked_for(model, planned, capsys):
     text = capsys.readouterr().out
     head = "On fast:\nWHAT    WHERE  CHOSEN       WHY NOT THE OTHERS\n"
     assert f"{head}linear  n=8    kernel Fast  reference: a kernel comes first\n" in text
-    assert "On small:\nPlatform 'small' runs models its own way and does not say who does what." in text
+    assert "On small:\nPlatform 'small' runs models with its own runner and does not report its choices." in text
     assert run(["plan", model, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["choices"][0]["others"] == [["reference", "a kernel comes first"]]
 
@@ -105,7 +105,7 @@ def test_a_file_of_flags_stands_behind_the_command_line(model, planned, capsys, 
     assert len(json.loads(capsys.readouterr().out)) == 2
     file.write_text("block-sizes: 16\n")
     assert run(["plan", "--config", str(file)]) == 2
-    assert "line 1: there is no flag 'block-sizes'; did you mean block-size?" in capsys.readouterr().err
+    assert "line 1: unknown flag 'block-sizes'; did you mean block-size?" in capsys.readouterr().err
 
 
 def test_json_and_a_platform_that_cannot_plan(model, planned, capsys):

@@ -58,14 +58,12 @@ def test_what_no_flag_says_is_asked_for_at_a_terminal(tmp_path: Path, monkeypatc
 
     def prompt(text: str, **_: object) -> str:
         asked.append(text.splitlines()[-1])
-        return {"Depth": "op", "Torch's name of the device": "cpu"}.get(
-            asked[-1], "float32" if "Dtypes" in text else ""
-        )
+        return {"Depth": "op", "torch's device type": "cpu"}.get(asked[-1], "float32" if "Dtypes" in text else "")
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.prompt", prompt)
     assert run(["plugin", "new", "chip", "--into", str(tmp_path)]) == 0
-    assert [text.split()[0] for text in asked] == ["Depth", "Torch's", "Module", "Dtypes"]
+    assert [text.split()[0] for text in asked] == ["Depth", "torch's", "Module", "Dtypes"]
     assert "HostDevice" in (tmp_path / "tessera-chip/tessera_chip/platform.py").read_text(encoding="utf-8")
 
 
@@ -81,7 +79,7 @@ def test_what_no_flag_says_is_asked_for_at_a_terminal(tmp_path: Path, monkeypatc
         (["chip", "--dtypes", "int8"], "there is no dtype 'int8'; choose from bfloat16, float16, float32"),
         (["chip", "--dtypes", "float32,float32"], "name each dtype once"),
         (["chip", "--depth", "runner", "--dtypes", "bfloat16"], "computes in float32 alone"),
-        (["chip", "--depth", "runner", "--device", "cpu"], "--device and --registers are for op depth"),
+        (["chip", "--depth", "runner", "--device", "cpu"], "--device and --registers are for depth op"),
     ],
 )
 def test_what_does_not_hold_is_one_line_and_nothing_is_written(

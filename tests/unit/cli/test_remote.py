@@ -5,9 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tessera.cli.client.answers import error_of, read_piece
-from tessera.cli.client.contract import Piece, Usage
-from tessera.cli.client.remote import RemoteClient, connect
+from tessera.cli.client import Piece, Usage
+from tessera.cli.client.remote import RemoteClient, connect, error_of, read_piece
 from tessera.errors import (
     AuthenticationError,
     ConfigError,
@@ -65,10 +64,10 @@ async def test_closing_a_stream_ends_its_request():
 @pytest.mark.parametrize(
     ("timing", "error", "what"),
     [
-        (Timing(cut=2), ServerError, "broke off in the middle of an answer"),
+        (Timing(cut=2), ServerError, "closed the connection in the middle of an answer"),
         (Timing(cut=2, error="the engine\n died"), ServerError, "ended the answer: the engine died"),
         (Timing(status=400, error="too hot"), RequestError, "^too hot$"),
-        (Timing(status=401, error="wrong."), AuthenticationError, "does not take the key: wrong. Give --api-key"),
+        (Timing(status=401, error="wrong."), AuthenticationError, "rejected the API key: wrong. Set --api-key"),
         (Timing(status=413, error="too long"), TooLargeError, "^too long$"),
         (Timing(status=503, error="full"), OverloadedError, "^full$"),
         (Timing(status=500, error=""), ServerError, "failed: HTTP status 500"),
@@ -92,7 +91,7 @@ def test_errors_of_other_shapes_are_read():
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"choices": 3}', b"\xff\xfe"])
 def test_a_chunk_that_is_none_is_one_line(data):
-    with pytest.raises(ServerError, match="no chunk of an answer") as caught:
+    with pytest.raises(ServerError, match="not a chunk of an answer") as caught:
         read_piece(data)
     assert "\n" not in caught.value.message
 
@@ -108,14 +107,14 @@ async def test_which_model_is_asked():
         assert (client.model, client.max_model_len) == ("a", None)
     async with opened(server, model_name="b") as client:
         assert client.model == "b"
-    with pytest.raises(NotFoundError, match="has no model 'c'; it has a, b"):
+    with pytest.raises(NotFoundError, match="does not serve 'c'; it serves a, b"):
         async with opened(server, model_name="c"):
             pass
 
 
 @pytest.mark.parametrize("models", [[], {"data": []}, {"data": 3}, "x"])
 async def test_an_address_without_models(models):
-    with pytest.raises(ServerError, match="is not the address of an OpenAI API|has no models"):
+    with pytest.raises(ServerError, match="is not an OpenAI API|serves no models"):
         async with opened(FakeServer(models=models)):
             pass
 
@@ -125,20 +124,20 @@ async def test_an_address_may_leave_v1_out_and_end_in_a_slash():
         async with opened(FakeServer(), url=url) as client:
             assert isinstance(client, RemoteClient)
             assert await collected(client.complete("a", {"max_tokens": 1}))
-    with pytest.raises(NotFoundError, match="http://server.test/v2 is not the address"):
+    with pytest.raises(NotFoundError, match="http://server.test/v2 is not an OpenAI API"):
         async with opened(httpx.MockTransport(lambda _request: httpx.Response(404)), url="http://server.test/v2"):
             pass
 
 
 @pytest.mark.parametrize("url", ["", "server", "ftp://server", "http://", "http://a:b"])
 async def test_what_is_no_address_is_refused(url):
-    with pytest.raises(ConfigError, match="is no address; one is http://127.0.0.1:8000/v1"):
+    with pytest.raises(ConfigError, match="is not an HTTP URL such as http://127.0.0.1:8000/v1"):
         async with opened(FakeServer(), url=url):
             pass
 
 
 async def test_a_key_that_no_header_can_hold():
-    with pytest.raises(ConfigError, match="API key holds characters"):
+    with pytest.raises(ConfigError, match="API key has characters"):
         async with opened(FakeServer(), api_key="a\nb"):
             pass
 
@@ -146,9 +145,9 @@ async def test_a_key_that_no_header_can_hold():
 @pytest.mark.parametrize(
     ("error", "what"),
     [
-        (httpx.ConnectError("refused"), "No server answers at .*refused"),
-        (httpx.ReadTimeout("slow"), "does not answer in time"),
-        (httpx.RemoteProtocolError("nonsense"), "broke off .nonsense"),
+        (httpx.ConnectError("refused"), "Cannot connect to .*refused"),
+        (httpx.ReadTimeout("slow"), "did not answer in time"),
+        (httpx.RemoteProtocolError("nonsense"), "Lost the connection to .*nonsense"),
     ],
 )
 async def test_what_goes_wrong_on_the_way(error, what):

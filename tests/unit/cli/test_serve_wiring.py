@@ -93,7 +93,7 @@ def test_from_flags_to_engine_server_and_report(model, served, capsys):
     assert (served.settings.api_keys, served.settings.drain_seconds) == (("one", "two"), 5.0)
     assert served.settings.default_sampling == {"temperature": 0.6, "top_k": 20}
     output = capsys.readouterr()
-    assert "serves first" in output.out
+    assert "is serving first" in output.out
     assert f"http://127.0.0.1:{served.address[1]}" in output.out
     assert "64 tokens = 2.0 requests of 32 tokens" in output.out
     assert output.err == ""
@@ -132,7 +132,8 @@ run(["serve", "--port", "0"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "tessera.engine.child" in loaded
-    assert not loaded & {"numpy", "msgspec", "zmq", "asyncio", "yaml", "tessera.platform", "tessera.config", "uvicorn"}
+    late = {"numpy", "msgspec", "zmq", "asyncio", "yaml", "tessera.platform", "tessera.config.build", "uvicorn"}
+    assert not loaded & late
 
 
 def test_what_is_chosen_is_said_before_it_serves_where_that_is_asked_for(model, served, capsys, caplog):
@@ -140,10 +141,10 @@ def test_what_is_chosen_is_said_before_it_serves_where_that_is_asked_for(model, 
     assert "kernel Fast" not in capsys.readouterr().out
     assert serve(model, "--explain") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"Platform {PLATFORM}: --platform gives its path."
+    assert lines[0] == f"Platform {PLATFORM}: given by its path."
     assert lines[2] == "WHAT    WHERE  CHOSEN       WHY NOT THE OTHERS"
     assert lines[3] == "linear  n=8    kernel Fast  reference: a kernel comes first"
-    assert any("serves tiny" in line for line in lines[4:])
+    assert any("is serving tiny" in line for line in lines[4:])
     assert serve(model, "--explain", "--log-format", "json") == 0
     assert capsys.readouterr().out == ""
     assert "chosen: linear  n=8    kernel Fast" in caplog.text
@@ -156,7 +157,7 @@ def test_what_is_not_given_comes_from_the_environment_or_is_off(model, served, m
     assert (served.settings.api_keys, served.settings.default_sampling) == (("secret",), {})
     assert served.settings.served_model_names == ("tiny",)
     assert capsys.readouterr().err == (
-        "warning: the environment variable TESSERA_API_KEYS means nothing to Tessera; did it mean TESSERA_API_KEY?\n"
+        "warning: unknown environment variable TESSERA_API_KEYS; did you mean TESSERA_API_KEY?\n"
     )
 
 
@@ -235,7 +236,7 @@ def test_a_unix_socket_in_place_of_a_port(model, served, tmp_path, capsys):
     assert served.address == str(path)
     assert served.settings.allowed_hosts == ()
     output = capsys.readouterr()
-    assert f"through the Unix socket {path}" in output.out
+    assert f"over the Unix socket {path}" in output.out
     assert f"curl --unix-socket '{path}' http://localhost/v1/completions" in output.out
     assert output.err == ""
     assert not path.exists()
@@ -267,25 +268,25 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
         (["--routes", "admin"], 2, "no routes 'admin'"),
         (["--api-key", " "], 2, "must not be empty"),
         (["--api-key-file", "no/such"], 2, "--api-key-file 'no/such' cannot be read: No such file"),
-        (["--api-key-file", "/dev/null"], 2, "holds no key; write one a line"),
-        (["--max-requests-per-key", "3"], 2, "--max-requests-per-key must be at least 1, and needs --api-key"),
+        (["--api-key-file", "/dev/null"], 2, "contains no key; write one per line"),
+        (["--max-requests-per-key", "3"], 2, "--max-requests-per-key needs --api-key"),
         (["--max-requests-per-key", "0", "--api-key", "k"], 2, "--max-requests-per-key must be at least 1"),
         (["--root-path", "llm"], 2, "--root-path must be a path such as /tessera"),
-        (["--allow-credentials"], 2, "need --allowed-origins"),
-        (["--allowed-methods", "GET"], 2, "need --allowed-origins"),
-        (["--allowed-origins", "*", "--allow-credentials"], 2, "--allow-credentials needs the origins by name"),
-        (["--allowed-origins", "[1]"], 2, "is no list of texts"),
-        (["--allowed-hosts", "a,,b"], 2, "is no list of texts"),
-        (["--allowed-hosts", "[a"], 2, "is not JSON"),
+        (["--allow-credentials"], 2, "require --allowed-origins"),
+        (["--allowed-methods", "GET"], 2, "require --allowed-origins"),
+        (["--allowed-origins", "*", "--allow-credentials"], 2, "--allow-credentials needs explicit --allowed-origins"),
+        (["--allowed-origins", "[1]"], 2, "is not a list of strings"),
+        (["--allowed-hosts", "a,,b"], 2, "is not a list of strings"),
+        (["--allowed-hosts", "[a"], 2, "is not valid JSON"),
         (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
-        (["--ssl-keyfile", "x"], 2, "--ssl-keyfile needs a certificate"),
+        (["--ssl-keyfile", "x"], 2, "--ssl-keyfile requires --ssl-certfile"),
         (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
         (
             ["--generation-config", "no/such"],
             2,
             "must be auto, none or a folder with generation_config.json",
         ),
-        (["--override-generation-config", "[]"], 2, "is no JSON object"),
+        (["--override-generation-config", "[]"], 2, "is not a JSON object"),
         (
             ["--override-generation-config", '{"temprature": 1}'],
             2,
@@ -302,7 +303,7 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
             2,
             "must be a whole number from 1",
         ),
-        (["--uds", "no/such/socket"], 7, "--uds 'no/such/socket' cannot be made"),
+        (["--uds", "no/such/socket"], 7, "--uds 'no/such/socket' cannot be created"),
     ],
 )
 @pytest.mark.usefixtures("served")
@@ -323,4 +324,4 @@ def test_a_bug_is_shown_whole(model, monkeypatch, capsys):
     assert serve(model) == 1
     error = capsys.readouterr().err
     assert "ZeroDivisionError: a bug" in error
-    assert error.endswith("error: That is a bug of Tessera; please report it with the lines above.\n")
+    assert error.endswith("error: This is a bug in Tessera; please report it with the lines above.\n")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.cli.client import sse
-from tessera.cli.client.sse import EventReader
+from tessera.cli.client import remote
+from tessera.cli.client.remote import EventReader
 from tessera.errors import ServerError
 
 STREAM = (
@@ -34,6 +34,6 @@ def test_an_event_is_there_as_soon_as_it_ends_and_not_before():
 
 @pytest.mark.parametrize("content", [b"data: " + b"x" * 100, b"data: 0123456789\n" * 10])
 def test_an_event_without_end_is_refused(monkeypatch, content):
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 64)
+    monkeypatch.setattr(remote, "MAX_EVENT_BYTES", 64)
     with pytest.raises(ServerError, match="more than 64 bytes"):
         list(EventReader().feed(content))

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from tessera.cli.tls import tls_context
+from tessera.cli.listen import tls_context
 from tessera.errors import ConfigError
 from tests.certificates import Authority
 
@@ -41,21 +41,24 @@ def test_what_is_asked_for(folder):
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"key": "server.key"}, "--ssl-keyfile needs a certificate: give --ssl-certfile as well"),
-        ({"ca": "authority.pem"}, "--ssl-ca-certs needs a certificate"),
-        ({"reqs": 2}, "--ssl-cert-reqs needs a certificate"),
-        ({"cert": "server.pem", "key": "server.key", "reqs": 1}, "--ssl-cert-reqs 1 needs --ssl-ca-certs"),
+        ({"key": "server.key"}, "--ssl-keyfile requires --ssl-certfile"),
+        ({"ca": "authority.pem"}, "--ssl-ca-certs requires --ssl-certfile"),
+        ({"reqs": 2}, "--ssl-cert-reqs requires --ssl-certfile"),
+        ({"cert": "server.pem", "key": "server.key", "reqs": 1}, "--ssl-cert-reqs 1 requires --ssl-ca-certs"),
         ({"cert": "none.pem", "key": "server.key"}, "--ssl-certfile .*none.pem' cannot be read: No such file"),
         ({"cert": "server.pem", "key": "none.key"}, "--ssl-keyfile .*none.key' cannot be read: No such file"),
         ({"cert": ".", "key": "server.key"}, "--ssl-certfile .* cannot be read: Is a directory"),
-        ({"cert": "server.pem", "key": "other.key"}, "The key in --ssl-keyfile .*other.key' is not that of"),
-        ({"cert": "server.pem"}, "--ssl-certfile .* must hold a certificate chain and .* its key, both as PEM"),
-        ({"cert": "text.pem", "key": "server.key"}, "must hold a certificate chain"),
-        ({"cert": "server.pem", "key": "text.pem"}, "must hold a certificate chain"),
-        ({"cert": "encrypted.pem", "key": "encrypted.key"}, "The key in --ssl-keyfile .* is encrypted"),
+        ({"cert": "server.pem", "key": "other.key"}, "The private key in --ssl-keyfile .*other.key' does not match"),
+        (
+            {"cert": "server.pem"},
+            "--ssl-certfile .* must contain a certificate chain and .* its private key, both as PEM",
+        ),
+        ({"cert": "text.pem", "key": "server.key"}, "must contain a certificate chain"),
+        ({"cert": "server.pem", "key": "text.pem"}, "must contain a certificate chain"),
+        ({"cert": "encrypted.pem", "key": "encrypted.key"}, "The private key in --ssl-keyfile .* is encrypted"),
         (
             {"cert": "server.pem", "key": "server.key", "ca": "text.pem", "reqs": 2},
-            "--ssl-ca-certs .* must hold certificates as PEM",
+            "--ssl-ca-certs .* must contain certificates as PEM",
         ),
     ],
 )

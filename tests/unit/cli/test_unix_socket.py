@@ -8,8 +8,7 @@ import stat
 
 import pytest
 
-from tessera.cli.address import listen, socket_path, url_of
-from tessera.cli.unix_socket import unix_listener
+from tessera.cli.listen import listen, socket_path, unix_listener, url_of
 from tessera.errors import PortError
 
 
@@ -47,7 +46,9 @@ def test_what_a_dead_server_left_is_replaced(tmp_path):
 def test_a_live_server_is_left_alone(tmp_path):
     path = tmp_path / "socket"
     with unix_listener(str(path), 4):
-        with pytest.raises(PortError, match="A server listens on --uds .*; stop it or choose another path") as caught:
+        with pytest.raises(
+            PortError, match="Another server is listening on --uds .*; stop it or choose another path"
+        ) as caught:
             unix_listener(str(path), 4).__enter__()
         assert caught.value.exit_code == 7
         connect(path)
@@ -60,7 +61,7 @@ def test_one_that_is_too_busy_to_accept_is_live(tmp_path):
         for client in clients:
             client.setblocking(False)
             client.connect_ex(str(path))
-        with pytest.raises(PortError, match="A server listens"):
+        with pytest.raises(PortError, match="Another server is listening"):
             unix_listener(str(path), 4).__enter__()
         for client in clients:
             client.close()
@@ -80,9 +81,9 @@ def test_only_its_own_socket_is_removed(tmp_path):
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda path: path.write_text("mine"), "is there already and no socket; choose another path"),
-        (lambda path: path.mkdir(), "is there already and no socket"),
-        (lambda path: path.symlink_to("/dev/null"), "is there already and no socket"),
+        (lambda path: path.write_text("mine"), "already exists and is not a socket; choose another path"),
+        (lambda path: path.mkdir(), "already exists and is not a socket"),
+        (lambda path: path.symlink_to("/dev/null"), "already exists and is not a socket"),
     ],
     ids=["file", "folder", "link"],
 )
@@ -97,8 +98,8 @@ def test_what_is_no_socket_is_never_removed(tmp_path, make, what):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("no/such/folder", "cannot be made: No such file or directory"),
-        ("x" * 120, "cannot be made: AF_UNIX path too long"),
+        ("no/such/folder", "cannot be created: No such file or directory"),
+        ("x" * 120, "cannot be created: AF_UNIX path too long"),
     ],
 )
 def test_a_path_that_cannot_be_is_one_line(tmp_path, name, what):

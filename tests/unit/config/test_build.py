@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from types import MappingProxyType
 
 import msgspec
 import pytest
 
 from tessera.config import EngineConfig, build_config
-from tessera.config.build import _FIELDS
+from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.generation import sampling_defaults
 from tessera.errors import ConfigError, ModelError
 
@@ -55,23 +54,36 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
         skip_tokenizer_init=True,
     )
     assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
-    assert (config.model.seed, config.seed, config.model.tokenizer) == (7, 7, "")
+    assert (config.seed, config.model.tokenizer) == (7, "")
     assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8")
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)
-    assert {"cache.block_size", "scheduler.max_num_seqs", "model.max_model_len", "seed"} <= config.given
+    assert {"model.path", "cache.block_size", "scheduler.max_num_seqs", "model.dtype", "seed"} <= config.given
 
 
-def test_every_flag_is_noted_as_a_field_that_exists(folder):
-    hub = {"revision", "tokenizer_revision", "download_dir", "hf_token"}  # they say how to come to a model, once
-    flags = set(inspect.signature(build_config).parameters) - hub - {"trust_remote_code"}
-    assert set(_FIELDS) == flags
+def test_every_flag_of_the_configuration_is_noted_as_the_field_that_it_sets(folder):
     config = build(folder())
-    for path in _FIELDS.values():
+    for flag in ENGINE_FLAGS:
         value = config
-        for name in path.split("."):
+        for name in flag.path.split(".") if flag.path else ():
             value = getattr(value, name)
+        assert flag.path or flag.record.__name__ == "ModelOptions"
+
+
+def test_a_name_that_is_no_flag_gets_the_nearest(folder):
+    with pytest.raises(
+        TypeError, match=r"build_config\(\) got an unexpected keyword argument 'max_seqs'; did you mean"
+    ):
+        build(folder(), max_seqs=3)
+
+
+def test_sizes_may_have_suffixes(folder):
+    path = folder()
+    assert build(path, max_model_len="1K", kv_cache_memory_bytes="1.5GiB").cache.memory_bytes == 3 * 2**29
+    with pytest.raises(ConfigError, match="'many' is not a number") as caught:
+        build(path, max_model_len="many")
+    assert caught.value.param == "max_model_len"
 
 
 def test_it_crosses_a_process_as_json(folder):
@@ -153,7 +165,7 @@ def test_sampling_defaults(folder):
         ({"config__json": {**CONFIG, "vocab_size": "1000"}}, "vocab_size is not a positive whole number"),
         ({"config__json": {**CONFIG, "vocab_size": True}}, "vocab_size is not a positive whole number"),
         ({"config__json": {**CONFIG, "max_position_embeddings": -1}}, "max_position_embeddings is not a positive"),
-        ({"config__json": {**CONFIG, "max_position_embeddings": None}}, "give --max-model-len"),
+        ({"config__json": {**CONFIG, "max_position_embeddings": None}}, "set --max-model-len"),
         ({"config__json": {**CONFIG, "text_config": 3}}, "text_config in '.*' is not an object"),
         ({"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}}, r"is quantized \(awq\), which"),
         ({"config__json": {**CONFIG, "eos_token_id": [-1]}}, "eos_token_id in '.*' is neither"),
@@ -203,13 +215,13 @@ def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        ({"max_model_len": 2049}, "max_model_len is 2049, but the model was made for 2048 tokens"),
+        ({"max_model_len": 2049}, "max_model_len is 2049, but the model supports at most 2048 tokens"),
         ({"max_model_len": 0}, "max_model_len must be from 1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be from 1"),
         ({"max_num_seqs": 10**9}, "max_num_seqs must be from 1"),
         ({"max_num_seqs": "4"}, "max_num_seqs must be a whole number"),
         ({"max_num_seqs": True}, "max_num_seqs must be a whole number"),
-        ({"max_num_batched_tokens": 8}, "each of max_num_seqs=256 needs a token of the step"),
+        ({"max_num_batched_tokens": 8}, "each of max_num_seqs=256 requests needs one token per step"),
         (
             {"max_num_batched_tokens": 1024, "enable_chunked_prefill": False},
             "without chunked prefill a step must hold a whole prompt of max_model_len=2048",
@@ -223,7 +235,7 @@ def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
         ({"threads": 0}, "threads must be from 1"),
         ({"seed": -1}, "seed must be from 0"),
         ({"steps_in_flight": 99}, "steps_in_flight must be from 1 to 8"),
-        ({"dtype": "int3"}, "dtype must be one of auto, half"),
+        ({"dtype": "int3"}, "dtype must be one of auto, bfloat16"),
         ({"load_format": "pt"}, "load_format must be one of auto, safetensors, dummy"),
         ({"served_model_name": "a\nb"}, "printable"),
     ],
@@ -244,7 +256,7 @@ def test_trust_remote_code_is_answered_in_one_line_and_changes_nothing(folder, c
     path = folder(config__json={**CONFIG, "auto_map": {"AutoConfig": "evil.Config"}}, evil__py="raise SystemExit")
     assert build(path, trust_remote_code=True) == build(path)
     (record,) = caplog.records
-    assert record.getMessage().startswith("trust_remote_code changes nothing: code from a model's folder is never run")
+    assert record.getMessage().startswith("trust_remote_code has no effect: code from a model's folder is never run")
     assert "\n" not in record.getMessage()
 
 
@@ -271,7 +283,7 @@ def test_a_scaled_rotary_embedding_reaches_further(folder, said, usual, most):
     path = folder(config__json={**CONFIG, **said})
     assert build(path).model.max_model_len == usual
     assert build(path, max_model_len=most).model.max_model_len == most
-    with pytest.raises(ConfigError, match=f"made for {most} tokens"):
+    with pytest.raises(ConfigError, match=f"supports at most {most} tokens"):
         build(path, max_model_len=most + 1)
 
 

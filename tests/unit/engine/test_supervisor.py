@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from tessera.config import Supervision
 from tessera.engine import supervisor
-from tessera.engine.supervisor import Charge, Deaths, Supervision, Supervisor
+from tessera.engine.supervisor import Charge, Deaths, Supervisor
 from tessera.engine.watchdog import Watchdog
 from tessera.errors import MemoryBudgetError
 

@@ -156,7 +156,7 @@ def test_all_that_a_plugin_does_wrong_is_named(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_platform_of_this_tree_breaks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plugin", "check", str(ROOT / "platforms" / "cpu")]) == 0
-    assert capsys.readouterr().out.startswith("no finding in ")
+    assert capsys.readouterr().out.startswith("no findings in ")
 
 
 GOOD = PYPROJECT.replace(', "torch>=2"', "").replace("==0.1.0", ">=0.1")

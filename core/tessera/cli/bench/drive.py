@@ -4,20 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.cli.bench.record import Record
 from tessera.cli.bench.workload import Job
 from tessera.cli.client import Client
 from tessera.errors import ServerError, TesseraError
 
 
+@dataclass
+class Record:
+    """What was seen of one request, in seconds of one clock. prompt_len, asked: tokens. sent: when it was. received:
+    when each piece with tokens came. output_len: tokens of the answer. error: why the answer is not complete."""
+
+    prompt_len: int
+    asked: int
+    sent: float = 0.0
+    received: list[float] = field(default_factory=list)
+    output_len: int = 0
+    error: TesseraError | None = None
+
+    @property
+    def completed(self) -> bool:
+        return self.error is None
+
+    @property
+    def ttft(self) -> float:
+        """Time to the first token."""
+        return self.received[0] - self.sent
+
+    @property
+    def e2el(self) -> float:
+        """End-to-end latency: to the last token."""
+        return self.received[-1] - self.sent
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first; None if there is no second."""
+        return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else None
+
+    @property
+    def itl(self) -> list[float]:
+        """Inter-token latencies: the gaps between pieces. A piece is one token unless the client was slow."""
+        return [later - earlier for earlier, later in zip(self.received, self.received[1:], strict=False)]
+
+
+def peak_concurrency(records: list[Record]) -> int:
+    """Most requests in flight at once, from sending to last token; requests without tokens do not count."""
+    changes = [change for r in records if r.received for change in ((r.sent, 1), (r.received[-1], -1))]
+    running = peak = 0
+    for _, change in sorted(changes):
+        running += change
+        peak = max(peak, running)
+    return peak
+
+
 class Driver:
-    """sampling: of every request, beside its length. max_concurrency: requests in work at once; the others are sent as
-    these end, and timed from their sending. timeout: seconds after which a request counts as failed. clock: seconds.
-    on_done: hears how many are done."""
+    """sampling: of every request, beside its length. max_concurrency: requests in flight; the others are sent as these
+    finish, and timed from their sending. timeout: seconds after which a request counts as failed. clock: seconds.
+    on_done: called with how many are done."""
 
     def __init__(
         self,
@@ -37,8 +85,8 @@ class Driver:
         self._on_done = on_done
 
     async def run(self, jobs: Sequence[Job], times: Sequence[float]) -> tuple[list[Record], float]:
-        """A record for each job, in their order, and the seconds of it all. times: when to send each, in seconds after
-        the start. What goes wrong with a request stands in its record."""
+        """A record for each job, in their order, and the duration in seconds. times: when to send each, in seconds
+        after the start. A request's error stands in its record."""
         records = [Record(len(job.prompt), job.output_len) for job in jobs]
         done = 0
 
@@ -70,7 +118,7 @@ class Driver:
             async with asyncio.timeout(self._timeout):
                 await self._receive(job, record)
         except TimeoutError:
-            record.error = ServerError(f"There was no whole answer within {self._timeout:g} s.")
+            record.error = ServerError(f"The answer was not complete within {self._timeout:g} s.")
         except TesseraError as error:
             record.error = error
 
@@ -86,4 +134,22 @@ class Driver:
                     said = piece.usage.completion_tokens
         record.output_len = counted if said is None else said
         if not record.received:
-            raise ServerError("An answer had no tokens.")
+            raise ServerError("The answer had no tokens.")
+
+
+def failures(records: Sequence[Record]) -> dict[str, int]:
+    """How often each error occurred, the most frequent first."""
+    return dict(Counter(record.error.message for record in records if record.error is not None).most_common())
+
+
+def exit_code_of(records: Sequence[Record]) -> int:
+    """0 if every answer is complete, else that of the first error."""
+    return next((record.error.exit_code for record in records if record.error is not None), 0)
+
+
+def kept(record: Record, objectives: Mapping[str, float]) -> bool:
+    """Whether a request met every objective of goodput (seconds by metric). One of a single token has no TPOT, so it
+    meets any."""
+    return record.completed and all(
+        (value := getattr(record, metric)) is None or value <= limit for metric, limit in objectives.items()
+    )

@@ -1,18 +1,22 @@
-"""What is asked: prompts of random token ids and answers of given lengths, the same for the same seed."""
+"""What is asked and when: prompts of random token ids, answers of given lengths, and their arrival, the same for the
+same seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.config.flags import flag
+from tessera.config.locate import HubAccess, find_tokenizer
 from tessera.errors import ConfigError
+from tessera.text import Vocabulary
 
-MAX_PROMPTS = 10**6
+METRICS = ("ttft", "tpot", "e2el")
+_USUAL_VOCABULARY = 1000
 
 
 @dataclass(frozen=True)
@@ -25,19 +29,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Lengths:
-    """input_len, output_len: tokens. range_ratio: each length is drawn evenly from what is at most this share below or
-    above. Raises ConfigError."""
+    """In tokens."""
 
-    input_len: int
-    output_len: int
-    range_ratio: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("input-len", self.input_len), ("output-len", self.output_len)):
-            if not 1 <= value <= 2**24:
-                raise ConfigError(f"--{name} must be at least 1, got {value}.")
-        if not 0 <= self.range_ratio < 1:
-            raise ConfigError(f"--random-range-ratio must be at least 0 and below 1, got {self.range_ratio:g}.")
+    input_len: int = flag(256, "Prompt length in tokens.", low=1, high=2**24, aliases=("--random-input-len",))
+    output_len: int = flag(64, "Answer length in tokens.", low=1, high=2**24, aliases=("--random-output-len",))
+    range_ratio: float = flag(
+        0.0, "Draw each length uniformly from up to this fraction below or above it.", name="random_range_ratio", low=0,
+        below=1, metavar="FRACTION",
+    )  # fmt: skip
 
     @property
     def inputs(self) -> tuple[int, int]:
@@ -49,7 +48,7 @@ class Lengths:
 
 
 def _bounds(length: int, ratio: float) -> tuple[int, int]:
-    """Least and most, both included."""
+    """Minimum and maximum, both included."""
     return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
@@ -65,22 +64,54 @@ def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ..
 
 
 def check_fits(lengths: Lengths, max_model_len: int | None) -> None:
-    """Raises ConfigError where the longest request is longer than the context."""
+    """Raises ConfigError if the longest request does not fit the context."""
     most = lengths.inputs[1] + lengths.outputs[1]
     if max_model_len is not None and most > max_model_len:
         raise ConfigError(
-            f"The longest requests have {most} tokens, but the model takes {max_model_len}; lower --input-len, "
+            f"The longest requests have {most} tokens, but the model supports {max_model_len}; lower --input-len, "
             "--output-len or --random-range-ratio."
         )
 
 
-def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """Raises ConfigError. name: as the flag has it."""
-    if not least <= value <= MAX_PROMPTS:
-        raise ConfigError(f"--{name} must be from {least} to {MAX_PROMPTS}, got {value}.")
-    return value
+def vocabulary_of(tokenizer: str | None, vocab_size: int | None) -> Array:
+    """The token ids that prompts for a server are drawn from. tokenizer: folder or repository; all its tokens but the
+    special ones, which no user's text has. vocab_size: all ids below it. Raises ConfigError, ModelError."""
+    if tokenizer is None:
+        return np.arange(_USUAL_VOCABULARY if vocab_size is None else vocab_size)
+    if vocab_size is not None:
+        raise ConfigError("--vocab-size has no meaning with --tokenizer; remove one of them.")
+    read = Vocabulary.from_folder(find_tokenizer(tokenizer, HubAccess()))
+    ordinary = [token for token in range(read.vocab_size) if token not in read.special_ids]
+    if not ordinary:
+        raise ConfigError(f"--tokenizer '{tokenizer}' has only special tokens.")
+    return np.array(ordinary)
 
 
-def lengths_of(values: Mapping[str, Any]) -> Lengths:
-    """Of a command's flags. Raises ConfigError."""
-    return Lengths(values["input_len"], values["output_len"], values["random_range_ratio"])
+def arrivals(count: int, request_rate: float, burstiness: float, seed: int) -> list[float]:
+    """Seconds after the start, in order. request_rate: requests per second, infinite for all at once. burstiness: shape
+    of the gamma distribution of the gaps; 1 is a Poisson process, lower is burstier, higher is more even."""
+    if math.isinf(request_rate):
+        return [0.0] * count
+    gaps = np.random.default_rng(seed).gamma(burstiness, 1.0 / (request_rate * burstiness), size=count)
+    times: list[float] = (np.cumsum(gaps) - gaps[0]).tolist() if count else []
+    return times
+
+
+def parse_objectives(given: Sequence[str]) -> dict[str, float]:
+    """Seconds by metric, of texts such as "ttft:200" (milliseconds). Raises ConfigError."""
+    objectives = {}
+    for text in (part for one in given for part in one.replace(",", " ").split()):
+        metric, _, limit = text.partition(":")
+        value = _number(limit)
+        if metric not in METRICS or value is None:
+            raise ConfigError(f"--goodput '{text}' must be one of {', '.join(METRICS)} with milliseconds: ttft:200.")
+        objectives[metric] = value / 1000
+    return objectives
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < math.inf else None

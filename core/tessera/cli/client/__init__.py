@@ -1,7 +1,49 @@
-"""Where answers come from: a server over HTTP, or an engine of this program's own."""
+"""Where answers come from: a server over HTTP (remote.py), or an engine of this program's own (local.py)."""
 
 from __future__ import annotations
 
-from tessera.cli.client.contract import Client, Message, Piece, Prompt, Sampling, Usage
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-__all__ = ["Client", "Message", "Piece", "Prompt", "Sampling", "Usage"]
+Message = Mapping[str, str]
+"""A role and a content."""
+
+Prompt = str | Sequence[int]
+
+Sampling = Mapping[str, Any]
+"""Fields of SamplingParams by name, which are also those of a request's body; what is absent is the model's or the
+server's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of a streamed answer. num_tokens: new tokens, 0 if unknown. usage: of the whole request, on one of its
+    last pieces."""
+
+    text: str = ""
+    num_tokens: int = 0
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+
+class Client(Protocol):
+    """Streams answers. Closing a stream aborts its request. Both methods raise TesseraError."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """In tokens, prompt and answer together; None if unknown."""
+        ...
+
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]: ...
+
+    def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]: ...

@@ -1,4 +1,4 @@
-"""An engine of this program's own as a client. The engine is a process of its own: torch is never loaded here."""
+"""An engine of this program's own as a client, in a process of its own: torch is never loaded here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tessera.cli.client.contract import Message, Piece, Prompt, Sampling, Usage
-from tessera.cli.model_text import AskedTemplate, text_workers_of
-from tessera.cli.progress import ProgressLine
-from tessera.config import EngineConfig
+from tessera.cli.client import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.model_text import TemplateOptions, text_workers_of
+from tessera.cli.report import ProgressLine
+from tessera.config import EngineConfig, Supervision
 from tessera.errors import ModelError
 from tessera.log import LastingStream
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Habits:
-    """What holds where a request says nothing. template: the chat template; template_kwargs: its variables. sampling:
-    fields of SamplingParams. chat_tokens: most tokens of a chat's answer; None fills the context."""
+class RequestDefaults:
+    """What applies if a request does not say. sampling: fields of SamplingParams. chat_tokens: maximum length of a
+    chat's answer; None fills the context."""
 
-    template: AskedTemplate = field(default_factory=AskedTemplate)
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template: TemplateOptions = field(default_factory=TemplateOptions)
     sampling: Sampling = field(default_factory=dict)
     chat_tokens: int | None = None
 
@@ -36,9 +35,9 @@ class Habits:
 class LocalClient:
     """See start()."""
 
-    def __init__(self, engine: AsyncEngine, habits: Habits) -> None:
+    def __init__(self, engine: AsyncEngine, defaults: RequestDefaults) -> None:
         self._engine = engine
-        self._habits = habits
+        self._defaults = defaults
 
     @property
     def model(self) -> str:
@@ -53,10 +52,10 @@ class LocalClient:
         return self._engine.info
 
     def chat(self, messages: Sequence[Message], sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Raises ModelError where there is no chat template."""
+        """Raises ModelError if there is no chat template."""
         if self._engine.text is None or not self._engine.text.has_template:
-            raise ModelError(f"'{self.model}' has no chat template; give --chat-template, or use tessera complete.")
-        return self._chat(self._engine.text, messages, {"max_tokens": self._habits.chat_tokens, **sampling})
+            raise ModelError(f"'{self.model}' has no chat template; set --chat-template, or use tessera complete.")
+        return self._chat(self._engine.text, messages, {"max_tokens": self._defaults.chat_tokens, **sampling})
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
         return self._generate(prompt, sampling, add_special_tokens=True)
@@ -66,7 +65,8 @@ class LocalClient:
     ) -> AsyncGenerator[Piece, None]:
         from tessera.text.worker import ChatJob
 
-        job = ChatJob(messages, template_kwargs=self._habits.template_kwargs, max_tokens=self.max_model_len)
+        kwargs = self._defaults.template.kwargs or {}
+        job = ChatJob(messages, template_kwargs=kwargs, max_tokens=self.max_model_len)
         ids = (await text.chat(job)).ids[0]
         async with aclosing(self._generate(ids, sampling, add_special_tokens=False)) as pieces:
             async for piece in pieces:
@@ -79,7 +79,7 @@ class LocalClient:
             **{
                 "output_kind": RequestOutputKind.DELTA,
                 "detokenize": self._engine.tokenizer is not None,
-                **self._habits.sampling,
+                **self._defaults.sampling,
                 **sampling,
             }
         )
@@ -93,15 +93,14 @@ class LocalClient:
 
 
 @asynccontextmanager
-async def start(config: EngineConfig, habits: Habits | None = None) -> AsyncIterator[LocalClient]:
-    """Starts the engine and shows how far it is; ends it afterwards. One that dies is not followed by another, which
-    would hide in what is timed. Raises what the engine's start does."""
+async def start(config: EngineConfig, defaults: RequestDefaults | None = None) -> AsyncIterator[LocalClient]:
+    """Starts the engine, showing progress; ends it afterwards. It is not restarted if it dies, since a restart would
+    hide in what is timed. Raises TesseraError."""
     from tessera.engine.async_engine import AsyncEngine
-    from tessera.engine.supervisor import Supervision
 
-    habits = habits or Habits()
+    defaults = defaults or RequestDefaults()
     async with AsyncExitStack() as ending:
-        text = text_workers_of(config, habits.template)
+        text = text_workers_of(config, defaults.template)
         if text is not None:
             ending.push_async_callback(text.close)
         progress = ProgressLine(LastingStream(sys.stderr))
@@ -114,4 +113,4 @@ async def start(config: EngineConfig, habits: Habits | None = None) -> AsyncIter
                 await text.ready()
         finally:
             progress.close()
-        yield LocalClient(engine, habits)
+        yield LocalClient(engine, defaults)

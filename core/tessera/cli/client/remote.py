@@ -1,4 +1,4 @@
-"""A server as a client: OpenAI's routes over HTTP, answers as they stream."""
+"""A server as a client: OpenAI's routes over HTTP, answers as they stream, errors as Tessera's own."""
 
 from __future__ import annotations
 
@@ -9,16 +9,36 @@ from typing import Any
 import httpx
 import msgspec
 
-from tessera.cli.address import is_loopback
-from tessera.cli.client.answers import DONE, Model, error_of, read_models, read_piece
-from tessera.cli.client.contract import Message, Piece, Prompt, Sampling
-from tessera.cli.client.sse import EventReader
-from tessera.errors import ConfigError, NotFoundError, ServerError
+from tessera.cli.client import Message, Piece, Prompt, Sampling, Usage
+from tessera.cli.listen import is_loopback
+from tessera.errors import (
+    AuthenticationError,
+    ConfigError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    ServerError,
+    TesseraError,
+    TooLargeError,
+)
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 30.0
 MAX_ERROR_BYTES = 2**20
+MAX_EVENT_BYTES = 2**24
+DONE = b"[DONE]"
+MAX_SHOWN = 500
+_ERRORS: Mapping[int, type[TesseraError]] = {
+    400: RequestError,
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: NotFoundError,
+    413: TooLargeError,
+    422: RequestError,
+    429: OverloadedError,
+    503: OverloadedError,
+}
 
 
 class RemoteClient:
@@ -41,7 +61,7 @@ class RemoteClient:
         return self._stream("/chat/completions", {"messages": list(messages), **sampling})
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Who gives token ids gets each piece's back, so that none goes uncounted for want of text."""
+        """A prompt of token ids asks for token ids back, so that tokens without text are counted too."""
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
 
@@ -49,7 +69,7 @@ class RemoteClient:
         body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **fields}
         content = msgspec.json.encode(body)
         reader = EventReader()
-        with _told_plainly(self._url):
+        with _transport_errors(self._url):
             async with self._http.stream("POST", self._url + route, content=content) as response:
                 if response.status_code != 200:
                     raise error_of(response.status_code, await _first_bytes(response), self._url)
@@ -58,15 +78,15 @@ class RemoteClient:
                         if data == DONE:
                             return
                         yield read_piece(data)
-        raise ServerError(f"The server at {self._url} broke off in the middle of an answer.")
+        raise ServerError(f"The server at {self._url} closed the connection in the middle of an answer.")
 
 
 @asynccontextmanager
 async def connect(
     url: str, *, api_key: str | None, model_name: str | None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[RemoteClient]:
-    """url: with or without its /v1. model_name: None takes the first that the server lists. transport: in place of the
-    network. Raises ConfigError, ServerError, AuthenticationError, NotFoundError."""
+    """url: with or without its /v1. model_name: None takes the first that the server lists. transport: instead of the
+    network, for tests. Raises ConfigError, ServerError, AuthenticationError, NotFoundError."""
     base, host = _base_of(url)
     headers = {"Content-Type": "application/json"}
     if api_key is not None:
@@ -75,7 +95,7 @@ async def connect(
         headers=headers,
         timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
         limits=httpx.Limits(max_connections=None),
-        # A proxy for the world outside has no business between this machine and itself.
+        # A proxy for the outside world must not come between this machine and itself.
         trust_env=not is_loopback(host),
         transport=transport,
     ) as http:
@@ -83,10 +103,10 @@ async def connect(
 
 
 async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> Model:
-    with _told_plainly(base):
+    with _transport_errors(base):
         response = await http.get(f"{base}/models", timeout=LIST_SECONDS)
     if response.status_code == 404:
-        raise NotFoundError(f"{base} is not the address of an OpenAI API; mostly it ends in /v1.")
+        raise NotFoundError(f"{base} is not an OpenAI API; its URL usually ends in /v1.")
     if response.status_code != 200:
         raise error_of(response.status_code, response.content, base)
     models = read_models(response.content, base)
@@ -96,24 +116,24 @@ async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> Model:
         if model.id == name:
             return model
     known = ", ".join(model.id for model in models[:5])
-    raise NotFoundError(f"The server at {base} has no model '{name}'; it has {known}.")
+    raise NotFoundError(f"The server at {base} does not serve '{name}'; it serves {known}.")
 
 
 def _base_of(url: str) -> tuple[str, str]:
-    """The address without a slash at its end, and its host. Raises ConfigError."""
+    """The URL with /v1 and without a trailing slash, and its host. Raises ConfigError."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"--url '{url}' is no address; one is {DEFAULT_URL}.") from error
+        raise ConfigError(f"--url '{url}' is not an HTTP URL such as {DEFAULT_URL}.") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"--url '{url}' is no address; one is {DEFAULT_URL}.")
+        raise ConfigError(f"--url '{url}' is not an HTTP URL such as {DEFAULT_URL}.")
     base = url.rstrip("/")
     return (f"{base}/v1" if parsed.path in ("", "/") else base), parsed.host
 
 
 def _checked(key: str) -> str:
     if not key.isascii() or not key.isprintable():
-        raise ConfigError("The API key holds characters that no HTTP header can.")
+        raise ConfigError("The API key has characters that an HTTP header cannot carry.")
     return key
 
 
@@ -127,17 +147,146 @@ async def _first_bytes(response: httpx.Response) -> bytes:
 
 
 @contextmanager
-def _told_plainly(url: str) -> Iterator[None]:
-    """What goes wrong on the way is the server's error in one line."""
+def _transport_errors(url: str) -> Iterator[None]:
+    """Transport errors as one line."""
     try:
         yield
     except httpx.ConnectError as error:
-        raise ServerError(f"No server answers at {url} ({_reason(error)}); tessera serve starts one.") from error
+        raise ServerError(f"Cannot connect to {url} ({_reason(error)}); start a server with tessera serve.") from error
     except httpx.TimeoutException as error:
-        raise ServerError(f"The server at {url} does not answer in time.") from error
+        raise ServerError(f"The server at {url} did not answer in time.") from error
     except httpx.HTTPError as error:
-        raise ServerError(f"The connection to the server at {url} broke off ({_reason(error)}).") from error
+        raise ServerError(f"Lost the connection to the server at {url} ({_reason(error)}).") from error
 
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# ---- what the server says -------------------------------------------------------
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    """Of a chat (delta) or a completion (text)."""
+
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[Model]
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_models = msgspec.json.Decoder(_Models).decode
+
+
+def read_piece(data: bytes) -> Piece:
+    """The data of an event. Raises ServerError for an error in the stream, and for anything that is not a chunk."""
+    try:
+        chunk = _decode_chunk(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ServerError(f"The server sent an event that is not a chunk of an answer: {_shown(data)}") from error
+    if chunk.error is not None:
+        raise ServerError(f"The server ended the answer: {_message(chunk.error) or 'no reason given'}")
+    usage = None if chunk.usage is None else Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens or 0)
+    if not chunk.choices:
+        return Piece(usage=usage)
+    choice = chunk.choices[0]
+    text = choice.delta.content if choice.delta is not None else choice.text
+    return Piece(text or "", len(choice.token_ids or ()), choice.finish_reason, usage)
+
+
+def read_models(content: bytes, url: str) -> list[Model]:
+    """The answer of /models. Raises ServerError."""
+    try:
+        models = _decode_models(content).data
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ServerError(f"{url} is not an OpenAI API; its URL usually ends in /v1.") from error
+    if not models:
+        raise ServerError(f"The server at {url} serves no models.")
+    return models
+
+
+def error_of(status: int, content: bytes, url: str) -> TesseraError:
+    """The error of an answer whose status is not 200."""
+    said = _message_of(content) or f"HTTP status {status}"
+    if status in (401, 403):
+        return AuthenticationError(
+            f"The server at {url} rejected the API key: {said} Set --api-key or TESSERA_API_KEY."
+        )
+    kind = _ERRORS.get(status)
+    if kind is None:
+        return ServerError(f"The server at {url} failed: {said}")
+    return kind(said if _message_of(content) else f"The server at {url} answered with HTTP status {status}.")
+
+
+def _message_of(content: bytes) -> str:
+    try:
+        body = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return _message(body.get("error", body)) if isinstance(body, dict) else ""
+
+
+def _message(error: Any) -> str:
+    """One line, whatever shape the server gives its errors."""
+    text = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return " ".join(text.split())[:MAX_SHOWN] if isinstance(text, str) else ""
+
+
+def _shown(data: bytes) -> str:
+    return " ".join(data[:80].decode("utf-8", "replace").split())
+
+
+class EventReader:
+    """Server-sent events, as the WHATWG specifies them: bytes in pieces of any size in, the data of each event out.
+    Lines end in LF, CRLF or CR; comments and fields other than data are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, content: bytes) -> Iterator[bytes]:
+        """The data of each event that is complete. Raises ServerError for one that is too long."""
+        lines = (self._rest + content).splitlines(keepends=True)
+        # The last line may continue, and a CR may be the first half of a CRLF.
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        for line in lines:
+            yield from self._take(line.rstrip(b"\r\n"))
+        if self._size + len(self._rest) > MAX_EVENT_BYTES:
+            raise ServerError(f"The server sent an event of more than {MAX_EVENT_BYTES} bytes.")
+
+    def _take(self, line: bytes) -> Iterator[bytes]:
+        if not line:
+            if self._data:
+                yield b"\n".join(self._data)
+            self._data, self._size = [], 0
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+            self._size += len(value)

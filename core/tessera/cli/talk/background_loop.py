@@ -1,5 +1,5 @@
-"""An event loop on a thread of its own: it goes on while the main thread waits for a line of the terminal, so that an
-engine is heard all the time, and Ctrl-C interrupts what the main thread waits for and nothing else."""
+"""An event loop on a thread of its own. It keeps running while the main thread waits for a line of the terminal, so
+that the engine's messages are always handled, and Ctrl-C interrupts only what the main thread waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class BackgroundLoop:
-    """Use it in a `with`; what still runs at its end is cancelled."""
+    """Use it in a `with`; work that is still running at its end is cancelled."""
 
     def __init__(self, loop_factory: LoopFactory | None = None) -> None:
         self._runner = asyncio.Runner(loop_factory=loop_factory)
@@ -35,7 +35,7 @@ class BackgroundLoop:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result. What interrupts the waiting thread cancels the work, and is raised when that has ended."""
+        """The result of the work. An interrupt of the waiting thread cancels it, and is raised once it has ended."""
         running = _Work(work)
         try:
             self._loop.call_soon_threadsafe(running.start)
@@ -48,9 +48,9 @@ class BackgroundLoop:
         return running.result()
 
     def iterate(self, values: AsyncGenerator[T, None]) -> Generator[T]:
-        """Closes the generator whatever ends the iteration."""
+        """Closes the generator however the iteration ends."""
         nothing = object()
-        turn = asyncio.Lock()  # what was interrupted twice may still be on its way to its end
+        turn = asyncio.Lock()  # work that was interrupted twice may still be ending
 
         async def following() -> T | object:
             async with turn:
@@ -68,7 +68,7 @@ class BackgroundLoop:
 
     @contextmanager
     def entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """An asynchronous context as one of this thread's."""
+        """An asynchronous context manager as a synchronous one."""
         value = self.run(_entered(manager))
         try:
             yield value

@@ -1,17 +1,25 @@
-"""Question and answer until the user leaves."""
+"""Question and answer until the user leaves: what is asked of a model, and the terminal that it is asked at."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
-from contextlib import closing
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, closing
+from typing import Protocol, TextIO
 
+from tessera.cli.client import Client, Message, Piece, Sampling
 from tessera.cli.talk.background_loop import BackgroundLoop
-from tessera.cli.talk.dialogue import Dialogue
-from tessera.cli.talk.terminal import Terminal
 from tessera.errors import EngineDeadError, TesseraError
 
 EXIT = "/exit"
 _COMMAND = re.compile(r"/[a-z]+")
+PROMPT = "> "
+MAX_CHARS = 2**23
+# An answer must not move the cursor or rename the window.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Session:
@@ -27,14 +35,14 @@ class Session:
         self._answer(question)
 
     def until_end(self) -> None:
-        """What goes wrong with a question is said, and the next may be asked. Raises EngineDeadError."""
+        """An error ends its question only, and is printed. Raises EngineDeadError."""
         self._terminal.note(self._dialogue.greeting)
         while (question := self._asked()) is not None:
             if question:
                 self._try(question)
 
     def _asked(self) -> str | None:
-        """A question, "" where there is none this time, None at the end."""
+        """A question, "" if the line was none, None at the end."""
         try:
             line = self._terminal.question().strip()
         except (EOFError, KeyboardInterrupt):
@@ -46,7 +54,7 @@ class Session:
             self._terminal.note(self._dialogue.commands[line]())
             return ""
         if _COMMAND.fullmatch(line):
-            self._terminal.note(f"There is no {line}; there is {', '.join([*self._dialogue.commands, EXIT])}.")
+            self._terminal.note(f"Unknown command {line}; use {', '.join([*self._dialogue.commands, EXIT])}.")
             return ""
         return line
 
@@ -61,10 +69,10 @@ class Session:
             self._terminal.note(f"error: {error.message}")
         else:
             if reason == "length":
-                self._terminal.note("(the answer has reached its most tokens; --max-tokens changes that)")
+                self._terminal.note("(answer cut off at its maximum length; raise it with --max-tokens)")
 
     def _answer(self, question: str) -> str | None:
-        """Shows it as it comes; its finish_reason."""
+        """Prints it as it comes; returns its finish_reason."""
         reason, last = None, "\n"
         with closing(self._loop.iterate(self._dialogue.answer(question))) as pieces:
             for piece in pieces:
@@ -75,3 +83,123 @@ class Session:
         if last != "\n":
             self._terminal.answer("\n")
         return reason
+
+
+class Dialogue(Protocol):
+    """What is asked of a model. greeting: printed at the start. commands: lines that are no questions, and what each
+    does; it returns a note."""
+
+    @property
+    def greeting(self) -> str: ...
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[], str]]: ...
+
+    def answer(self, question: str) -> AsyncGenerator[Piece, None]: ...
+
+
+class Conversation:
+    """A chat: every question is sent with what was said before."""
+
+    def __init__(self, client: Client, sampling: Sampling, system: str | None) -> None:
+        self._client = client
+        self._sampling = sampling
+        self._first: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._first)
+
+    @property
+    def greeting(self) -> str:
+        return (
+            f"Chatting with {self._client.model}. Ctrl-C stops an answer, /reset starts a new conversation; /exit, "
+            "Ctrl-D or Ctrl-C at the prompt quits."
+        )
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[], str]]:
+        return {"/reset": self._reset}
+
+    async def answer(self, question: str) -> AsyncGenerator[Piece, None]:
+        """A stopped answer is kept as far as it came; a question without an answer is dropped."""
+        said: list[str] = []
+        self._messages.append({"role": "user", "content": question})
+        try:
+            async with aclosing(self._client.chat(self._messages, self._sampling)) as pieces:
+                async for piece in pieces:
+                    said.append(piece.text)
+                    yield piece
+        finally:
+            if text := "".join(said):
+                self._messages.append({"role": "assistant", "content": text})
+            else:
+                self._messages.pop()
+
+    def _reset(self) -> str:
+        self._messages = list(self._first)
+        return "New conversation."
+
+
+class Completions:
+    """Each text is completed by itself."""
+
+    def __init__(self, client: Client, sampling: Sampling) -> None:
+        self._client = client
+        self._sampling = sampling
+
+    @property
+    def greeting(self) -> str:
+        return (
+            f"{self._client.model} completes what you write. Ctrl-C stops it; /exit, Ctrl-D or Ctrl-C at the prompt "
+            "quits."
+        )
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[], str]]:
+        return {}
+
+    def answer(self, question: str) -> AsyncGenerator[Piece, None]:
+        return self._client.complete(question, self._sampling)
+
+
+class Terminal:
+    """Lines in, answers out, notes beside them. interactive: questions come from a terminal, one after the other."""
+
+    def __init__(self, given: TextIO, answers: TextIO, notes: TextIO) -> None:
+        self._given = given
+        self._answers = answers
+        self._notes = notes
+        self._shown = answers.isatty()
+        self.interactive = given.isatty()
+
+    @classmethod
+    def of_process(cls) -> Terminal:
+        """Standard input, output and error; what they cannot encode is replaced."""
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+        return cls(sys.stdin, sys.stdout, sys.stderr)
+
+    def question(self) -> str:
+        """A line. Raises EOFError at the end (Ctrl-D), KeyboardInterrupt."""
+        if self._shown:
+            # Importing it gives input() a line editor, if Python has one. Its history ends with the process.
+            with contextlib.suppress(ImportError):
+                importlib.import_module("readline")
+            return input(PROMPT)
+        self._notes.write(PROMPT)
+        self._notes.flush()
+        line = self._given.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    def everything(self) -> str:
+        """All of stdin, up to MAX_CHARS."""
+        return self._given.read(MAX_CHARS)
+
+    def answer(self, text: str) -> None:
+        self._answers.write(_CONTROL.sub("", text) if self._shown else text)
+        self._answers.flush()
+
+    def note(self, text: str) -> None:
+        self._notes.write(f"{text}\n")
+        self._notes.flush()

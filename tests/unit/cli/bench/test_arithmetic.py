@@ -7,12 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tessera.cli.bench.arrivals import arrivals
-from tessera.cli.bench.failures import exit_code_of, failures
-from tessera.cli.bench.figures import in_milliseconds, spread
-from tessera.cli.bench.goodput import kept, parse_objectives
-from tessera.cli.bench.record import Record, peak_concurrency
-from tessera.cli.bench.workload import Lengths, check_count, check_fits, draw
+from tessera.cli.bench.drive import Record, exit_code_of, failures, kept, peak_concurrency
+from tessera.cli.bench.results import in_milliseconds, spread
+from tessera.cli.bench.workload import Lengths, arrivals, check_fits, draw, parse_objectives
 from tessera.errors import ConfigError, OverloadedError, ServerError
 
 
@@ -42,29 +39,13 @@ def test_the_same_seed_asks_the_same():
     assert [len(job.prompt) for job in draw(Lengths(10, 4), 5, vocabulary=np.arange(9), seed=(0,))] == [10] * 5
 
 
-@pytest.mark.parametrize(
-    ("values", "what"),
-    [((0, 1, 0.0), "--input-len"), ((1, 0, 0.0), "--output-len"), ((1, 1, 1.0), "below 1"), ((1, 1, -0.1), "below 1")],
-)
-def test_lengths_that_do_not_hold(values, what):
-    with pytest.raises(ConfigError, match=what):
-        Lengths(*values)
-
-
 def test_requests_must_fit_the_context():
     check_fits(Lengths(100, 28), 128)
     check_fits(Lengths(100, 100), None)
-    with pytest.raises(ConfigError, match="longest requests have 129 tokens, but the model takes 128"):
+    with pytest.raises(ConfigError, match="longest requests have 129 tokens, but the model supports 128"):
         check_fits(Lengths(100, 29), 128)
     with pytest.raises(ConfigError, match="192 tokens"):
         check_fits(Lengths(100, 28, 0.5), 191)
-
-
-def test_counts_have_limits():
-    assert check_count("num-prompts", 1) == 1
-    for value in (0, 10**6 + 1):
-        with pytest.raises(ConfigError, match="--num-prompts must be from 1"):
-            check_count("num-prompts", value)
 
 
 # ---- when -----------------------------------------------------------------------------
@@ -87,14 +68,6 @@ def test_gaps_have_the_mean_of_the_rate_and_the_spread_of_their_burstiness(burst
 
 def test_arrivals_repeat_with_their_seed():
     assert arrivals(5, 2.0, 1.0, 1) == arrivals(5, 2.0, 1.0, 1) != arrivals(5, 2.0, 1.0, 2)
-
-
-@pytest.mark.parametrize(
-    ("rate", "burstiness"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, math.inf)]
-)
-def test_a_rate_that_is_none(rate, burstiness):
-    with pytest.raises(ConfigError, match="must be above 0"):
-        arrivals(3, rate, burstiness, 0)
 
 
 # ---- figures ----------------------------------------------------------------------------
@@ -135,7 +108,7 @@ def test_goodput_keeps_every_promise():
 
 @pytest.mark.parametrize("text", ["ttft", "ttft:", "ttft:x", "itl:3", "ttft:-1", "ttft:nan", "ttft:inf"])
 def test_a_promise_that_is_none(text):
-    with pytest.raises(ConfigError, match=f"--goodput '{text}' is none of ttft, tpot, e2el"):
+    with pytest.raises(ConfigError, match=f"--goodput '{text}' must be one of ttft, tpot, e2el"):
         parse_objectives([text])
 
 

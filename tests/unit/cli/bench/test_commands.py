@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from tessera._version import __version__
-from tessera.cli.bench.latency import latency_figures
+from tessera.cli.bench.results import latency_figures
 from tessera.cli.client.remote import connect
 from tessera.cli.program import run
 from tests.unit.cli.fake_server import FakeServer, Timing
@@ -21,7 +21,7 @@ def bench(monkeypatch):
     """`tessera bench serve` at a fake server: its exit code."""
 
     def serve(server, *flags):
-        monkeypatch.setattr("tessera.cli.bench.serve.connect", partial(connect, transport=server))
+        monkeypatch.setattr("tessera.cli.bench.commands.connect", partial(connect, transport=server))
         return run(["bench", "serve", *flags])
 
     return serve
@@ -89,16 +89,22 @@ def test_a_warm_up_that_fails_ends_it_in_one_line(bench, capsys):
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        (["--input-len", "500"], "The longest requests have 564 tokens, but the model takes 512"),
-        (["--request-rate", "0"], "--request-rate must be above 0"),
-        (["--num-prompts", "0"], "--num-prompts must be from 1"),
+        (["--input-len", "500"], "The longest requests have 564 tokens, but the model supports 512"),
+        *((["--request-rate", rate], "--request-rate must be above 0") for rate in ("0", "-1", "nan")),
+        *((["--burstiness", one], "--burstiness must be above 0 and below inf") for one in ("0", "inf")),
+        (["--num-prompts", "0"], "--num-prompts must be from 1 to 1000000, got 0."),
+        (["--num-prompts", "1000001"], "--num-prompts must be from 1 to 1000000"),
+        (["--num-warmups", "-1"], "--num-warmups must be from 0"),
+        (["--input-len", "0"], "--input-len must be from 1"),
+        (["--random-output-len", "0"], "--output-len must be from 1"),
+        (["--random-range-ratio", "-0.1"], "--random-range-ratio must be at least 0 and below 1, got -0.1."),
         (["--max-concurrency", "0"], "--max-concurrency must be from 1"),
         (["--timeout", "0"], "--timeout must be above 0"),
         (["--vocab-size", "0"], "--vocab-size must be from 1"),
-        (["--tokenizer", "x", "--vocab-size", "9"], "leave --vocab-size out"),
+        (["--tokenizer", "x", "--vocab-size", "9"], "has no meaning with --tokenizer"),
         (["--goodput", "x:1"], "--goodput 'x:1'"),
-        (["--json", "no/such/folder/x.json"], "there is no such folder"),
-        (["--url", "nothing"], "--url 'nothing' is no address"),
+        (["--json", "no/such/folder/x.json"], "the folder does not exist"),
+        (["--url", "nothing"], "--url 'nothing' is not an HTTP URL"),
     ],
 )
 def test_what_does_not_hold_is_one_line(bench, capsys, flags, what):
@@ -124,8 +130,8 @@ def test_the_figures_of_latency_by_hand():
         (["latency", "--batch-size", "0"], "--batch-size must be from 1"),
         (["latency", "--num-iters", "0"], "--num-iters must be from 1"),
         (["throughput", "--random-range-ratio", "1"], "--random-range-ratio must be at least 0 and below 1"),
-        (["throughput", "--input-len", "1000", "--platform", "a.b:C"], "the model takes 1024"),
-        (["latency", "--input-len", "1000", "--platform", "a.b:C"], "the model takes 1024"),
+        (["throughput", "--input-len", "1000", "--platform", "a.b:C"], "the model supports 1024"),
+        (["latency", "--input-len", "1000", "--platform", "a.b:C"], "the model supports 1024"),
         (["latncy"], "Did you mean 'latency'?"),
     ],
 )

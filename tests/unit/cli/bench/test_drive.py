@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from tessera.cli.bench.drive import Driver
-from tessera.cli.bench.serving_figures import details, serving_figures, show
-from tessera.cli.bench.throughput import throughput_figures
+from tessera.cli.bench.results import details, serving_figures, show_serving, throughput_figures
 from tessera.cli.bench.workload import Job
-from tessera.cli.client.contract import Piece, Usage
+from tessera.cli.client import Piece, Usage
 from tessera.cli.client.remote import connect
 from tests.unit.cli.fake_server import URL, FakeServer, Timing, VirtualTime
 
@@ -92,13 +91,13 @@ def test_failures_are_counted_and_named_and_in_no_time():
     assert (figures["completed"], figures["failed"], figures["total_output_tokens"]) == (2, 3, 6)
     assert figures["errors"] == {
         "full": 1,
-        "There was no whole answer within 2 s.": 1,
-        "The server at http://server.test/v1 broke off in the middle of an answer.": 1,
+        "The answer was not complete within 2 s.": 1,
+        "The server at http://server.test/v1 closed the connection in the middle of an answer.": 1,
     }
     assert (figures["mean_ttft_ms"], figures["p99_e2el_ms"]) == pytest.approx((500.0, 700.0))
     assert figures["max_concurrent_requests"] == 2
     assert done == [1, 2, 3, 4, 5]
-    text = show(figures)
+    text = show_serving(figures)
     assert "Failed requests                               3" in text
     assert "full" in text
     assert details(records)["reasons"][1] == "full"
@@ -110,7 +109,7 @@ def test_answers_shorter_than_asked_are_counted():
     records[0].asked = 5  # of a server that does not know ignore_eos
     figures = serving_figures(records, seconds, {})
     assert figures["short_answers"] == 1
-    assert "Answers shorter than asked" in show(figures)
+    assert "Answers shorter than requested" in show_serving(figures)
 
 
 async def test_an_answer_without_tokens_is_a_failure():
@@ -119,7 +118,7 @@ async def test_an_answer_without_tokens_is_a_failure():
             yield Piece(usage=Usage(4, 0))
 
     (record,), _ = await Driver(Silent(), {}).run([ONE], [0.0])
-    assert record.error.message == "An answer had no tokens."
+    assert record.error.message == "The answer had no tokens."
 
 
 def test_throughput_by_hand():

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tessera.cli.client.local import Habits
+from tessera.cli.client.local import RequestDefaults
 from tessera.cli.client.remote import connect
-from tessera.cli.model_text import AskedTemplate
+from tessera.cli.model_text import TemplateOptions
 from tessera.cli.program import run
-from tessera.cli.talk.flags import CHAT, COMPLETE
-from tessera.cli.talk.run import habits_of
+from tessera.cli.talk.commands import CHAT, COMPLETE, request_defaults
 from tests.unit.cli.fake_server import URL, FakeServer, Timing
 
 
@@ -30,7 +29,7 @@ def handlers():
 @pytest.fixture
 def server(monkeypatch):
     server = FakeServer()
-    monkeypatch.setattr("tessera.cli.talk.run.connect", partial(connect, transport=server))
+    monkeypatch.setattr("tessera.cli.talk.commands.connect", partial(connect, transport=server))
     return server
 
 
@@ -67,14 +66,14 @@ def test_flags_may_stand_in_a_file(server, tmp_path):
     ("arguments", "code", "what"),
     [
         (["--url", URL, "m"], 2, "Give a MODEL to run here or the --url of a server, not both"),
-        (["--url", URL, "--dtype", "float32"], 2, "--dtype is for a model that runs here; leave it out, or --url."),
+        (["--url", URL, "--dtype", "float32"], 2, "--dtype is for a model that runs here; remove it, or --url."),
         (["--url", URL, "--generation-config", "none"], 2, "--generation-config is for a model that runs here"),
-        (["--api-key", "k"], 2, "--api-key is for a server; give --url as well, or leave it out."),
+        (["--api-key", "k"], 2, "--api-key is for a server; add --url, or remove it."),
         (["--model-name", "k"], 2, "--model-name is for a server"),
-        (["--url", URL, "--model-name", "k"], 2, "has no model 'k'; it has m."),
-        (["--url", "nothing"], 2, "--url 'nothing' is no address"),
+        (["--url", URL, "--model-name", "k"], 2, "does not serve 'k'; it serves m."),
+        (["--url", "nothing"], 2, "--url 'nothing' is not an HTTP URL"),
         (["no/such/folder"], 3, "There is no folder 'no/such/folder'"),
-        (["--url", URL, "-q", " "], 2, "Nothing was asked: give -q TEXT, or a text by a pipe."),
+        (["--url", URL, "-q", " "], 2, "There is no input: give -q TEXT, or pipe a text to stdin."),
         (["--max-tokns", "3"], 2, "'--max-tokens'"),
     ],
 )
@@ -89,13 +88,13 @@ def test_what_does_not_hold_is_one_line(capsys, arguments, code, what):
 def test_what_a_server_refuses_is_one_line(server, capsys):
     server.timings = [Timing(status=401, error="wrong key.")]
     assert run(["chat", "--url", URL, "-q", "Hi"]) == 2
-    assert "does not take the key: wrong key. Give --api-key" in capsys.readouterr().err
+    assert "rejected the API key: wrong key. Set --api-key" in capsys.readouterr().err
 
 
 def test_no_server_is_one_line_and_its_own_code(capsys):
     assert run(["chat", "--url", "http://127.0.0.1:1", "-q", "Hi"]) == 8
     output = capsys.readouterr()
-    assert "error: No server answers at http://127.0.0.1:1/v1" in output.err
+    assert "error: Cannot connect to http://127.0.0.1:1/v1" in output.err
     assert (output.out, output.err.count("\n")) == ("", 1)
 
 
@@ -104,13 +103,13 @@ def test_what_a_model_here_does_unasked_is_what_a_server_of_the_same_flags_does(
         return SimpleNamespace(model=SimpleNamespace(sampling_defaults=defaults))
 
     given = dict.fromkeys(flag.name for flag in CHAT.flags)
-    own = habits_of(given, config(temperature=0.6, top_k=20, max_tokens=7))
-    assert (own.sampling, own.chat_tokens, own.template) == ({"temperature": 0.6, "top_k": 20}, 7, AskedTemplate())
+    own = request_defaults(given, config(temperature=0.6, top_k=20, max_tokens=7))
+    assert (own.sampling, own.chat_tokens, own.template) == ({"temperature": 0.6, "top_k": 20}, 7, TemplateOptions())
     asked = given | {
         "generation_config": "none", "override_generation_config": {"max_new_tokens": 5, "top_p": 0.5},
         "chat_template": "t.jinja", "chat_template_content_format": "openai",
         "default_chat_template_kwargs": {"think": False},
     }  # fmt: skip
-    habits = habits_of(asked, config(max_tokens=5, top_p=0.5))
-    assert habits == Habits(AskedTemplate("t.jinja", "openai"), {"think": False}, {"top_p": 0.5}, 5)
-    assert habits_of(dict.fromkeys(flag.name for flag in COMPLETE.flags), config()).template == AskedTemplate()
+    defaults = request_defaults(asked, config(max_tokens=5, top_p=0.5))
+    assert defaults == RequestDefaults(TemplateOptions("t.jinja", "openai", {"think": False}), {"top_p": 0.5}, 5)
+    assert request_defaults(dict.fromkeys(flag.name for flag in COMPLETE.flags), config()).template == TemplateOptions()

@@ -9,11 +9,9 @@ import threading
 
 import pytest
 
-from tessera.cli.client.contract import Piece
+from tessera.cli.client import Piece
 from tessera.cli.talk.background_loop import BackgroundLoop
-from tessera.cli.talk.dialogue import Completions, Conversation
-from tessera.cli.talk.session import Session
-from tessera.cli.talk.terminal import Terminal
+from tessera.cli.talk.session import Completions, Conversation, Session, Terminal
 from tessera.errors import EngineDeadError, OverloadedError, RequestError
 
 
@@ -78,8 +76,8 @@ def test_a_conversation_is_kept_until_it_is_reset():
         [system, ("user", "Well?")],
     ]
     assert answers == "Hello\nFine\nYes\n"
-    assert "Talking with m." in notes
-    assert "The conversation is forgotten." in notes
+    assert "Chatting with m." in notes
+    assert "New conversation." in notes
     assert client.sampling == [{"temperature": 0.5}] * 3
 
 
@@ -107,13 +105,13 @@ def test_a_dead_engine_ends_the_session():
 def test_commands_are_few_and_what_is_none_is_asked():
     client = Client(["x"])
     _, notes = chat(client, "/help\n/usr is what?\n/exit\nnever\n")
-    assert "There is no /help; there is /reset, /exit.\n" in notes
+    assert "Unknown command /help; use /reset, /exit.\n" in notes
     assert client.asked == [[("user", "/usr is what?")]]
 
 
 def test_an_answer_at_its_limit_is_said_to_be():
     _, notes = chat(Client(["cut"]), "a\n")
-    assert "--max-tokens changes that" in notes
+    assert "raise it with --max-tokens" in notes
 
 
 def test_completions_have_no_memory():
@@ -121,7 +119,7 @@ def test_completions_have_no_memory():
     answers, notes = talked(Completions(client, {}), "a\nc\n/reset\n")
     assert client.asked == ["a", "c"]
     assert answers == "b\nd\n"
-    assert "There is no /reset; there is /exit." in notes
+    assert "Unknown command /reset; use /exit." in notes
 
 
 def test_one_question_is_answered_plainly():

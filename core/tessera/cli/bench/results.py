@@ -1,0 +1,261 @@
+"""What a run adds up to: figures under the names of vLLM's benchmark, tables for people, and a file of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tessera._version import __version__
+from tessera.cli.bench.drive import Record, failures, kept, peak_concurrency
+from tessera.cli.bench.workload import Lengths
+from tessera.config.environment import allowed_cores
+from tessera.errors import ConfigError
+
+LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
+PERCENTILES = (90, 99)
+SECRETS = frozenset({"api_key", "hf_token"})
+_NOT_SETTINGS = frozenset({"json"})
+_LABEL = 34
+_TITLES = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+
+
+def spread(values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> dict[str, float]:
+    """mean, median, std and percentiles ("p99"), interpolated between neighbours; all 0 of nothing."""
+    array = np.asarray(values if len(values) else [0.0], dtype=float)
+    named = {f"p{percent}": float(np.percentile(array, percent)) for percent in percentiles}
+    return {"mean": float(array.mean()), "median": float(np.median(array)), "std": float(array.std()), **named}
+
+
+def in_milliseconds(name: str, figures: Mapping[str, float]) -> dict[str, float]:
+    """{"mean": 0.5} of "ttft" is {"mean_ttft_ms": 500.0}."""
+    return {f"{kind}_{name}_ms": value * 1000 for kind, value in figures.items()}
+
+
+# ---- an engine of the benchmark's own -------------------------------------------
+
+
+def latency_figures(seconds: Sequence[float]) -> dict[str, Any]:
+    figures = spread(seconds, LATENCY_PERCENTILES)
+    return {
+        "avg_latency": figures["mean"],
+        "std_latency": figures["std"],
+        "percentiles": {str(percent): figures[f"p{percent}"] for percent in LATENCY_PERCENTILES},
+        "latencies": list(seconds),
+    }
+
+
+def show_latency(figures: Mapping[str, Any], lengths: Lengths, batch: int) -> str:
+    rows = [("Avg latency (s)", f"{figures['avg_latency']:.4f}"), ("Std latency (s)", f"{figures['std_latency']:.4f}")]
+    rows += [
+        (f"{percent}% percentile latency (s)", f"{value:.4f}") for percent, value in figures["percentiles"].items()
+    ]
+    rate = batch * lengths.output_len / figures["avg_latency"]
+    rows.append(("Output token throughput (tok/s)", f"{rate:.2f}"))
+    title = (
+        f"{len(figures['latencies'])} batches of {batch} requests, {lengths.input_len} tokens in and "
+        f"{lengths.output_len} out"
+    )
+    return table(title, [("", rows)])
+
+
+def throughput_figures(records: Sequence[Record], seconds: float) -> dict[str, Any]:
+    """Tokens and requests of complete answers, over the duration of all."""
+    whole = [record for record in records if record.completed]
+    tokens_in, tokens_out = sum(r.prompt_len for r in whole), sum(r.output_len for r in whole)
+    return {
+        "elapsed_time": seconds,
+        "num_requests": len(records),
+        "completed": len(whole),
+        "failed": len(records) - len(whole),
+        "total_num_tokens": tokens_in + tokens_out,
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "requests_per_second": len(whole) / seconds,
+        "tokens_per_second": (tokens_in + tokens_out) / seconds,
+        "input_tokens_per_second": tokens_in / seconds,
+        "output_tokens_per_second": tokens_out / seconds,
+        "errors": failures(records),
+    }
+
+
+def show_throughput(figures: Mapping[str, Any]) -> str:
+    rows = [
+        ("Requests", f"{figures['completed']}"),
+        ("Elapsed time (s)", f"{figures['elapsed_time']:.2f}"),
+        ("Total input tokens", f"{figures['total_input_tokens']}"),
+        ("Total output tokens", f"{figures['total_output_tokens']}"),
+        ("Request throughput (req/s)", f"{figures['requests_per_second']:.2f}"),
+        ("Total token throughput (tok/s)", f"{figures['tokens_per_second']:.2f}"),
+        ("Input token throughput (tok/s)", f"{figures['input_tokens_per_second']:.2f}"),
+        ("Output token throughput (tok/s)", f"{figures['output_tokens_per_second']:.2f}"),
+    ]
+    failed = [(reason, str(count)) for reason, count in figures["errors"].items()]
+    return table("Throughput", [("", rows), *([("Failed requests", failed)] if failed else [])])
+
+
+# ---- a server -------------------------------------------------------------------
+
+
+def serving_figures(records: Sequence[Record], seconds: float, objectives: Mapping[str, float]) -> dict[str, Any]:
+    """Of complete answers; failed requests count in `failed` and `errors` only. objectives: of goodput, empty for
+    none."""
+    whole = [record for record in records if record.completed]
+    tokens_in, tokens_out = sum(r.prompt_len for r in whole), sum(r.output_len for r in whole)
+    figures: dict[str, Any] = {
+        "duration": seconds,
+        "completed": len(whole),
+        "failed": len(records) - len(whole),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": len(whole) / seconds,
+        "output_throughput": tokens_out / seconds,
+        "total_token_throughput": (tokens_in + tokens_out) / seconds,
+        "max_concurrent_requests": peak_concurrency(whole),
+        "short_answers": sum(record.output_len < record.asked for record in whole),
+        "errors": failures(records),
+    }
+    if objectives:
+        figures["request_goodput"] = sum(kept(record, objectives) for record in whole) / seconds
+    for name, values in _times_of(whole).items():
+        figures |= in_milliseconds(name, spread(values))
+    return figures
+
+
+def _times_of(whole: Sequence[Record]) -> dict[str, list[float]]:
+    return {
+        "ttft": [record.ttft for record in whole],
+        "tpot": [tpot for record in whole if (tpot := record.tpot) is not None],
+        "itl": [gap for record in whole for gap in record.itl],
+        "e2el": [record.e2el for record in whole],
+    }
+
+
+def details(records: Sequence[Record]) -> dict[str, Any]:
+    """Of each request, in order of arrival; failed ones have no times."""
+    return {
+        "input_lens": [record.prompt_len for record in records],
+        "output_lens": [record.output_len for record in records],
+        "ttfts": [record.ttft if record.completed else None for record in records],
+        "itls": [record.itl if record.completed else [] for record in records],
+        "e2els": [record.e2el if record.completed else None for record in records],
+        "reasons": [None if record.error is None else record.error.message for record in records],
+    }
+
+
+def show_serving(figures: Mapping[str, Any]) -> str:
+    sections = [("", list(_serving_rows(figures)))]
+    for name, title in _TITLES.items():
+        kinds = {"mean": "Mean", "median": "Median", **{f"p{percent}": f"P{percent}" for percent in PERCENTILES}}
+        sections.append(
+            (
+                title,
+                [
+                    (f"{label} {name.upper()} (ms)", f"{figures[f'{kind}_{name}_ms']:.2f}")
+                    for kind, label in kinds.items()
+                ],
+            )
+        )
+    if figures["errors"]:
+        sections.append(("Failed requests by error", [(why, str(count)) for why, count in figures["errors"].items()]))
+    return table("Serving Benchmark Result", sections)
+
+
+def _serving_rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Successful requests", str(figures["completed"])
+    yield "Failed requests", str(figures["failed"])
+    yield "Benchmark duration (s)", f"{figures['duration']:.2f}"
+    yield "Total input tokens", str(figures["total_input_tokens"])
+    yield "Total generated tokens", str(figures["total_output_tokens"])
+    yield "Request throughput (req/s)", f"{figures['request_throughput']:.2f}"
+    if "request_goodput" in figures:
+        yield "Request goodput (req/s)", f"{figures['request_goodput']:.2f}"
+    yield "Output token throughput (tok/s)", f"{figures['output_throughput']:.2f}"
+    yield "Total token throughput (tok/s)", f"{figures['total_token_throughput']:.2f}"
+    yield "Peak concurrent requests", str(figures["max_concurrent_requests"])
+    if figures["short_answers"]:
+        yield "Answers shorter than requested", str(figures["short_answers"])
+
+
+def table(title: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
+    """sections: a heading ("" for none) and its rows."""
+    lines = [title]
+    for heading, rows in sections:
+        lines += ["", *([heading] if heading else [])]
+        lines += [f"  {label:<{_LABEL}} {text:>12}" for label, text in rows]
+    return "\n".join(lines)
+
+
+# ---- as a file ------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """The machine that this program runs on."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": allowed_cores(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    """As the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def check_writable(file: str | None) -> None:
+    """Raises ConfigError, before anything slow begins."""
+    if file is not None and not Path(file).expanduser().parent.is_dir():
+        raise ConfigError(f"--json '{file}': the folder does not exist.")
+
+
+def write(file: str | None, benchmark: str, settings: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+    """The figures of a run with its settings but secrets, versions and the machine. file: None writes nothing. Raises
+    ConfigError."""
+    if file is None:
+        return
+    shown = {
+        name: value
+        for name, value in settings.items()
+        if value not in (None, ()) and name not in SECRETS | _NOT_SETTINGS
+    }
+    content = {
+        "benchmark": benchmark,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tessera": __version__,
+        "machine": machine(),
+        "settings": shown,
+        **figures,
+    }
+    try:
+        Path(file).expanduser().write_text(json.dumps(_finite(content), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json '{file}' cannot be written: {error.strerror}.") from error
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: it becomes "inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

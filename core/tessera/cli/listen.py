@@ -1,0 +1,228 @@
+"""What the server listens on, ready before anything slow begins: an address, a Unix socket, certificates."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from ipaddress import ip_address
+from pathlib import Path
+
+from tessera.errors import ConfigError, PortError
+
+EVERY_NETWORK = ("0.0.0.0", "::")  # noqa: S104  # the user's choice, recognised here
+_BACKLOG = 2048
+_CONNECT_SECONDS = 2.0
+_LISTENING = "0A"  # the kernel's number of the state, in its tables
+
+
+def listen(host: str, port: int, uds: str | None) -> AbstractContextManager[socket.socket]:
+    """A listening socket. uds: the path of a Unix socket, instead of host and port. Raises PortError."""
+    return bind(host, port) if uds is None else unix_listener(uds, _BACKLOG)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. port: 0 is any free one. Raises PortError that says who holds the port, or what to do."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise PortError(f"--host '{host}' cannot be resolved to an address of this machine.") from error
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortError(_problem(error, host, port)) from error
+    return listener
+
+
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
+    """Where a client on this machine reaches it."""
+    scheme = "https" if tls else "http"
+    if listener.family == socket.AF_UNIX:
+        return f"{scheme}://localhost"
+    host, port = listener.getsockname()[:2]
+    if host in EVERY_NETWORK:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def socket_path(listener: socket.socket) -> str | None:
+    """Of a Unix socket; None of any other."""
+    return listener.getsockname() if listener.family == socket.AF_UNIX else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _problem(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        owner = owner_of(port)
+        by, stop = (f" by {owner}", "stop that or ") if owner else ("", "")
+        return f"Port {port} on {host} is in use{by}; {stop}choose another with --port."
+    if error.errno == errno.EACCES:
+        return f"You are not allowed to listen on port {port}; choose one above 1023 with --port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is not an address of this machine; use 127.0.0.1, 0.0.0.0 or one that is."
+    return f"Cannot listen on {host} port {port}: {error.strerror}."
+
+
+def owner_of(port: int, processes: Path = Path("/proc")) -> str | None:
+    """The process that listens on a port, as "python (process 123)"; None if the system does not say."""
+    inodes = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening(processes / "net" / table, port)}
+    for process in processes.glob("[0-9]*") if inodes else ():
+        if any(link in inodes for link in _links(process / "fd")):
+            return f"{_text(process / 'comm').strip() or 'a program'} (process {process.name})"
+    return None
+
+
+def _listening(table: Path, port: int) -> list[str]:
+    rows = [line.split() for line in _text(table).splitlines()[1:]]
+    return [row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
+
+
+def _links(folder: Path) -> list[str]:
+    """What a process's descriptors lead to; nothing for a process of another user, or one that has just ended."""
+    try:
+        return [os.readlink(entry) for entry in folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+# ---- a Unix socket: only this user may connect, and it is gone when the server is ----
+
+
+@contextlib.contextmanager
+def unix_listener(path: str, backlog: int) -> Iterator[socket.socket]:
+    """A listening socket; what a dead server left at the path is replaced. Raises PortError."""
+    place = Path(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with listener:
+        try:
+            _make_room(place)
+            listener.bind(path)
+        except OSError as error:
+            raise PortError(f"--uds '{path}' cannot be created: {error.strerror or error}.") from error
+        own = place.stat()
+        try:
+            # Nobody can connect before it listens.
+            place.chmod(0o600)
+            listener.listen(backlog)
+            yield listener
+        finally:
+            _remove(place, own)
+
+
+def _make_room(place: Path) -> None:
+    try:
+        kind = place.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise PortError(f"--uds '{place}' already exists and is not a socket; choose another path.")
+    if _is_listened_on(place):
+        raise PortError(f"Another server is listening on --uds '{place}'; stop it or choose another path.")
+    place.unlink(missing_ok=True)
+
+
+def _is_listened_on(place: Path) -> bool:
+    """Whoever refuses is dead; one that is too busy to accept is not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            probe.connect(str(place))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except (TimeoutError, BlockingIOError):
+            return True
+    return True
+
+
+def _remove(place: Path, own: os.stat_result) -> None:
+    """Only what this server made: another may have taken its place."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(place.lstat(), own):
+            place.unlink()
+
+
+# ---- certificates, checked before anything slow begins ----
+
+
+def tls_context(
+    certfile: str | None, keyfile: str | None, ca_certs: str | None, cert_reqs: int
+) -> ssl.SSLContext | None:
+    """None without a certificate. keyfile: None if the certificate's file holds the key as well. ca_certs: that client
+    certificates are verified with; cert_reqs: whether clients need one, as a value of ssl.VerifyMode. Raises
+    ConfigError."""
+    if certfile is None:
+        for option, given in (("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs), ("--ssl-cert-reqs", cert_reqs)):
+            if given:
+                raise ConfigError(f"{option} requires --ssl-certfile.")
+        return None
+    if cert_reqs and ca_certs is None:
+        raise ConfigError(f"--ssl-cert-reqs {cert_reqs} requires --ssl-ca-certs, to verify client certificates with.")
+    for option, file in (("--ssl-certfile", certfile), ("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs)):
+        if file is not None:
+            _check_readable(option, file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_chain(context, certfile, keyfile)
+    if ca_certs is not None:
+        _load_authorities(context, ca_certs)
+    context.verify_mode = ssl.VerifyMode(cert_reqs)
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, certfile: str, keyfile: str | None) -> None:
+    key = f"--ssl-certfile '{certfile}'" if keyfile is None else f"--ssl-keyfile '{keyfile}'"
+
+    def refuse() -> str:
+        raise ConfigError(
+            f"The private key in {key} is encrypted; store it without a passphrase, readable only by this user."
+        )
+
+    try:
+        context.load_cert_chain(certfile, keyfile, password=refuse)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"The private key in {key} does not match --ssl-certfile '{certfile}'.") from error
+        raise ConfigError(
+            f"--ssl-certfile '{certfile}' must contain a certificate chain and {key} its private key, both as PEM."
+        ) from error
+
+
+def _load_authorities(context: ssl.SSLContext, ca_certs: str) -> None:
+    try:
+        context.load_verify_locations(ca_certs)
+    except ssl.SSLError as error:
+        raise ConfigError(f"--ssl-ca-certs '{ca_certs}' must contain certificates as PEM.") from error
+
+
+def _check_readable(option: str, file: str) -> None:
+    try:
+        Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{option} '{file}' cannot be read: {error.strerror}.") from error

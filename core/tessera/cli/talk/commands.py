@@ -1,0 +1,197 @@
+"""`tessera chat` and `tessera complete`: their flags, and who answers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from tessera.cli.client import Client
+from tessera.cli.client.local import RequestDefaults, start
+from tessera.cli.client.remote import DEFAULT_URL, connect
+from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
+from tessera.cli.talk.background_loop import BackgroundLoop
+from tessera.cli.talk.session import Completions, Conversation, Dialogue, Session, Terminal
+from tessera.config import EngineConfig, build_config
+from tessera.config.engine import ENGINE_FLAGS, GROUPS
+from tessera.config.environment import read_environment
+from tessera.config.flags import Flag, flag, flags_of, given_values, record_of
+from tessera.errors import ConfigError, RequestError
+from tessera.log import TEXT, set_up_logging
+
+
+@dataclass(frozen=True)
+class TalkOptions:
+    """Of both commands."""
+
+    quick: str | None = flag(None, "", metavar="TEXT", common=True, aliases=("-q",))
+    url: str | None = flag(
+        None, f"Server to ask, such as {DEFAULT_URL}.", group="client", metavar="URL",
+        shown_default="none: run the model here", common=True,
+    )  # fmt: skip
+    api_key: str | None = flag(
+        None, "API key of the server.", group="client", metavar="KEY", common=True,
+        variable="TESSERA_API_KEY or OPENAI_API_KEY",
+    )  # fmt: skip
+    model_name: str | None = flag(
+        None, "Model of the server.", group="client", metavar="NAME", shown_default="its first", common=True
+    )
+    log_level: str = flag(
+        "warning", "Minimum severity of log messages.", group="logging", metavar="LEVEL", common=True,
+        choices=("debug", "info", "warning", "error"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    system: str | None = flag(None, "System prompt.", metavar="TEXT", common=True)
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """By the names of a request's fields; None leaves them to the model's defaults."""
+
+    temperature: float | None = flag(
+        None,
+        "Sampling temperature; 0 always picks the likeliest token.",
+        shown_default="the model's, else 1",
+        common=True,
+    )
+    top_p: float | None = flag(
+        None, "Sample from the likeliest tokens with this total probability.", shown_default="the model's, else 1",
+        common=True,
+    )  # fmt: skip
+    max_tokens: int | None = flag(None, "Maximum length of an answer in tokens.", common=True)
+    seed: int | None = flag(
+        None, "Random seed; the same seed gives the same answer.", shown_default="a new one each time", common=True
+    )
+    stop: tuple[str, ...] = flag((), "Text that ends an answer; repeat for several.", multiple=True, common=True)
+
+
+SAMPLING_FLAGS = flags_of(SamplingOptions, "sampling")
+# --seed is that of an answer here, and requests do not name the model.
+_ENGINE_FLAGS = tuple(
+    replace(one, common=False) for one in ENGINE_FLAGS if one.name not in ("seed", "served_model_name")
+)
+_TEMPLATE_FLAGS = tuple(replace(one, common=False) for one in TEMPLATE_FLAGS)
+_LOCAL = frozenset(one.name for one in (*_ENGINE_FLAGS, *_TEMPLATE_FLAGS))
+"""Flags that mean something only for a model that runs here."""
+
+
+def _table(name: str, summary: str, quick: str, max_tokens: str, *own: Flag) -> FlagTable:
+    """own: the command's further flags."""
+    said = {"quick": {"help": quick}, "max_tokens": {"shown_default": max_tokens}}
+    flags = (*flags_of(TalkOptions, "talk"), *own, *SAMPLING_FLAGS, *_ENGINE_FLAGS)
+    return FlagTable(
+        usage=f"{name} [MODEL] [FLAGS]",
+        summary=summary,
+        flags=tuple(replace(one, **said.get(one.name, {})) for one in flags),  # type: ignore[arg-type]  # they are fields
+        groups={
+            "talk": "Input",
+            "client": "Server",
+            "sampling": "Sampling",
+            **GROUPS,
+            "logging": "Logging",
+        },
+    )
+
+
+_WHERE = (
+    "MODEL is a folder or ORGANIZATION/NAME on the Hugging Face Hub; without it, the bundled demo runs. With --url, a "
+)
+CHAT = _table(
+    "chat",
+    f"Chat with a model. {_WHERE}server answers instead. With -q or no terminal, it answers one question.",
+    "Answer this question and exit. Without a terminal, the question is read from stdin.",
+    "fills the context",
+    *flags_of(ChatOptions, "talk"),
+    *_TEMPLATE_FLAGS,
+)
+COMPLETE = _table(
+    "complete",
+    f"Complete text with a model. {_WHERE}server answers instead. With -q or no terminal, it completes one text.",
+    "Complete this text and exit. Without a terminal, the text is read from stdin.",
+    "16",
+)
+
+
+@click.command(cls=FlagCommand, table=CHAT, params=[model_argument()])
+def chat(model: str | None, **values: Any) -> int:
+    """Chat with a model."""
+    return talk(CHAT, model, values, lambda client: Conversation(client, sampling_of(values), values["system"]))
+
+
+@click.command(cls=FlagCommand, table=COMPLETE, params=[model_argument()])
+def complete(model: str | None, **values: Any) -> int:
+    """Complete text with a model."""
+    return talk(COMPLETE, model, values, lambda client: Completions(client, sampling_of(values)))
+
+
+def sampling_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flags say of sampling, as a request has it."""
+    given = given_values(SAMPLING_FLAGS, values, as_options=True)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def talk(table: FlagTable, model: str | None, values: Mapping[str, Any], dialogue: Callable[[Client], Dialogue]) -> int:
+    """dialogue: made when the client is ready. Raises what went wrong at the start, or with a single question."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    options = record_of(TalkOptions, table.flags, given_values(table.flags, values, as_options=True))
+    set_up_logging(options.log_level.upper(), TEXT)
+    terminal = Terminal.of_process()
+    question = options.quick
+    if question is None and not terminal.interactive:
+        question = terminal.everything()
+    if question is not None and not question.strip():
+        raise RequestError("There is no input: give -q TEXT, or pipe a text to stdin.")
+    client = answering(model, values, options)
+    with BackgroundLoop() as loop, loop.entered(client) as answers:
+        session = Session(loop, dialogue(answers), terminal)
+        if question is None:
+            session.until_end()
+        else:
+            session.once(question.encode("utf-8", "replace").decode())
+    return 0
+
+
+def answering(
+    model: str | None, values: Mapping[str, Any], options: TalkOptions
+) -> AbstractAsyncContextManager[Client]:
+    """The server of --url, else an engine of our own. Raises ConfigError, ModelError, PlatformError."""
+    if options.url is None:
+        for name in ("api_key", "model_name"):
+            if values[name] is not None:
+                raise ConfigError(f"{_option(name)} is for a server; add --url, or remove it.")
+        config = build_config(model, **{one.name: values[one.name] for one in _ENGINE_FLAGS})
+        return start(config, request_defaults(values, config))
+    if model is not None:
+        raise ConfigError("Give a MODEL to run here or the --url of a server, not both; see --model-name.")
+    for name in sorted(_LOCAL):
+        if values.get(name) not in (None, ()):
+            raise ConfigError(f"{_option(name)} is for a model that runs here; remove it, or --url.")
+    environment = read_environment()
+    key = options.api_key or environment.api_key or environment.openai_api_key
+    return connect(options.url, api_key=key, model_name=options.model_name)
+
+
+def request_defaults(values: Mapping[str, Any], config: EngineConfig) -> RequestDefaults:
+    """Those of a server with the same flags. Raises ConfigError, ModelError."""
+    sampling, limits = generation_defaults(values, config)
+    known = [limit for limit in (limits.default, limits.most) if limit is not None]
+    template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, values, as_options=True))
+    return RequestDefaults(template, sampling, min(known, default=None))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _leave(number: int, _frame: object) -> None:
+    """The engine's process and its sockets are gone before this one is."""
+    raise SystemExit(0)

@@ -1,0 +1,176 @@
+"""A flag is one field of a configuration record: `block_size: int | None = flag(None, "Tokens per block.", low=1)`.
+
+From that field come the option of every command that takes it, the keyword of LLM, the key of a --config file, the
+range check and the generated pages. A record stays a plain frozen dataclass: what a field says of its flag is metadata.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from tessera.errors import ConfigError
+
+R = TypeVar("R")
+
+_KINDS = {"str": "text", "int": "int", "float": "float", "bool": "switch", "tuple[str, ...]": "list"}
+
+
+@dataclass(eq=False, repr=False)  # a hundred are made before `tessera serve` starts its engine: keep them cheap
+class Flag:
+    """What a field says of its flag, and, once flags_of() has read it, where that field is.
+
+    help: one sentence. name: with underscores; the field's own unless vLLM has another. kind: how it is parsed, derived
+    from the field's annotation; "size" takes suffixes (32K, 4GiB), "switch" has a --no- form if it defaults to on,
+    "list" takes a JSON list or values separated by commas, "json" an object. default: the field's. shown_default: in
+    words, for the help, if the value does not say it. low, high, above, below: bounds, the latter two exclusive. unit:
+    of its value, for messages. choices: all accepted values; spellings: those that stand for another. variable:
+    environment variable that is read if the flag is absent. common: listed by a plain --help. multiple: repeatable.
+    aliases: further options: "-q", or another program's name for it, which the help leaves out. online: limits a queue
+    of requests, which LLM does not have. plan: changes what fits into memory, so `tessera plan` takes it.
+
+    record, attribute: where the value goes; path: the same as a dotted path in EngineConfig ("cache.block_size").
+    """
+
+    help: str
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    default: Any = None
+    shown_default: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    metavar: str = ""
+    variable: str = ""
+    common: bool = False
+    multiple: bool = False
+    aliases: tuple[str, ...] = ()
+    online: bool = False
+    plan: bool = False
+    record: type | None = None
+    attribute: str = ""
+    path: str = ""
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def default_in_words(self) -> str:
+        if self.shown_default or self.default is None or self.default in ("", ()):
+            return self.shown_default
+        if self.kind == "switch":
+            return "on" if self.default else ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+def flag(default: Any, help: str, **more: Any) -> Any:  # noqa: A002  # the word that every parser of options has for it
+    """A field of a frozen dataclass that is a flag. default: MISSING for a required field. more: fields of Flag."""
+    described = {"flag": {"help": help, **more}}
+    return field(metadata=described) if default is MISSING else field(default=default, metadata=described)
+
+
+def flags_of(record: type, group: str, path: str | None = None) -> tuple[Flag, ...]:
+    """The flags of a record, in the order of its fields. group: of the help, for those that name none. path: of the
+    record in EngineConfig, with a dot at its end; None if it is no part of it."""
+    found = []
+    for one in fields(record):
+        said = one.metadata.get("flag")
+        if said is not None:
+            said = {"name": one.name, "group": group, "kind": _kind_of(str(one.type), said), **said}
+            where: dict[str, Any] = {
+                "default": None if one.default is MISSING else one.default,
+                "record": record,
+                "attribute": one.name,
+                "path": "" if path is None else f"{path}{one.name}",
+            }
+            found.append(Flag(**said, **where))
+    return tuple(found)
+
+
+def _kind_of(annotation: str, said: Mapping[str, Any]) -> str:
+    if "choices" in said:
+        return "choice"
+    if "multiple" in said:
+        return "text"
+    return _KINDS.get(annotation.removesuffix(" | None"), "json")
+
+
+def given_values(flags: Iterable[Flag], values: Mapping[str, Any], *, as_options: bool = False) -> dict[str, Any]:
+    """What was given, by the names of flags: not None, nor () of one that may be repeated. as_options: messages call a
+    flag --its-name, since only the command line takes it. Raises ConfigError for a value of another kind or range."""
+    return {
+        one.name: _checked(one, values[one.name], one.option if as_options else one.name)
+        for one in flags
+        if values.get(one.name) not in (None, ())
+    }
+
+
+def record_of(record: type[R], flags: Iterable[Flag], values: Mapping[str, Any], **fixed: Any) -> R:
+    """A record made of its flags' values and its defaults. flags: of this record and others. values: from
+    given_values(). fixed: fields that are not taken from a flag as they are."""
+    given = {one.attribute: values[one.name] for one in flags if one.record is record and one.name in values}
+    return record(**{**given, **fixed})
+
+
+def _checked(one: Flag, value: Any, name: str) -> Any:
+    """A value as its record has it. name: as the message has it."""
+    if one.kind == "size" and isinstance(value, str):
+        from tessera.sizes import parse_size
+
+        value = parse_size(value, param=one.name)
+    if one.choices:
+        if value not in one.choices:
+            choices = ", ".join(one.choices)
+            raise ConfigError(f"{name} must be one of {choices}, got '{str(value)[:40]}'.", param=one.name)
+        return one.spellings.get(value, value)
+    if one.kind in ("int", "size", "float"):
+        _check_number(one, value, name)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _check_number(one: Flag, value: Any, name: str) -> None:
+    kind, what = (float | int, "number") if one.kind == "float" else (int, "whole number")
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {what}.", param=one.name)
+    above, low, below, high = one.above, one.low, one.below, one.high
+    # Written so that NaN, which no comparison holds for, is out of range.
+    holds = (
+        (above is None or value > above)
+        and (low is None or value >= low)
+        and (below is None or value < below)
+        and (high is None or value <= high)
+    )
+    if not holds:
+        unit = f" {one.unit}" if one.unit else ""
+        raise ConfigError(f"{name} must be {_range(one)}{unit}, got {_number(value)}.", param=one.name)
+
+
+def _range(one: Flag) -> str:
+    if one.low is not None and one.high is not None:
+        return f"from {_number(one.low)} to {_number(one.high)}"
+    bounds = (("above", one.above), ("at least", one.low), ("below", one.below), ("at most", one.high))
+    return " and ".join(f"{word} {_number(bound)}" for word, bound in bounds if bound is not None)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def check_names(function: str, given: Mapping[str, Any], flags: Iterable[Flag]) -> None:
+    """Raises TypeError, as Python does, for a keyword that is no flag, with the nearest that is one."""
+    known = [one.name for one in flags]
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

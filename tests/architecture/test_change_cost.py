@@ -1,0 +1,133 @@
+"""What a change costs: a dummy of each kind in CONTRIBUTING.md's table is added to a copy of the tree by editing as
+many files as the table says, and then seen wherever it should show."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Change:
+    """A copy of the tree under way to a dummy. edited: the files that a person had to touch; what a tool writes is not
+    counted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.edited: set[str] = set()
+        without_caches = shutil.ignore_patterns("__pycache__", "*.safetensors", "build", "dist")
+        for name in ("core", "docs", "tools"):
+            shutil.copytree(ROOT / name, folder / name, ignore=without_caches)
+
+    def after(self, path: str, line: str, text: str) -> None:
+        """Inserts lines into a file behind the one line that begins so."""
+        lines = (self.folder / path).read_text(encoding="utf-8").splitlines(keepends=True)
+        (place,) = [number for number, one in enumerate(lines) if one.startswith(line)]
+        lines.insert(place + 1, text)
+        (self.folder / path).write_text("".join(lines), encoding="utf-8")
+        self.edited.add(path)
+
+    def write(self, path: str, text: str) -> None:
+        """A new file."""
+        (self.folder / path).write_text(text, encoding="utf-8")
+        self.edited.add(path)
+
+    def read(self, path: str) -> str:
+        return (self.folder / path).read_text(encoding="utf-8")
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Python that sees the copy and nothing installed of Tessera's but its libraries."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
+        variables |= {"PYTHONPATH": str(self.folder / "core"), "TESSERA_LOAD_PLUGINS": ""}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def tessera(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "tessera.cli", *arguments)
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Change:
+    return Change(tmp_path)
+
+
+ENGINE_FLAG = """\
+    dummy_limit: int | None = flag(
+        None, "A dummy.", low=1, high=9, metavar="DUMMIES", shown_default="no dummies", plan=True
+    )
+"""
+LLM_TAKES_IT = """
+import inspect
+from tessera.llm import LLM
+from tessera.config import build_config
+print("dummy_limit" in inspect.signature(LLM).parameters)
+config = build_config(platform="a.module:P", load_format="dummy", dummy_limit=3)
+print(config.scheduler.dummy_limit, "scheduler.dummy_limit" in config.given)
+try:
+    LLM(platform="a.module:P", dummy_limit=10)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_flag_of_the_engine_is_one_field_in_one_file(change: Change) -> None:
+    change.after(
+        "core/tessera/config/engine.py", "class SchedulerConfig", '    """A dummy\'s record."""\n\n' + ENGINE_FLAG
+    )
+    assert change.edited == {"core/tessera/config/engine.py"}
+
+    for command in (["serve"], ["chat"], ["plan"], ["bench", "latency"]):
+        help_text = change.tessera(*command, "--help-all").stdout
+        assert "--dummy-limit DUMMIES" in help_text, command
+        assert "A dummy. [no dummies]" in help_text
+    assert change.python("-c", LLM_TAKES_IT).stdout.splitlines() == [
+        "True",
+        "3 True",
+        "dummy_limit must be from 1 to 9, got 10.",
+    ]
+    (change.folder / "flags.yaml").write_text("port: 0\nplatform: a.module:P\ndummy_limit: 0\n", encoding="utf-8")
+    refused = change.tessera("serve", "--config", "flags.yaml")
+    assert (refused.returncode, refused.stderr) == (2, "error: dummy_limit must be from 1 to 9, got 0.\n")
+    assert "Did you mean" in change.tessera("serve", "--dummy-limt", "3").stderr
+
+    assert change.python("-m", "tools.cli_reference").returncode == 0
+    assert "| `--dummy-limit DUMMIES` | A dummy. | no dummies |" in change.read("docs/cli.md")
+    assert "| `dummy_limit` | A dummy. | no dummies |" in change.read("docs/llm.md")
+
+
+SERVER_FLAG = """\
+    dummy_seconds: float = flag(0.5, "A dummy.", low=0, high=9, unit="seconds", metavar="SECONDS")
+"""
+SERVER_HAS_IT = """
+from tessera.cli.serve import OWN_FLAGS
+from tessera.config.flags import given_values, record_of
+from tessera.server.settings import ServerSettings
+print(record_of(ServerSettings, OWN_FLAGS, given_values(OWN_FLAGS, {"dummy_seconds": 2.5})).dummy_seconds)
+"""
+
+
+def test_a_flag_of_the_server_is_one_field_in_one_file(change: Change) -> None:
+    change.after("core/tessera/server/settings.py", "    template_threads: int", SERVER_FLAG)
+    assert change.edited == {"core/tessera/server/settings.py"}
+
+    assert "--dummy-seconds SECONDS" in change.tessera("serve", "--help", "server").stdout
+    assert "--dummy-seconds" not in change.tessera("chat", "--help-all").stdout
+    assert change.python("-c", SERVER_HAS_IT).stdout == "2.5\n"
+    (change.folder / "flags.yaml").write_text("port: 0\ndummy-seconds: 10\n", encoding="utf-8")
+    refused = change.tessera("serve", "--config", "flags.yaml")
+    assert refused.stderr == "error: --dummy-seconds must be from 0 to 9 seconds, got 10.\n"
+    assert change.python("-m", "tools.cli_reference").returncode == 0
+    assert "| `--dummy-seconds SECONDS` | A dummy. | 0.5 |" in change.read("docs/cli.md")
