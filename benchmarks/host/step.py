@@ -84,7 +84,7 @@ def measure(rows: int, steps: int, *, depth: int = 1, caching: bool = True) -> S
         step = scheduler.schedule()
         scheduled = clock()
         assert step is not None
-        pending = runner.sample(runner.execute(step), None)
+        pending = runner.sample(runner.execute(step))
         flying.append((scheduled - began, clock() - scheduled, pending))
         if len(flying) == depth:
             scheduling, running, pending = flying.popleft()

@@ -97,9 +97,9 @@ def test_outputs_are_in_order_with_a_text_and_its_tokens(llm):
 
 
 def test_parameters_and_priorities_must_be_as_many_as_prompts(llm):
-    with pytest.raises(RequestError, match="2 prompts, but 1 sampling_params"):
+    with pytest.raises(RequestError, match="Got 2 prompts but 1 sampling_params"):
         llm.generate(["a", "b"], [GREEDY])
-    with pytest.raises(RequestError, match="2 prompts, but 3 priority"):
+    with pytest.raises(RequestError, match="2 prompts but 3 priority"):
         llm.generate(["a", "b"], GREEDY, priority=[1, 2, 3])
 
 
@@ -262,8 +262,8 @@ async def test_the_engine_in_its_own_process_says_the_same(llm, folder):
                 max_tokens=params.max_tokens,
                 output_kind=RequestOutputKind.DELTA,
             )
-            text = "".join([output.outputs[0].text async for output in engine.generate("Hello", streamed)])
-            assert text == llm.generate("Hello", params)[0].outputs[0].text
+            answer = "".join([output.outputs[0].text async for output in engine.generate("Hello", streamed)])
+            assert answer == llm.generate("Hello", params)[0].outputs[0].text
         assert engine.info.platform == "cpu"
         assert sum(engine.info.phases.values()) < time.monotonic() - begin
     finally:

@@ -32,4 +32,4 @@ def test_a_folders_own_code_is_never_imported(tmp_path: Path, caplog: pytest.Log
         answers = llm.generate("ab", SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
     assert len(answers[0].outputs[0].token_ids) == 4
     assert not marker.exists()
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["trust_remote_code changes nothing"]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["trust_remote_code has no effect"]

@@ -68,9 +68,8 @@ def _conformance(
 conformance = click.Command(
     "conformance",
     callback=_conformance,
-    help="Test a platform against the contract: its results are compared with core's reference, on its own device. "
-    "Wrong results fail, with exit code 1; ops that the platform does not implement are listed as fallbacks. "
-    "docs/conformance.md lists the tests.",
+    help="Test a platform against the contract: its results beside core's reference. A wrong result fails, with exit "
+    "code 1; an op without a kernel is a fallback. docs/conformance.md lists the tests.",
     short_help=_conformance.__doc__,
     params=[
         verbose_option(),

@@ -154,7 +154,7 @@ def test_a_failure_is_one_line_and_its_tensors(capsys: pytest.CaptureFixture[str
 def test_a_failure_without_tensors_says_how_to_get_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["conformance", "--platform", FAULTY, "--level", "bronze", "--case", "op/rms_norm"]) == 1
     told, _, advice = capsys.readouterr().out.splitlines()[-1].partition(": tessera ")
-    assert told == "One alone, with its tensors as a file"
+    assert told == "To run one case and keep its tensors"
     assert run([*shlex.split(advice)[:-1], str(tmp_path)]) == 1
     (dumped,) = tmp_path.iterdir()
     assert f"--case {dumped.stem.replace('.', '/')} " in advice

@@ -60,7 +60,7 @@ def config_of(model: Path, platform: str = "HostMemory", **flags: Any) -> Engine
 
 def packed(n: int, k: int, *, bias: bool = False) -> int:
     """Bytes of a weight of the CPU platform's."""
-    kernel, spec = CpuPlatform().ops(REFERENCE).linear.kernel, LinearSpec(n, k, "bfloat16", bias=bias)
+    kernel, spec = CpuPlatform().ops(REFERENCE)["linear"].kernel, LinearSpec(n, k, "bfloat16", bias=bias)
     assert kernel is not None
     return kernel.packed_bytes(spec) or 2 * (n * k + n * bias)
 

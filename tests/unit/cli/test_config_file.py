@@ -124,4 +124,6 @@ def test_paths_are_relative_to_the_working_directory(tmp_path, monkeypatch, caps
     (tmp_path / "settings" / "c.yaml").write_text("model: tiny\nport: 0\nload-format: dummy\n")
     monkeypatch.chdir(tmp_path)
     assert run(["serve", "--config", "settings/c.yaml"]) == 3
-    assert "vocab_size is not a positive whole number in 'tiny/config.json'" in capsys.readouterr().err
+    assert (
+        "vocab_size is not a positive whole number below 2,147,483,648 in 'tiny/config.json'" in capsys.readouterr().err
+    )

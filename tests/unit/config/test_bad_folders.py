@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.model_text import AskedTemplate, chat_template_of, tokenizer_of
 from tessera.config import build_config
 from tessera.config.model_folder import INDEX, find_weights
 from tessera.errors import ModelError, TesseraError
+from tessera.text import Tokenizer, Vocabulary
+from tessera.text.worker import ChatJob, Texts
 from tests.unit.config.conftest import CONFIG
 
 SECONDS = 2.0
 """Of the processor; what waits for ever takes none, so there is a limit to the time that passes too."""
 HANGS = 30.0
+HELLO = ChatJob([{"role": "user", "content": "hello"}], text=True)
 MEMORY = 200 * 2**20
 DEEP = 10**5
 TOKENIZER = {
@@ -54,9 +56,11 @@ def good(folder):
 
 
 def start(folder):
-    """What every start reads before the engine does: the configuration, the tokenizer, the chat template."""
+    """What every start reads before the engine does: the configuration; the vocabulary in the front; the tokenizer and
+    the chat template in the text worker."""
     config = build_config(model=str(folder), platform="a.module:Platform")
-    return chat_template_of(tokenizer_of(config), AskedTemplate())
+    Vocabulary.from_folder(config.model.tokenizer)
+    return Texts(Tokenizer.from_folder(config.model.tokenizer))
 
 
 def refusal(folder, call=start):
@@ -90,7 +94,7 @@ def _mapped():
 
 
 def test_a_good_folder_starts(good):
-    assert start(good).render([{"role": "user", "content": "hello"}]) == "hello"
+    assert start(good).do(HELLO).text == "hello"
 
 
 # ---- what is no regular file -----------------------------------------------------
@@ -155,7 +159,7 @@ def test_links_within_the_folder_are_followed(good):
     for file in FILES:
         (good / file).rename(good / "..data" / file)
         (good / file).symlink_to(f"..data/{file}")
-    assert start(good).render([{"role": "user", "content": "hello"}]) == "hello"
+    assert start(good).do(HELLO).text == "hello"
 
 
 def test_links_of_a_snapshot_lead_to_the_blobs_of_its_repository(good, tmp_path):
@@ -168,7 +172,7 @@ def test_links_of_a_snapshot_lead_to_the_blobs_of_its_repository(good, tmp_path)
         path = snapshot / file
         path.rename(blobs / str(number))
         path.symlink_to(os.path.relpath(blobs / str(number), path.parent))
-    assert start(snapshot).render([{"role": "user", "content": "hello"}]) == "hello"
+    assert start(snapshot).do(HELLO).text == "hello"
     path = snapshot / "chat_template.jinja"
     path.unlink()
     secret = tmp_path / "cache" / "models--org--other"
@@ -240,11 +244,11 @@ CONTENTS = [
     ("chat_template.jinja", b"\xff\xfe", "is not UTF-8 text"),
     ("chat_template.jinja", "x" * (2**20 + 1), "has more than 1 MiB"),
     ("additional_chat_templates/tools.jinja", b"\xff\xfe", "is not UTF-8 text"),
-    ("tokenizer_config.json", tokens({"one": {"content": "x"}}), "does not say tokens by their ids"),
-    ("tokenizer_config.json", tokens({"-1": {"content": "x"}}), "does not say tokens by their ids"),
-    ("tokenizer_config.json", tokens({"9" * 5000: {"content": "x"}}), "does not say tokens by their ids"),
-    ("tokenizer_config.json", tokens({"²": {"content": "x"}}), "does not say tokens by their ids"),
-    ("tokenizer_config.json", tokens({"2": "special"}), "does not say tokens by their ids"),
+    ("tokenizer_config.json", tokens({"one": {"content": "x"}}), "does not map token ids to tokens"),
+    ("tokenizer_config.json", tokens({"-1": {"content": "x"}}), "does not map token ids to tokens"),
+    ("tokenizer_config.json", tokens({"9" * 5000: {"content": "x"}}), "does not map token ids to tokens"),
+    ("tokenizer_config.json", tokens({"²": {"content": "x"}}), "does not map token ids to tokens"),
+    ("tokenizer_config.json", tokens({"2": "special"}), "does not map token ids to tokens"),
     ("tokenizer_config.json", tokens({"2": {"content": ""}}), "gives the added token '' the id 2"),
     ("tokenizer_config.json", tokens({"9": {"content": "\n" * 10**5}}), "has room for it only at 2"),
     ("config.json", HALF, "it holds half of a surrogate pair"),
@@ -337,5 +341,6 @@ def test_the_command_ends_with_one_line_and_the_exit_code_of_a_model(good, comma
     )  # fmt: skip
     assert done.returncode == ModelError.exit_code
     assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    *started, line = done.stderr.splitlines()
+    assert all("tessera.engine.spawn: engine process" in other for other in started)
     assert f"{file}' is a named pipe, not a file" in line

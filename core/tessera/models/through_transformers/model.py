@@ -13,8 +13,8 @@ from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import Step
 from tessera.models.through_transformers.rehearsal import rehearse
-from tessera.models.through_transformers.skeleton import Anatomy, make_skeleton
-from tessera.models.through_transformers.surgery import HeadShape, Product, exchange
+from tessera.models.through_transformers.skeleton import Anatomy, HeadShape, make_skeleton
+from tessera.models.through_transformers.surgery import Product, exchange
 from tessera.models.through_transformers.types import find_type
 from tessera.ops import LogitsSampleSpec, SampleSpec
 from tessera.ops.sampling import bind_finish

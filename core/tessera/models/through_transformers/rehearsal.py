@@ -23,8 +23,7 @@ from torch.func import functional_call
 
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall
-from tessera.models.through_transformers.skeleton import NO_INTERFACE, SERVED, Anatomy, sizes
-from tessera.models.through_transformers.surgery import HeadShape
+from tessera.models.through_transformers.skeleton import NO_INTERFACE, SERVED, Anatomy, HeadShape, sizes
 from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6

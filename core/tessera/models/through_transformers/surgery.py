@@ -4,7 +4,6 @@ exchanged, and every weight that its own code still uses becomes a parameter."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from tessera.layers.build import Build
 from tessera.layers.linear import product_parameter
 from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
-from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.attention import AttentionCall, BoundAttention, Step
 from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.rehearsal import Rehearsed
@@ -121,41 +119,6 @@ def _activation(module: Any) -> str | None:
         return None
     ours = {name: gate(GateSpec(8, "float32", name), wide) for name in ACTIVATIONS}
     return next((name for name, value in ours.items() if torch.allclose(theirs, torch.as_tensor(value))), None)
-
-
-_TOLERANCE = 1e-4
-
-
-@dataclass(frozen=True)
-class HeadShape:
-    """logits = cap * tanh(scale * product(hidden) / cap); cap 0: without."""
-
-    scale: float = 1.0
-    cap: float = 0.0
-
-    @classmethod
-    def of(cls, hidden: Tensor, taken: Tensor, product: Tensor, logits: Tensor, cap: float) -> HeadShape:
-        """hidden: what the model below gave; taken: what the head's product got; product: what it gave; logits: what
-        the whole model gave. cap: of the configuration. Raises RefusedTypeError where they do not fit together."""
-        before = _ratio(taken, hidden)
-        if before is None:
-            raise RefusedTypeError("its head is more than one product")
-        plain = _ratio(logits, product)
-        if plain is not None:
-            return cls(before * plain)
-        if cap and torch.allclose(logits, cap * torch.tanh(product / cap), rtol=_TOLERANCE, atol=_TOLERANCE):
-            return cls(before, cap)
-        raise RefusedTypeError("it changes its logits in a way that is not known here")
-
-
-def _ratio(large: Tensor, small: Tensor) -> float | None:
-    """The factor between two tensors, where there is one."""
-    if large.shape != small.shape:
-        return None
-    wide, narrow = large.double().flatten(), small.double().flatten()
-    factor = float(wide @ narrow / (narrow @ narrow))
-    factor = round(factor) if abs(factor - round(factor)) < 1e-7 and round(factor) else factor
-    return factor if torch.allclose(wide, factor * narrow, rtol=_TOLERANCE, atol=_TOLERANCE) else None
 
 
 ROUTERS = ("gate", "router")

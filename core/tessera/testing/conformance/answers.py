@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from tessera.errors import RefusedError
+from tessera.errors import RefusedError, RequestError
 from tessera.llm import LLM
 from tessera.platform.runner import ModelRunner
 from tessera.request import RequestOutput
@@ -94,15 +94,24 @@ class _Trial:
         """To prompts of many lengths, in chunks, half of them greedily and half drawn by seed."""
         chance = random.Random(0)  # noqa: S311  # no secret: the same prompts each time
         prompts = [[chance.randrange(3, VOCAB) for _ in range(length)] for length in (1, 5, 16, 17, 33, 60, 90)]
-        params = [
-            SamplingParams(
-                temperature=float(place % 2), seed=place, max_tokens=_ANSWER, ignore_eos=True, prompt_logprobs=0,
-                logprobs=2,
-            )
-            for place in range(len(prompts))
-        ]  # fmt: skip
-        with self._engine(folder, platform) as llm:
+
+        def ask(llm: LLM, prompt_logprobs: int | None) -> list[RequestOutput]:
+            params = [
+                SamplingParams(
+                    temperature=float(place % 2), seed=place, max_tokens=_ANSWER, ignore_eos=True,
+                    prompt_logprobs=prompt_logprobs, logprobs=2,
+                )
+                for place in range(len(prompts))
+            ]  # fmt: skip
             return llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
+
+        with self._engine(folder, platform) as llm:
+            try:
+                return ask(llm, 0)
+            except RequestError as error:
+                if error.param != "prompt_logprobs":
+                    raise
+                return ask(llm, None)  # the platform's own runner does not give them
 
     def _compare(self, what: str, found: RequestOutput, expected: RequestOutput) -> None:
         """The prompt's log probabilities, where a runner of the platform's own gives them; then the answer as far as
@@ -142,7 +151,10 @@ class _Trial:
 
 def _logprobs(output: RequestOutput) -> list[float]:
     """Of the prompt's tokens but the first; none where the runner gives none."""
-    tokens, entries = output.prompt_token_ids or (), output.prompt_logprobs or ()
+    entries = output.prompt_logprobs
+    if entries is None:
+        return []
+    tokens = output.prompt_token_ids or ()
     return [entry[token].logprob for token, entry in zip(tokens, entries, strict=True) if entry is not None]
 
 
