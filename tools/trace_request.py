@@ -1,26 +1,67 @@
-"""How much there is to read: the files that one request passes from HTTP to SSE; the largest files and functions."""
+"""How much there is to read: every file that one chat request enters, process by process, and the largest files and
+functions. `python -m tools.trace_request` serves the bundled model and sends a warm-up, then the request to trace.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
+import os
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # it brings no types
 
 from tools.checks.sources import python_sources
 
 ROOT = Path(__file__).parents[1]
-PATH_OF_A_REQUEST = ROOT / "tools/request_path.txt"
+START_SECONDS = 60.0
+TOKENS = 4
+
+# Python imports this module in every process at its start. SIGUSR2 begins a trace of the main thread, the next one ends
+# it. entered: files in the order in which they were first entered, each with how often another file called into it.
+_TRACER = """
+import json, os, signal, sys
+
+def _toggle(*_):
+    if sys.getprofile() is None:
+        entered = _toggle.entered = {}
+        def watch(frame, event, _):
+            if event == "call":
+                name, back = frame.f_code.co_filename, frame.f_back
+                caller = None if back is None else back.f_code.co_filename
+                if name != caller or name not in entered:
+                    entered[name] = entered.get(name, 0) + 1
+        sys.setprofile(watch)
+    else:
+        sys.setprofile(None)
+        path = os.path.join(os.environ["TESSERA_TRACE_FOLDER"], f"{os.getpid()}.json")
+        with open(path + ".part", "w") as file:
+            json.dump({"command": sys.orig_argv, "entered": _toggle.entered}, file)
+        os.replace(path + ".part", path)
+
+signal.signal(signal.SIGUSR2, _toggle)
+"""
 
 
 @dataclass(frozen=True)
-class Step:
-    """A file of the path, and what happens there."""
+class Entered:
+    """A file, by its path in the repository, that a request entered. calls: from other files into it."""
 
-    file: str
-    phrase: str
+    name: str
+    lines: int
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -31,13 +72,96 @@ class Sized:
     name: str
 
 
-def read_path(table: Path) -> list[Step]:
-    rows = [line for line in table.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    return [Step(file, phrase.strip()) for file, _, phrase in (row.partition(":") for row in rows)]
+def trace() -> Mapping[str, list[Entered]]:
+    """The files of this repository that one streamed chat of TOKENS tokens enters, by process, in the order in which
+    they were entered."""
+    with tempfile.TemporaryDirectory(prefix="tessera-trace-") as folder:
+        (Path(folder) / "sitecustomize.py").write_text(_TRACER, encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": folder, "TESSERA_TRACE_FOLDER": folder}
+        port = _free_port()
+        command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(port), "--max-num-seqs", "4"]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as server:
+            try:
+                url = f"http://127.0.0.1:{port}"
+                _wait(url)
+                _chat(url)
+                processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+                _toggle(processes)
+                _chat(url)
+                _toggle(processes)
+                return _read(Path(folder), len(processes))
+            finally:
+                server.send_signal(signal.SIGTERM)
 
 
-def missing_files(steps: Sequence[Step], root: Path) -> list[str]:
-    return [step.file for step in steps if not (root / step.file).is_file()]
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5):  # noqa: S310 - this machine's own server
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise TimeoutError(f"the server was not ready within {START_SECONDS:.0f} s")
+
+
+def _chat(url: str) -> None:
+    body = {
+        "model": "tessera-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": TOKENS,
+        "stream": True, "ignore_eos": True,
+    }  # fmt: skip
+    request = urllib.request.Request(  # noqa: S310 - likewise
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        answer.read()
+
+
+def _toggle(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGUSR2)
+    time.sleep(0.5)
+
+
+def _read(folder: Path, number: int) -> dict[str, list[Entered]]:
+    deadline = time.monotonic() + 10
+    while len(found := sorted(folder.glob("*.json"), key=lambda path: int(path.stem))) < number:
+        if time.monotonic() > deadline:
+            break  # a helper of the interpreter's own, such as a resource tracker, need not answer
+        time.sleep(0.1)
+    traces = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    entered = {_title(one["command"]): list(_of_repository(one["entered"])) for one in traces}
+    return {title: files for title, files in entered.items() if files}
+
+
+def _title(command: Sequence[str]) -> str:
+    module = next((command[at + 1] for at, word in enumerate(command[:-1]) if word == "-m"), "")
+    return {"tessera.cli": "the front", "tessera.text": "the text worker", "tessera.engine": "the engine"}.get(
+        module, " ".join(command)
+    )
+
+
+def _of_repository(entered: Mapping[str, int]) -> Iterator[Entered]:
+    for name, calls in entered.items():
+        path = Path(name)
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("core", "platforms"):
+            yield Entered(str(path.relative_to(ROOT)), count_lines(path), calls)
+
+
+def phrase(path: Path) -> str:
+    """The first sentence of a module's docstring, as far as a line goes."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    first = " ".join(docstring.partition("\n\n")[0].split())
+    return first if len(first) <= 100 else f"{first[:97]}..."
 
 
 def count_lines(path: Path) -> int:
@@ -71,16 +195,17 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
         yield from _functions(child, inner)
 
 
-def print_request(steps: Sequence[Step], root: Path) -> None:
-    present = [step for step in steps if (root / step.file).is_file()]
-    width = max(len(step.file) for step in steps)
-    total = 0
-    print("One request, from HTTP to SSE")
-    for step in present:
-        lines = count_lines(root / step.file)
-        total += lines
-        print(f"{lines:6}  {step.file:<{width}}  {step.phrase}")
-    print(f"{total:6}  lines in {len(present)} files")
+def print_request(processes: Mapping[str, Sequence[Entered]]) -> None:
+    every = [one for files in processes.values() for one in files]
+    width = max(len(one.name) for one in every)
+    print(f"One streamed chat of {TOKENS} tokens: lines, calls from other files, file")
+    for title, files in processes.items():
+        print(f"\n{title}: {len(files)} files")
+        for one in files:
+            print(f"{one.lines:6} {one.calls:6}  {one.name:<{width}}  {phrase(ROOT / one.name)}")
+    names = {one.name: one.lines for one in every}
+    calls = sum(one.calls for one in every)
+    print(f"\n{sum(names.values())} lines in {len(names)} files, {calls} calls from one of them to another")
 
 
 def print_largest(title: str, sized: Sequence[Sized], top: int) -> None:
@@ -92,15 +217,16 @@ def print_largest(title: str, sized: Sequence[Sized], top: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--top", type=int, default=10, help="how many of the largest files and functions to print")
+    parser.add_argument("--json", type=Path, help="also write the files of the request here")
     arguments = parser.parse_args()
-    steps = read_path(PATH_OF_A_REQUEST)
-    print_request(steps, ROOT)
-    missing = missing_files(steps, ROOT)
-    for file in missing:
-        print(f"        {file} does not exist: correct tools/request_path.txt")
+    processes = trace()
+    print_request(processes)
+    if arguments.json is not None:
+        plain: Any = {title: [vars(one) for one in files] for title, files in processes.items()}
+        arguments.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
     print_largest("files", files_by_size(ROOT), arguments.top)
     print_largest("functions", functions_by_size(ROOT), arguments.top)
-    return 1 if missing else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,16 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.trace_request import (
-    PATH_OF_A_REQUEST,
-    ROOT,
-    Sized,
-    Step,
-    files_by_size,
-    functions_by_size,
-    missing_files,
-    read_path,
-)
+from tools.trace_request import Sized, files_by_size, functions_by_size, phrase
 
 CODE = '''\
 class Engine:
@@ -28,22 +19,11 @@ async def run():
 '''
 
 
-def test_each_file_of_the_path_exists_once_and_says_what_happens_there() -> None:
-    steps = read_path(PATH_OF_A_REQUEST)
-    assert missing_files(steps, ROOT) == []
-    assert len({step.file for step in steps}) == len(steps)
-    assert all(step.phrase for step in steps)
-
-
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
-    (tmp_path / "here.py").touch()
-    assert missing_files([Step("here.py", "a"), Step("gone.py", "b")], tmp_path) == ["gone.py"]
-
-
-def test_the_table_is_read_in_order(tmp_path: Path) -> None:
-    table = tmp_path / "path.txt"
-    table.write_text("# title\n\nb.py: first: of all\na.py: then\n", encoding="utf-8")
-    assert read_path(table) == [Step("b.py", "first: of all"), Step("a.py", "then")]
+def test_a_file_is_told_by_the_first_sentences_of_its_docstring(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""Steps: one\nafter the other.\n\nMore."""\n', encoding="utf-8")
+    (tmp_path / "long.py").write_text(f'"""{"word " * 30}"""\n', encoding="utf-8")
+    assert phrase(tmp_path / "a.py") == "Steps: one after the other."
+    assert len(phrase(tmp_path / "long.py")) == 100
 
 
 def test_sizes_count_decorators_and_name_methods(tmp_path: Path) -> None:
