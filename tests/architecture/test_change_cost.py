@@ -3,6 +3,7 @@ many files as the table says, and then seen wherever it should show."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -131,3 +132,79 @@ def test_a_flag_of_the_server_is_one_field_in_one_file(change: Change) -> None:
     assert refused.stderr == "error: --dummy-seconds must be from 0 to 9 seconds, got 10.\n"
     assert change.python("-m", "tools.cli_reference").returncode == 0
     assert "| `--dummy-seconds SECONDS` | A dummy. | 0.5 |" in change.read("docs/cli.md")
+
+
+SAMPLED = """
+import msgspec
+from tessera import LLM, SamplingParams
+from tessera.errors import RequestError
+from tessera.server.openai.protocol import CompletionRequest
+from tessera.server.openai.sampling import sampling_params
+
+body = msgspec.json.decode(b'{"model": "m", "prompt": "", "dummy_pick": 5}', type=CompletionRequest)
+asked = sampling_params(body, {}, max_tokens=4, logprobs=None, detokenize=False)
+with LLM(platform="tessera.testing:ReferencePlatform", load_format="dummy", dtype="float32", max_num_seqs=2) as llm:
+    outputs = llm.generate(
+        prompt_token_ids=[[1, 2, 3], [1, 2, 3]], sampling_params=[asked, SamplingParams(max_tokens=4)], use_tqdm=False
+    )
+print([output.outputs[0].token_ids == [5, 5, 5, 5] for output in outputs])
+try:
+    SamplingParams(dummy_pick=9)
+except RequestError as error:
+    print(error.message)
+"""
+
+
+def test_a_sampling_parameter_is_at_most_five_files(change: Change) -> None:
+    """A parameter that the device knows: the token to draw instead of the one that was drawn."""
+    change.after("core/tessera/sampling_params.py", "    min_p: float = 0.0", "    dummy_pick: int = 0\n")
+    change.after("core/tessera/sampling_params.py", '        "top_k": (', '        "dummy_pick": (0, 7),\n')
+    change.after("core/tessera/runner/sampler.py", '        "min_p": (', '        "dummy_pick": (np.int32, 0),\n')
+    change.after("core/tessera/runner/sampler.py", "    min_p: Array", "    dummy_pick: Array\n")
+    change.after("core/tessera/ops/sampling.py", "    min_p: Tensor", "    dummy_pick: Tensor\n")
+    change.after(
+        "core/tessera/ops/sampling.py",
+        "    drawn = tokens.to(torch.int32)",
+        "    drawn = torch.where(rows.dummy_pick > 0, rows.dummy_pick, drawn)\n",
+    )
+    change.after("core/tessera/server/openai/protocol.py", "    min_p: _Share", "    dummy_pick: int | None = None\n")
+    change.after("docs/sampling.md", "| `stream_interval`", "| `dummy_pick` | a dummy | 0 |\n")
+    assert len(change.edited) <= 5
+
+    done = change.python("-c", SAMPLED)
+    assert done.stdout.splitlines() == [
+        "[True, False]",
+        "dummy_pick must be at least 0 and at most 7, got 9.",
+    ], done.stderr
+
+
+SERVES_IT = """
+import sys
+from tessera import LLM, SamplingParams
+
+options = dict(platform="tessera.testing:ReferencePlatform", load_format="dummy", skip_tokenizer_init=True)
+with LLM(sys.argv[1], **options) as llm:
+    params = SamplingParams(max_tokens=3, detokenize=False, ignore_eos=True)
+    (output,) = llm.generate(prompt_token_ids=[[1, 2]], sampling_params=params, use_tqdm=False)
+print(len(output.outputs[0].token_ids))
+"""
+LLAMA = {
+    "model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def test_a_model_is_a_file_and_a_row(change: Change) -> None:
+    (change.folder / "model").mkdir()
+    config = {"architectures": ["DummyForCausalLM"], **LLAMA}
+    (change.folder / "model/config.json").write_text(json.dumps(config), encoding="utf-8")
+    change.write("core/tessera/models/dummy.py", "from tessera.models.llama import llama\n\ndummy = llama\n")
+    change.after(
+        "core/tessera/plugins/builtin.py",
+        '    "FalconForCausalLM"',
+        '    "DummyForCausalLM": "tessera.models.dummy:dummy",\n',
+    )
+    assert len(change.edited) == 2
+
+    done = change.python("-c", SERVES_IT, "model")
+    assert done.stdout == "3\n", done.stderr

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from starlette.types import Scope
 
@@ -26,6 +26,12 @@ from tessera.text import IncrementalDetokenizer, Vocabulary
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PRIORITIES = range(-(2**31), 2**31)
 _PLAIN = SamplingParams()
+# Fields of a request that SamplingParams has by the same name and with the same meaning.
+_AS_THEY_ARE = tuple(
+    name
+    for name in SamplingParams.__struct_fields__
+    if name in GenerationFields.__struct_fields__ and name not in ("max_tokens", "logprobs")
+)
 # What ends an answer or changes which token is likely: beams are ranked by the model's own probabilities alone.
 _NOT_WITH_BEAMS = (
     *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
@@ -43,38 +49,18 @@ def sampling_params(
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Raises RequestError. defaults: of fields the request leaves out. prompt_logprobs: if the request does not say."""
-
-    def chosen(name: str, otherwise: float) -> float:
-        value = getattr(request, name)
-        return value if value is not None else defaults.get(name, otherwise)
-
+    asked = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
+    values: dict[str, Any] = {name: value for name, value in defaults.items() if name in _AS_THEY_ARE} | asked
+    if request.use_beam_search:
+        values["temperature"] = request.temperature or 1.0  # beams are not sampled, so several may have temperature 0
+    if not values.get("logit_bias"):
+        values.pop("logit_bias", None)
     return SamplingParams(
-        n=1 if request.n is None else request.n,
-        # Beams are not sampled, so there may be several at any temperature.
-        temperature=(request.temperature or 1.0) if request.use_beam_search else chosen("temperature", 1.0),
-        top_p=chosen("top_p", 1.0),
-        top_k=int(chosen("top_k", 0)),
-        min_p=chosen("min_p", 0.0),
-        seed=request.seed,
-        stop=request.stop,
-        stop_token_ids=request.stop_token_ids,
-        ignore_eos=bool(request.ignore_eos),
+        **{"prompt_logprobs": prompt_logprobs, **values, "top_k": int(values.get("top_k", 0))},
         max_tokens=max_tokens,
-        min_tokens=request.min_tokens or 0,
         logprobs=logprobs,
         detokenize=detokenize,
-        skip_special_tokens=request.skip_special_tokens is not False,
-        include_stop_str_in_output=bool(request.include_stop_str_in_output),
         output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=chosen("repetition_penalty", 1.0),
-        prompt_logprobs=prompt_logprobs if request.prompt_logprobs is None else request.prompt_logprobs,
-        logit_bias=cast(Any, request.logit_bias or None),  # its keys become numbers there
-        allowed_token_ids=request.allowed_token_ids,
-        bad_words=request.bad_words,
-        spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
-        stream_interval=request.stream_interval,
         extra_args=_extra_args(request),
     )
 
