@@ -29,7 +29,6 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.runner": "runner",
         "tessera.platform.explain": "runner",
         "tessera.step": "runner",
-        "tessera.platform.kernel": "ops.core",
         "tessera.platform.ops": "ops.core",
     }
 )

@@ -30,7 +30,7 @@ def double(spec: DoubleSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
     return into(2 * x, out)
 
 
-def _double_inputs(spec: DoubleSpec, make: OpInputs) -> tuple[Any, ...]:
+def _double_inputs(spec: DoubleSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
 
 

@@ -26,7 +26,7 @@ from tessera.platform import (
     Reason,
     replace,
 )
-from tessera.platform.kernel import HotCall
+from tessera.platform.ops import HotCall
 from tessera.reference.attention import PagedPlan, ReferenceAttentionLayer
 from tessera.testing import StrictPlatform
 from tessera.testing.strict import StrictAttention

@@ -30,7 +30,7 @@ from tessera.platform import (
     StepRules,
 )
 from tessera.platform import replace as with_kernels
-from tessera.platform.kernel import HotCall
+from tessera.platform.ops import HotCall
 from tessera.plugins.levels import AdaptedKernel, Api, Removed, adapted, adapted_ops
 from tessera.plugins.paths import load_path
 from tessera.reference.attention import ReferenceAttention

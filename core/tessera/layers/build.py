@@ -11,10 +11,16 @@ from torch import Tensor
 
 from tessera.errors import ModelError, PlatformError
 from tessera.layers.weights import Parameter
-from tessera.platform.attention import AttentionBackend, FullAttentionSpec, LayerSpec, Mixer, SlidingWindowSpec
+from tessera.platform.attention import (
+    AttentionBackend,
+    FullAttentionSpec,
+    LayerSpec,
+    Mixer,
+    SlidingWindowSpec,
+    layer_place,
+)
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
-from tessera.platform.explain import layer_place
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import QuantSpec
 from tessera.quantization import AsTheyAre, Weights

@@ -9,8 +9,7 @@ from tessera.layers.linear import product_parameter
 from tessera.layers.weights import Parameter, Part
 from tessera.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, PackedEmbeddingSpec, SampleSpec
 from tessera.ops.sampling import bind_finish
-from tessera.platform.kernel import Packed
-from tessera.platform.ops import BoundOps
+from tessera.platform.ops import BoundOps, Packed
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:

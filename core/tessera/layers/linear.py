@@ -10,7 +10,7 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.weights import Join, Parameter, Part
 from tessera.ops import LinearSpec
-from tessera.platform.kernel import Packed
+from tessera.platform.ops import Packed
 from tessera.platform.quantization import Scheme
 from tessera.quantization import quantised
 

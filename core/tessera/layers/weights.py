@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.platform.kernel import Packed
+from tessera.platform.ops import Packed
 
 
 @dataclass(frozen=True)

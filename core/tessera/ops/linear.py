@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,12 +12,8 @@ from torch.nn import functional as F
 
 from tessera.ops.quantize import INT8, Activation, QuantizeSpec, meaning, part_rows, plain, quantize
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, into, torch_dtype
-from tessera.platform.kernel import Packed
-from tessera.platform.ops import Op
+from tessera.platform.ops import Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
 
 __all__ = ["EmbeddingSpec", "LinearSpec", "PackedEmbeddingSpec"]
 
@@ -65,11 +61,11 @@ def _embeddings() -> Iterator[EmbeddingSpec]:
         yield EmbeddingSpec(97, 40, dtype, scale=6.3125)
 
 
-def _embedding_inputs(spec: EmbeddingSpec, make: OpInputs) -> tuple[Any, ...]:
+def _embedding_inputs(spec: EmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
     return _token_ids(spec.rows, spec.sharded, make), make.normal(spec.rows, spec.n, dtype=spec.dtype)
 
 
-def _token_ids(rows: int, sharded: bool, make: OpInputs) -> Tensor:
+def _token_ids(rows: int, sharded: bool, make: TrialInputs) -> Tensor:
     """sharded: two thirds of them are other ranks'."""
     return make.integers(0, 3 * rows if sharded else rows, make.tokens)
 
@@ -126,7 +122,7 @@ def linears() -> Iterator[LinearSpec]:
             yield LinearSpec(n, k, dtype, bias=True)
 
 
-def linear_inputs(spec: LinearSpec, make: OpInputs) -> tuple[Any, ...]:
+def linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.k, dtype=spec.dtype), make.weight(spec)
 
 
@@ -175,7 +171,7 @@ def _packed_embeddings() -> Iterator[PackedEmbeddingSpec]:
             yield PackedEmbeddingSpec(LinearSpec(97, 520, dtype, scheme), scale=6.3125)
 
 
-def _packed_embedding_inputs(spec: PackedEmbeddingSpec, make: OpInputs) -> tuple[Any, ...]:
+def _packed_embedding_inputs(spec: PackedEmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]:
     return _token_ids(spec.linear.n, spec.sharded, make), make.weight(spec.linear)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,8 @@ from torch.nn import functional as F
 from tessera.ops.linear import LinearSpec, linear_inputs
 from tessera.ops.quantize import Activation, QuantizeSpec, quantize
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, WIDE, into
-from tessera.platform.kernel import HotCall, Packed
-from tessera.platform.ops import BoundOps, Op
+from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
 
 __all__ = ["ActivationSpec", "AddSpec", "GateSpec", "GatedMLPSpec", "MLPSpec", "SoftCapSpec"]
 
@@ -66,7 +62,7 @@ def _gates() -> Iterator[GateSpec]:
             yield GateSpec(44, dtype, name)
 
 
-def _gate_inputs(spec: GateSpec, make: OpInputs) -> tuple[Any, ...]:
+def _gate_inputs(spec: GateSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, 2 * spec.n, dtype=spec.dtype),)
 
 
@@ -92,7 +88,7 @@ def _activations() -> Iterator[ActivationSpec]:
         yield ActivationSpec(spec.n, spec.dtype, spec.activation)
 
 
-def _activation_inputs(spec: ActivationSpec, make: OpInputs) -> tuple[Any, ...]:
+def _activation_inputs(spec: ActivationSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
 
 
@@ -112,7 +108,7 @@ def add(spec: AddSpec, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Te
     return into(a + b, out)
 
 
-def _add_inputs(spec: AddSpec, make: OpInputs) -> tuple[Any, ...]:
+def _add_inputs(spec: AddSpec, make: TrialInputs) -> tuple[Any, ...]:
     return tuple(make.normal(make.tokens, spec.n, dtype=spec.dtype) for _ in range(2))
 
 
@@ -144,7 +140,7 @@ def _soft_caps() -> Iterator[SoftCapSpec]:
         yield SoftCapSpec(40, dtype, cap=1.5, scale=2.0)
 
 
-def _soft_cap_inputs(spec: SoftCapSpec, make: OpInputs) -> tuple[Any, ...]:
+def _soft_cap_inputs(spec: SoftCapSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, spec.n, dtype=spec.dtype, scale=3.0),)
 
 
@@ -178,7 +174,7 @@ def _gated_mlps() -> Iterator[GatedMLPSpec]:
         yield GatedMLPSpec(LinearSpec(88, 40, dtype), GateSpec(44, dtype), LinearSpec(40, 44, dtype))
 
 
-def _gated_mlp_inputs(spec: GatedMLPSpec, make: OpInputs) -> tuple[Any, ...]:
+def _gated_mlp_inputs(spec: GatedMLPSpec, make: TrialInputs) -> tuple[Any, ...]:
     return *linear_inputs(spec.gate_up, make), make.weight(spec.down)
 
 
@@ -213,7 +209,7 @@ def _mlps() -> Iterator[MLPSpec]:
         )
 
 
-def _mlp_inputs(spec: MLPSpec, make: OpInputs) -> tuple[Any, ...]:
+def _mlp_inputs(spec: MLPSpec, make: TrialInputs) -> tuple[Any, ...]:
     return *linear_inputs(spec.up, make), make.weight(spec.down)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,7 @@ from tessera.ops.linear import LinearSpec, linear, linear_inputs
 from tessera.ops.mlp import GateSpec, gate
 from tessera.ops.quantize import Activation, plain
 from tessera.ops.tensors import DTYPES, EXPERTS, HIDDEN, into, torch_dtype
-from tessera.platform.kernel import HotCall, Packed
-from tessera.platform.ops import BoundOps, Op
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
+from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 
 __all__ = ["ExpertsSpec", "MoESpec", "RouteSpec"]
 
@@ -49,7 +45,7 @@ def _routes() -> Iterator[RouteSpec]:
     yield RouteSpec(5, 3, renormalise=False)
 
 
-def _route_inputs(spec: RouteSpec, make: OpInputs) -> tuple[Any, ...]:
+def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, spec.experts),)
 
 
@@ -103,7 +99,7 @@ def _experts() -> Iterator[ExpertsSpec]:
         )
 
 
-def _experts_inputs(spec: ExpertsSpec, make: OpInputs) -> tuple[Any, ...]:
+def _experts_inputs(spec: ExpertsSpec, make: TrialInputs) -> tuple[Any, ...]:
     order = torch.rand(make.tokens, spec.gate_up.experts, generator=make.random).argsort(-1)
     ids = (order[:, : spec.top_k] + spec.first).to(torch.int32)
     weights = torch.rand(make.tokens, spec.top_k, generator=make.random)
@@ -149,7 +145,7 @@ def _moes() -> Iterator[MoESpec]:
         yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), RouteSpec(5, 2), spec)
 
 
-def _moe_inputs(spec: MoESpec, make: OpInputs) -> tuple[Any, ...]:
+def _moe_inputs(spec: MoESpec, make: TrialInputs) -> tuple[Any, ...]:
     return *linear_inputs(spec.router, make), make.weight(spec.experts.gate_up), make.weight(spec.experts.down)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,8 @@ from torch import Tensor
 from tessera.ops.linear import LinearSpec, linears
 from tessera.ops.quantize import Activation, QuantizeSpec, quantize
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, into
-from tessera.platform.kernel import HotCall, Packed
-from tessera.platform.ops import BoundOps, Op
+from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
 
 __all__ = [
     "AddLayerNormSpec",
@@ -70,7 +66,7 @@ def _norms() -> Iterator[NormSpec]:
         yield NormSpec(520, dtype, 1e-2)  # wide enough for a sum in few bits to show, and an eps that shows
 
 
-def _rms_norm_inputs(spec: NormSpec, make: OpInputs) -> tuple[Any, ...]:
+def _rms_norm_inputs(spec: NormSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.n, dtype=spec.dtype), make.normal(spec.n, dtype=spec.dtype)
 
 
@@ -107,7 +103,7 @@ def _layer_norms() -> Iterator[LayerNormSpec]:
         yield LayerNormSpec(520, dtype, 1e-2)
 
 
-def _layer_norm_inputs(spec: LayerNormSpec, make: OpInputs) -> tuple[Any, ...]:
+def _layer_norm_inputs(spec: LayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.n, dtype=spec.dtype), *(
         make.normal(spec.n, dtype=spec.dtype) for _ in range(2)
     )
@@ -157,7 +153,7 @@ def _add_norms() -> Iterator[AddNormSpec]:
         yield AddNormSpec(norm, multiplier=0.22)
 
 
-def _add_norm_inputs(spec: AddNormSpec | NormAddSpec, make: OpInputs) -> tuple[Any, ...]:
+def _add_norm_inputs(spec: AddNormSpec | NormAddSpec, make: TrialInputs) -> tuple[Any, ...]:
     x, weight = _rms_norm_inputs(spec.norm, make)
     return x, make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
 
@@ -189,7 +185,7 @@ def add_layer_norm(spec: AddLayerNormSpec, ops: BoundOps) -> HotCall:
     return call
 
 
-def _add_layer_norm_inputs(spec: AddLayerNormSpec, make: OpInputs) -> tuple[Any, ...]:
+def _add_layer_norm_inputs(spec: AddLayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     x, *weights = _layer_norm_inputs(spec.norm, make)
     return x, make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), *weights
 
@@ -255,7 +251,7 @@ def _qk_norms() -> Iterator[QKNormSpec]:
         yield QKNormSpec(60, 20, dtype, 1e-5)
 
 
-def _qk_norm_inputs(spec: QKNormSpec, make: OpInputs) -> tuple[Any, ...]:
+def _qk_norm_inputs(spec: QKNormSpec, make: TrialInputs) -> tuple[Any, ...]:
     x = make.normal(make.tokens, spec.q + 2 * spec.k, dtype=spec.dtype)
     return x, make.normal(spec.q, dtype=spec.dtype), make.normal(spec.k, dtype=spec.dtype)
 
@@ -291,7 +287,7 @@ def _norm_linears() -> Iterator[NormLinearSpec]:
         yield NormLinearSpec(AddNormSpec(NormSpec(linear.k, linear.dtype, 1e-6)), linear)
 
 
-def _norm_linear_inputs(spec: NormLinearSpec, make: OpInputs) -> tuple[Any, ...]:
+def _norm_linear_inputs(spec: NormLinearSpec, make: TrialInputs) -> tuple[Any, ...]:
     return *_add_norm_inputs(spec.norm, make), make.weight(spec.linear)
 
 

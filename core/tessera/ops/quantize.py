@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tessera.ops.tensors import DTYPES, HIDDEN, torch_dtype
-from tessera.platform.kernel import Packed
-from tessera.platform.ops import Op
+from tessera.platform.ops import Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec, Scheme
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
 
 __all__ = ["QuantizeSpec", "Quantized"]
 
@@ -94,7 +90,7 @@ def _specs() -> Iterator[QuantizeSpec]:
         yield QuantizeSpec(40, dtype, INT8_WITH_SUMS)
 
 
-def _inputs(spec: QuantizeSpec, make: OpInputs) -> tuple[Any, ...]:
+def _inputs(spec: QuantizeSpec, make: TrialInputs) -> tuple[Any, ...]:
     return (make.normal(make.tokens, spec.n, dtype=spec.dtype),)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tessera.platform.ops import Op
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
+from tessera.platform.ops import Op, TrialInputs
 
 __all__ = ["RotarySpec"]
 
@@ -50,7 +47,7 @@ def _specs() -> Iterator[RotarySpec]:
         yield RotarySpec(40, 16, style)
 
 
-def _inputs(spec: RotarySpec, make: OpInputs) -> tuple[Any, ...]:
+def _inputs(spec: RotarySpec, make: TrialInputs) -> tuple[Any, ...]:
     angles = torch.outer(torch.arange(64.0), 100.0 ** -torch.linspace(0, 1, spec.dim // 2))
     q, k = (make.normal(make.tokens, heads, spec.head_dim, dtype=make.dtype) for heads in (6, 2))
     return q, k, make.integers(0, 64, make.tokens), torch.cat((angles.cos(), angles.sin()), dim=-1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +18,7 @@ from torch import Tensor
 from tessera.ops.linear import LinearSpec, linear_inputs
 from tessera.ops.mlp import SoftCapSpec
 from tessera.ops.tensors import HIDDEN, VOCAB
-from tessera.platform.kernel import HotCall, Packed
-from tessera.platform.ops import BoundOps, Op
-
-if TYPE_CHECKING:
-    from tessera.testing import OpInputs
+from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 
 __all__ = [
     "EditLogitsSpec",
@@ -75,7 +71,7 @@ def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
     )
 
 
-def _logprobs_inputs(spec: LogprobsSpec, make: OpInputs) -> tuple[Any, ...]:
+def _logprobs_inputs(spec: LogprobsSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.vocab, scale=2.0), make.integers(0, spec.vocab, make.tokens)
 
 
@@ -96,7 +92,7 @@ def mask_logits(spec: MaskLogitsSpec, logits: Tensor, bits: Tensor) -> None:
     logits.masked_fill_(allowed == 0, -torch.inf)
 
 
-def _mask_logits_inputs(spec: MaskLogitsSpec, make: OpInputs) -> tuple[Any, ...]:
+def _mask_logits_inputs(spec: MaskLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
     words = torch.randint(-(2**31), 2**31, (make.tokens, -(-spec.vocab // 32)), generator=make.random)
     return make.normal(make.tokens, spec.vocab), words.to(torch.int32)
 
@@ -149,12 +145,12 @@ def edit_logits(spec: EditLogitsSpec, logits: Tensor, history: History, edits: E
     logits.index_put_((row, edits.token.long()), torch.where(holds, edits.value, 0.0), accumulate=True)
 
 
-def _edit_logits_inputs(spec: EditLogitsSpec, make: OpInputs) -> tuple[Any, ...]:
+def _edit_logits_inputs(spec: EditLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
     logits = make.normal(make.tokens, spec.vocab)
     return logits, _history(spec.vocab, make), _edits(spec.vocab, spec.prefix, make)
 
 
-def _history(vocab: int, make: OpInputs) -> History:
+def _history(vocab: int, make: TrialInputs) -> History:
     """A table that knows more rows and columns than are asked for; tokens repeat often."""
     length = 11
     num_tokens = make.integers(0, length + 1, make.tokens)
@@ -166,7 +162,7 @@ def _history(vocab: int, make: OpInputs) -> History:
     )
 
 
-def _edits(vocab: int, prefix: int, make: OpInputs) -> Edits:
+def _edits(vocab: int, prefix: int, make: TrialInputs) -> Edits:
     """Three a row; prefixes are of tokens that histories have."""
     number = 3 * make.tokens
     value = torch.randn(number, generator=make.random)
@@ -216,7 +212,7 @@ def penalise(spec: PenaliseSpec, logits: Tensor, history: History, penalties: Pe
     logits.copy_(less - penalties.presence[:, None] * (times > 0))
 
 
-def _penalise_inputs(spec: PenaliseSpec, make: OpInputs) -> tuple[Any, ...]:
+def _penalise_inputs(spec: PenaliseSpec, make: TrialInputs) -> tuple[Any, ...]:
     penalties = Penalties(make.uniform(-2, 2), make.uniform(-2, 2), make.uniform(0.5, 2))
     return make.normal(make.tokens, spec.vocab), _history(spec.vocab, make), penalties
 
@@ -329,11 +325,11 @@ def _samples() -> Iterator[SampleSpec]:
             yield SampleSpec(97, filters=filters, logprobs=logprobs)
 
 
-def _sample_inputs(spec: SampleSpec, make: OpInputs) -> tuple[Any, ...]:
+def _sample_inputs(spec: SampleSpec, make: TrialInputs) -> tuple[Any, ...]:
     return make.normal(make.tokens, spec.vocab, scale=2.0), _rows(make)
 
 
-def _rows(make: OpInputs) -> SamplingRows:
+def _rows(make: TrialInputs) -> SamplingRows:
     """Every third row is greedy; each filter is off for some."""
     row = torch.arange(make.tokens)
     return SamplingRows(
@@ -393,7 +389,7 @@ def _logits_samples() -> Iterator[LogitsSampleSpec]:
     yield LogitsSampleSpec(LinearSpec(97, 40, "float32"), SampleSpec(97, logprobs=3), cap=1.5, scale=0.5)
 
 
-def _logits_sample_inputs(spec: LogitsSampleSpec, make: OpInputs) -> tuple[Any, ...]:
+def _logits_sample_inputs(spec: LogitsSampleSpec, make: TrialInputs) -> tuple[Any, ...]:
     return *linear_inputs(spec.head, make), _rows(make)
 
 

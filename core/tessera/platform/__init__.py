@@ -33,7 +33,6 @@ from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFig
 from tessera.platform.explain import Explained
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.hooks import hookimpl
-from tessera.platform.kernel import Kernel, Packed
 from tessera.platform.launch import (
     Buffers,
     ExactShapes,
@@ -48,7 +47,7 @@ from tessera.platform.launch import (
     StepShape,
 )
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts
-from tessera.platform.ops import BoundOps, Op, OpSet, replace, with_extra
+from tessera.platform.ops import BoundOps, Kernel, Op, OpSet, Packed, replace, with_extra
 from tessera.platform.platform import (
     API_LEVELS,
     Capabilities,

@@ -87,6 +87,18 @@ class LayerSpec:
     options: tuple[tuple[str, float], ...] = ()
 
 
+def layer_place(spec: LayerSpec) -> str:
+    """A layer of attention, or of another mixer, without its number."""
+    parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
+    if spec.window is not None:
+        parts.append(f"window of {spec.window}")
+    if spec.softcap is not None:
+        parts.append(f"soft cap {spec.softcap:g}")
+    if getattr(spec.cache, "quant", None) is not None:
+        parts.append(f"keys and values in {spec.cache.dtype}")
+    return ", ".join(parts)
+
+
 @dataclass(frozen=True)
 class CacheConstraints:
     """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tessera.platform.attention import LayerSpec
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,18 +29,6 @@ def op_place(spec: Any) -> str:
         if value != field.default and field.hash is not False:
             shown.append(f"{field.name}=({op_place(value)})" if _has_fields(value) else f"{field.name}={value}")
     return ", ".join(shown)
-
-
-def layer_place(spec: LayerSpec) -> str:
-    """A layer of attention, or of another mixer, without its number."""
-    parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
-    if spec.window is not None:
-        parts.append(f"window of {spec.window}")
-    if spec.softcap is not None:
-        parts.append(f"soft cap {spec.softcap:g}")
-    if getattr(spec.cache, "quant", None) is not None:
-        parts.append(f"keys and values in {spec.cache.dtype}")
-    return ", ".join(parts)
 
 
 def _has_fields(value: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tessera.platform.attention import Caches, CacheSpec
 from tessera.platform.device import Tensor
-from tessera.platform.kernel import Packed
 from tessera.platform.launch import Launch
+from tessera.platform.ops import Packed
 
 if TYPE_CHECKING:
     from tessera.ops.sampling import LogitsSampleSpec, SampleSpec

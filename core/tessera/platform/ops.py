@@ -1,36 +1,122 @@
 """Ops: named, each defined by a reference in plain torch, each replaceable by a vendor's kernel, bound once when the
 model is built.
 
-A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. `Op` is one
-op, `OpSet` the table of them, `BoundOps` chooses who computes. Core's own ops stand in tessera.ops.
-docs/decisions/ops.md has the rules.
+A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. `Kernel` is
+what a vendor supplies, `Op` one op, `OpSet` the table of them, and `BoundOps` chooses who computes. Core's own ops are
+in tessera.ops. docs/decisions/ops.md has the rules.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tessera.errors import PlatformError
-from tessera.platform.device import Device, Reason
+from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.explain import op_place
-from tessera.platform.kernel import FunctionKernel, HotCall, Kernel, Packed, S, kernel_name
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, Scheme
 
 if TYPE_CHECKING:
     from tessera.platform.collectives import Communicator
-    from tessera.testing import OpInputs
+
+
+S = TypeVar("S")
+HotCall = Callable[..., Any]
+"""What a step calls: (*tensors, out=None), in the order that docs/decisions/ops.md lists them."""
+Packed = Mapping[str, Tensor]
+"""A weight as its kernel keeps it: prepare() makes it, the hot call takes it."""
+
+
+class Kernel(ABC, Generic[S]):
+    """What a vendor supplies for an op; a bare function f(spec, *tensors, out=None) is a Kernel with these defaults."""
+
+    def supports(self, spec: S) -> Reason | None:
+        """Sees constants only; asked once a place. Default: yes, unless a weight is quantized, which only a kernel that
+        knows of it can take."""
+        return "no quantized weights" if _quantized(spec) else None
+
+    @abstractmethod
+    def bind(self, spec: S, ops: BoundOps, device: Device) -> HotCall:
+        """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs; --no-fallback forbids
+        it."""
+
+    def prepare(self, spec: S, raw: Packed, into: Packed | None = None) -> Packed:
+        """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it
+        is."""
+        if into is None:
+            return raw
+        for name, tensor in raw.items():
+            into[name].copy_(tensor)
+        return into
+
+    def wants(self, spec: S) -> ActSpec | None:
+        """Its input quantised so; the producer (norm, activation) is asked to emit it. Default: no."""
+        return None
+
+    def packed_bytes(self, spec: S) -> int | None:
+        """Bytes of the prepared weight, without weights, for planning. None: as the raw one."""
+        return None
+
+
+class FunctionKernel(Kernel[Any]):
+    """A bare function as a Kernel."""
+
+    def __init__(self, function: HotCall) -> None:
+        self.function = function
+
+    def bind(self, spec: Any, ops: BoundOps, device: Device) -> HotCall:
+        return partial(self.function, spec)
+
+
+def _quantized(spec: Any) -> bool:
+    """Whether a spec, or one within it, has a scheme."""
+    if isinstance(spec, Scheme):
+        return True
+    if not dataclasses.is_dataclass(spec):
+        return False
+    return any(_quantized(getattr(spec, field.name)) for field in dataclasses.fields(spec))
+
+
+def kernel_name(kernel: Kernel[Any]) -> str:
+    """For people: its class, or the function that it is."""
+    if isinstance(kernel, FunctionKernel):
+        return getattr(kernel.function, "__name__", type(kernel.function).__name__)
+    return type(kernel).__name__
+
 
 REPLACED_OPS: Mapping[str, str] = MappingProxyType({})
 """Names that ops had, and what replaced them."""
 
 
 _AS_IT_IS = FunctionKernel(lambda *_: None)
+
+
+class TrialInputs(Protocol):
+    """What Op.inputs makes random arguments with, on the host. tokens: T. ops: prepares weights, None leaves them raw.
+    dtype: of activations whose spec does not say. random: the generator."""
+
+    tokens: int
+    ops: BoundOps | None
+    dtype: str
+    random: Any
+
+    def normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> Tensor:
+        """Normally distributed, with standard deviation `scale`."""
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """int32, from low to below high."""
+
+    def uniform(self, low: float, high: float) -> Tensor:
+        """[tokens] float32."""
+
+    def weight(self, spec: Any) -> Packed:
+        """Of a linear layer (LinearSpec), [n, k] or [experts, n, k], in the parts of its scheme."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +146,7 @@ class Op(Generic[S]):
     takes_by: Callable[[S], tuple[str, Any]] | None = None
     any_dtype: bool = False
     sample_specs: Callable[[], Iterator[S]] | None = None
-    inputs: Callable[[S, OpInputs], tuple[Any, ...]] | None = None
+    inputs: Callable[[S, TrialInputs], tuple[Any, ...]] | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict, hash=False)
     served_spec: Callable[[str], S] | None = None
 

@@ -27,7 +27,7 @@ from tessera.platform import (
     with_extra,
 )
 from tessera.platform.hooks import hookimpl
-from tessera.platform.kernel import HotCall
+from tessera.platform.ops import HotCall
 from tessera.platform.quantization import ActSpec
 from tessera.plugins.registry import level_problem
 

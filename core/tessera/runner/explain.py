@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from tessera.layers.build import BoundMixer, Build
-from tessera.platform.explain import Explained, layer_place, op_place
+from tessera.platform.attention import layer_place
+from tessera.platform.explain import Explained, op_place
 from tessera.platform.ops import Choice, Emission
 from tessera.quantization import Weights
 

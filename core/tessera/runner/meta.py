@@ -19,8 +19,7 @@ from tessera.loader.checkpoint import Safetensors
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
-from tessera.platform.kernel import Packed
-from tessera.platform.ops import BoundOps
+from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform
 from tessera.platform.runner import ModelRunner
 from tessera.runner.runner import CoreRunner

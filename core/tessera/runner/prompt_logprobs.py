@@ -13,8 +13,8 @@ from torch import Tensor
 from tessera.arrays import Array
 from tessera.ops import LogprobsSpec
 from tessera.platform.device import Device, Future
-from tessera.platform.kernel import HotCall
 from tessera.platform.model import Model
+from tessera.platform.ops import HotCall
 from tessera.runner.inputs import InputBatch, PreparedLaunch
 from tessera.step import PromptLogprobs
 

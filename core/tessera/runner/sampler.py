@@ -29,10 +29,9 @@ from tessera.ops import (
     SampleSpec,
     SamplingRows,
 )
-from tessera.platform.kernel import HotCall
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.model import Model
-from tessera.platform.ops import BoundOps
+from tessera.platform.ops import BoundOps, HotCall
 from tessera.platform.runner import Feature
 from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened

@@ -22,9 +22,8 @@ from tessera.ops.sampling import logprobs, sample
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
-from tessera.platform.kernel import HotCall
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, OpSet, with_extra
+from tessera.platform.ops import BoundOps, HotCall, OpSet, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler

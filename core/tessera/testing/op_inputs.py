@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.kernel import Packed
-from tessera.platform.ops import BoundOps, Op
+from tessera.platform.ops import BoundOps, Op, Packed
 from tessera.quantization import quantised
 
 

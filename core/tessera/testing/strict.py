@@ -22,10 +22,9 @@ from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quant
 from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
-from tessera.platform.kernel import HotCall, Kernel, Packed
 from tessera.platform.launch import Buffers, Kind, Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
 from tessera.platform.model import ModelFacts
-from tessera.platform.ops import BoundOps, OpSet, replace
+from tessera.platform.ops import BoundOps, HotCall, Kernel, OpSet, Packed, replace
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import ActSpec
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer

@@ -28,7 +28,7 @@ from tessera.platform import (
     StepShape,
     replace,
 )
-from tessera.platform.kernel import HotCall
+from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
 from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
 

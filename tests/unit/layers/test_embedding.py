@@ -8,7 +8,7 @@ import pytest
 
 from tessera.layers.embedding import may_look_up
 from tessera.platform import BoundOps, Device, Kernel, LinearSpec, PackedEmbeddingSpec, replace
-from tessera.platform.kernel import HotCall
+from tessera.platform.ops import HotCall
 from tessera.testing import REFERENCE, ReferencePlatform, candidates
 
 PLAIN = PackedEmbeddingSpec(LinearSpec(40, 16, "float32"))

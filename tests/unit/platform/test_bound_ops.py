@@ -31,8 +31,7 @@ from tessera.platform import (
     replace,
     with_extra,
 )
-from tessera.platform.kernel import HotCall
-from tessera.platform.ops import REPLACED_OPS
+from tessera.platform.ops import REPLACED_OPS, HotCall
 from tessera.testing import OpInputs, assert_same
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))

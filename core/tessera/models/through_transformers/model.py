@@ -20,9 +20,9 @@ from tessera.ops import LogitsSampleSpec, SampleSpec
 from tessera.ops.sampling import bind_finish
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
-from tessera.platform.kernel import Packed
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
+from tessera.platform.ops import Packed
 
 
 def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:

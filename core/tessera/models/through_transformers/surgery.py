@@ -22,7 +22,7 @@ from tessera.models.through_transformers.skeleton import Anatomy, sizes
 from tessera.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec
 from tessera.ops.mlp import gate
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.kernel import Packed
+from tessera.platform.ops import Packed
 
 
 class Product(nn.Module):

@@ -15,8 +15,7 @@ import torch
 from tessera.ops import LinearSpec
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.device import Device, Reason
-from tessera.platform.kernel import HotCall
-from tessera.platform.ops import BoundOps, Op
+from tessera.platform.ops import BoundOps, HotCall, Op
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing.attention import VARIANTS, AttentionCase, AttentionTrial
 from tessera.testing.conformance.attention import block_sizes, trial

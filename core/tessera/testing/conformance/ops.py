@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform.kernel import HotCall
-from tessera.platform.ops import BoundOps, Op, OpSet
+from tessera.platform.ops import BoundOps, HotCall, Op, OpSet
 from tessera.testing.compare import difference, tolerance
 from tessera.testing.conformance.case import (
     PASSED,
