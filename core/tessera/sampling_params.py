@@ -1,7 +1,7 @@
 """How the tokens of a request are chosen and when it ends. Every field is checked here, once, by name.
 
 Names, defaults and checks are vLLM's where it has the same field. What depends on the model (its vocabulary,
---max-logprobs) is checked where a request is made (engine/admission.py).
+--max-logprobs) is checked where a request is made (engine/input_processor.py).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_a_chat_with_a_server(demo: Served) -> None:
     assert (answered.returncode, answered.stdout) == (0, "The capital of France is Paris.\n")
     refused = tessera("chat", "--url", demo.url, "-q", QUESTION)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "does not take the key" in refused.stderr
+    assert "rejected the API key" in refused.stderr
 
 
 def test_a_benchmark_of_a_server(demo: Served, tmp_path: Path) -> None:

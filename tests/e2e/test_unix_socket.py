@@ -31,7 +31,7 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
             second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert (second.returncode, second.stderr) == (
                 7,
-                f"error: A server listens on --uds '{path}'; stop it or choose another path.\n",
+                f"error: Another server is listening on --uds '{path}'; stop it or choose another path.\n",
             )
             assert client.get("/livez").status_code == 200
         server.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from tessera.config import EngineConfig, ModelConfig
-from tessera.engine.admission import Prompt
+from tessera.engine.input_processor import Prompt
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput

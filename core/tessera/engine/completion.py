@@ -1,17 +1,18 @@
-"""One answer as it grows: tokens in, text and log probabilities out, an end at a stop string."""
+"""A prompt's answers as they grow: tokens in, text and log probabilities out, an end at a stop string, and what a
+reader has not taken yet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tessera.engine.logprobs import by_token, total
-from tessera.request import CompletionOutput, Logprob, RequestMetrics
+from tessera.errors import TesseraError
+from tessera.request import CompletionOutput, Logprob, Request, RequestMetrics, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
 from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:
-    from tessera.step import RowLogprobs
+    from tessera.step import PromptLogprobs, RowLogprobs
     from tessera.text import Vocabulary
 
 
@@ -125,3 +126,111 @@ class Completion:
         added = by_token(new, count, self._vocabulary)
         positions += added
         self._cumulative_logprob += total(added)
+
+
+class RequestState:
+    """A prompt and its answers as they grow. Whoever reads takes what is new when it can: a slow reader finds more at
+    once and holds nobody up."""
+
+    def __init__(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        prompt: str | None,
+        prompt_ids: list[int],
+        requests: list[Request],
+        completions: list[Completion],
+        prompt_logprobs: PromptLogprobsBuffer | None,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_ids
+        self.requests = requests
+        self.completions = completions
+        self.prompt_logprobs = prompt_logprobs
+        self.num_cached_tokens = 0
+        self.error: TesseraError | None = None
+        self.given = False
+        """A reader has had some of it: another engine's answer is no answer any more."""
+        self.params = params
+        self.num_unfinished = len(completions)
+
+    @property
+    def finished(self) -> bool:
+        return self.num_unfinished == 0
+
+    def take(self) -> RequestOutput | None:
+        """What its output_kind has to say since it was last taken; None where there is nothing. Raises what ended the
+        request."""
+        if self.error is not None:
+            raise self.error
+        kind = self.params.output_kind
+        changed = [completion for completion in self.completions if completion.due]
+        if not changed or (kind is RequestOutputKind.FINAL_ONLY and not self.finished):
+            return None
+        self.given = True
+        given = changed if kind is RequestOutputKind.DELTA else self.completions
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[completion.take() for completion in given],
+            finished=self.finished,
+            num_cached_tokens=self.num_cached_tokens,
+            metrics=_merged([completion.times for completion in self.completions]),
+            prompt_logprobs=None if self.prompt_logprobs is None else self.prompt_logprobs.take(kind),
+        )
+
+
+def _merged(times: list[RequestMetrics]) -> RequestMetrics:
+    """Of all answers: when the first of them began, and the last had its last token."""
+    first = times[0]
+    if len(times) == 1:
+        return RequestMetrics(first.arrival, first.first_scheduled, first.first_token, first.last_token)
+    return RequestMetrics(
+        arrival=first.arrival,
+        first_scheduled=min((t.first_scheduled for t in times if t.first_scheduled), default=0.0),
+        first_token=min((t.first_token for t in times if t.first_token), default=0.0),
+        last_token=max(t.last_token for t in times),
+    )
+
+
+def by_token(new: RowLogprobs | PromptLogprobs, count: int, vocabulary: Vocabulary | None) -> list[dict[int, Logprob]]:
+    """Of the first `count` tokens: the token itself, then the alternatives, the most likely first."""
+    rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
+    positions = []
+    for ids, values, rank in rows:
+        position = {ids[0]: Logprob(values[0], rank, _text(ids[0], vocabulary))}
+        for order, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
+            if token not in position:
+                position[token] = Logprob(value, order, _text(token, vocabulary))
+        positions.append(position)
+    return positions
+
+
+class PromptLogprobsBuffer:
+    """A prompt's, as chunks of it are computed: in any order, and again where a request was preempted."""
+
+    def __init__(self, num_prompt_tokens: int, vocabulary: Vocabulary | None) -> None:
+        self._vocabulary = vocabulary
+        self._positions: list[Mapping[int, Logprob] | None] = [None] * num_prompt_tokens
+        self._taken = False
+
+    def add(self, scored: PromptLogprobs) -> None:
+        count = len(scored.ids)
+        self._positions[scored.start : scored.start + count] = by_token(scored, count, self._vocabulary)
+
+    def take(self, kind: RequestOutputKind) -> list[Mapping[int, Logprob] | None] | None:
+        """All of them; once, where each output holds what is new."""
+        given = None if kind is RequestOutputKind.DELTA and self._taken else self._positions
+        self._taken = True
+        return given
+
+
+def _text(token: int, vocabulary: Vocabulary | None) -> str | None:
+    return None if vocabulary is None else vocabulary.token_text(token).text
+
+
+def total(positions: Sequence[Mapping[int, Logprob]]) -> float:
+    """Of the tokens themselves, which come first."""
+    return sum(next(iter(position.values())).logprob for position in positions)

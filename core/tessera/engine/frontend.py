@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tessera.engine.admission import Admission, Prompt
-from tessera.engine.completion import Completion
-from tessera.engine.logprobs import PromptLogprobsBuffer
+from tessera.engine.completion import Completion, PromptLogprobsBuffer, RequestState
+from tessera.engine.input_processor import InputProcessor, Prompt
 from tessera.engine.metrics import EngineMetrics
-from tessera.engine.request_state import RequestState
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
 from tessera.request import Request, RequestMetrics
 from tessera.sampling_params import SamplingParams
@@ -40,7 +38,7 @@ class FrontEnd:
     ) -> None:
         self.vocabulary = vocabulary
         self.metrics = EngineMetrics(max_model_len)
-        self._admission = Admission(config, vocabulary, max_model_len, shorten=shorten)
+        self._input = InputProcessor(config, vocabulary, max_model_len, shorten=shorten)
         self._most = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._live: dict[int, tuple[RequestState, Completion]] = {}
         self._by_id: dict[str, RequestState] = {}
@@ -53,7 +51,7 @@ class FrontEnd:
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None = None) -> Prompt:
         """A prompt with every limit checked. text: what the ids were made of, if they were. params: without bad_words;
         see with_bad_words(). Raises RequestError. Changes nothing, so it may run on another thread."""
-        return self._admission.prepare(ids, params, text=text)
+        return self._input.prepare(ids, params, text=text)
 
     def submit(
         self,
@@ -72,7 +70,7 @@ class FrontEnd:
             raise RequestError(f"A request with the id {request_id!r} is running already.", param="request_id")
         if len(self._live) + params.n > self._most:
             raise OverloadedError(f"{len(self._live)} requests run or wait already; try again later.")
-        requests = self._admission.requests(
+        requests = self._input.requests(
             prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         ids = prompt.ids.tolist()

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tessera.engine.admission import Prompt
 from tessera.engine.beam_search import BeamSearch, first_alternatives
+from tessera.engine.completion import RequestState
 from tessera.engine.engine import Engine
 from tessera.engine.frontend import FrontEnd
-from tessera.engine.request_state import RequestState
+from tessera.engine.input_processor import Prompt
 from tessera.errors import EngineDeadError, EngineStepError
 from tessera.request import RequestOutput
 from tessera.sampling_params import SamplingParams

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tessera.config import Supervision
-from tessera.engine.life import EngineLife
 from tessera.engine.messages import EngineInfo
+from tessera.engine.spawn import EngineLife
 from tessera.errors import EngineDeadError, TesseraError
 
 log = logging.getLogger(__name__)

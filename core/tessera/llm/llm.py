@@ -16,9 +16,9 @@ import msgspec
 from tessera.config import build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.flags import check_names
-from tessera.engine.admission import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from tessera.engine.engine import Engine
+from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tessera.config import ModelConfig
-from tessera.engine.admission import bad_word_texts, resolved, with_bad_words
+from tessera.engine.input_processor import bad_word_texts, resolved, with_bad_words
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams
 from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer

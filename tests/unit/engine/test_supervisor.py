@@ -8,8 +8,8 @@ import pytest
 
 from tessera.config import Supervision
 from tessera.engine import supervisor
+from tessera.engine.pulse import Watchdog
 from tessera.engine.supervisor import Charge, Deaths, Supervisor
-from tessera.engine.watchdog import Watchdog
 from tessera.errors import MemoryBudgetError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from starlette.types import Scope
 
 from tessera.config import ModelConfig
-from tessera.engine.admission import check_logprobs
 from tessera.engine.async_engine import AsyncEngine
 from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchSequence, beam_search, most_beams
+from tessera.engine.input_processor import check_logprobs
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams, check_extra_args

@@ -34,7 +34,7 @@ class Prompt:
     params: SamplingParams
 
 
-class Admission:
+class InputProcessor:
     """Checks prompts and makes requests of them; nothing is told to the engine yet. shorten: a max_tokens that does not
     fit the context is cut to what does, rather than refused."""
 

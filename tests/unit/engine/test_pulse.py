@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessera.engine.messages import Alive
-from tessera.engine.watchdog import BUSY, Watchdog
+from tessera.engine.pulse import BUSY, Watchdog
 
 
 class Clock:
