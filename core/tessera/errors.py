@@ -72,7 +72,7 @@ class EngineDeadError(TesseraError):
 
 
 class EngineStepError(TesseraError):
-    """The engine could not do a step of this request (its error is in the log)."""
+    """An engine step of this request failed; the log has the error."""
 
     status, kind, exit_code = 500, "engine_error", 4
 

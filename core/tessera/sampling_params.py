@@ -94,7 +94,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     never completes; bad_words_ids: the same as token ids. stream_interval: new tokens of an answer to wait for before
     it is given out again. extra_args: numbers for the columns of features, by name.
 
-    structured_outputs, thinking_token_budget, repetition_detection are known and not served yet. Raises RequestError
+    structured_outputs, thinking_token_budget, repetition_detection are known and not supported yet. Raises RequestError
     for a value that does not hold.
     """
 
@@ -186,7 +186,7 @@ def check(params: SamplingParams) -> None:
         check_extra_args("extra_args", params.extra_args)
     for name in NOT_SERVED:
         if getattr(params, name) is not None:
-            raise RequestError(f"{name} is not served yet: leave it out.", param=name)
+            raise RequestError(f"{name} is not supported yet: leave it out.", param=name)
     if params.n > 1 and params.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
 

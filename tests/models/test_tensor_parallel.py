@@ -12,9 +12,9 @@ from tools.parity.oracle import NUM_TOKENS
 
 # Odd numbers of heads.
 UNDIVIDED = {
-    "llama2": "the number of attention heads (5) does not divide by --tensor-parallel-size 2",
-    "smollm": "the number of attention heads (9) does not divide by --tensor-parallel-size 2",
-    "qwen3": "the number of key/value heads (3) does not divide by --tensor-parallel-size 2",
+    "llama2": "the number of attention heads (5) is not divisible by --tensor-parallel-size 2",
+    "smollm": "the number of attention heads (9) is not divisible by --tensor-parallel-size 2",
+    "qwen3": "the number of key/value heads (3) is not divisible by --tensor-parallel-size 2",
 }
 
 

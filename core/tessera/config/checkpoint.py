@@ -96,8 +96,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if quantization is not None:
         method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
         raise ModelError(
-            f"'{shown(folder)}' is quantized ({shown(str(method), 40)}), which is not served yet; give the unquantized "
-            "model."
+            f"'{shown(folder)}' is quantized ({shown(str(method), 40)}), which is not supported yet; use the "
+            "unquantized model."
         )
     return config
 

@@ -56,7 +56,7 @@ def find_folder(model: str) -> Path:
     except OSError as error:
         raise ModelError(f"'{shown(model)}' cannot be read: {error.strerror}.") from error
     if is_file:
-        what = "a GGUF file, which is not served" if path.suffix == ".gguf" else "a file"
+        what = "a GGUF file, which is not supported" if path.suffix == ".gguf" else "a file"
         raise ModelError(f"'{shown(model)}' is {what}; name the folder that holds config.json and *.safetensors.")
     raise ModelError(
         f"There is no folder '{shown(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."
@@ -96,7 +96,7 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
     where = shown(where)
     if _ADAPTER in names and not served_weights(names):
         raise ModelError(
-            f"'{where}' is an adapter ({_ADAPTER}), not a model, and adapters are not served yet; merge it into its "
+            f"'{where}' is an adapter ({_ADAPTER}), not a model, and adapters are not supported yet; merge it into its "
             "base model and serve the folder that you save."
         )
     if "config.json" not in names:
@@ -139,7 +139,7 @@ def served_weights(names: Collection[str]) -> list[str]:
 
 
 def _gguf(where: str) -> str:
-    return f"'{where}' holds a GGUF file, which is not served; give a folder with config.json and *.safetensors."
+    return f"'{where}' holds a GGUF file, which is not supported; give a folder with config.json and *.safetensors."
 
 
 # ---- reading a file ------------------------------------------------------------

@@ -198,13 +198,13 @@ class AsyncEngine:
         """Raises EngineDeadError where the engine does not run, or has said nothing for too long."""
         self._check_alive()
         if self.health.stalled:
-            raise EngineDeadError("The engine has said nothing for too long.")
+            raise EngineDeadError("The engine has not responded for too long.")
 
     async def get_tokenizer(self) -> Tokenizer:
         """The model's own, in this process and so without the limits of the text workers. Raises RequestError where
         there is none."""
         if self.text is None:
-            raise RequestError("There is no tokenizer (skip_tokenizer_init).")
+            raise RequestError("No tokenizer is loaded (skip_tokenizer_init).")
         return await asyncio.to_thread(Tokenizer.from_folder, self.config.model.tokenizer)
 
     async def wait_dead(self) -> None:

@@ -67,9 +67,9 @@ class FrontEnd:
         """A new state whose `requests` are for the engine. params: those the prompt was prepared with. arrival: seconds
         of time.monotonic(). Raises RequestError, OverloadedError."""
         if request_id in self._by_id:
-            raise RequestError(f"A request with the id {request_id!r} is running already.", param="request_id")
+            raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
         if len(self._live) + params.n > self._most:
-            raise OverloadedError(f"{len(self._live)} requests run or wait already; try again later.")
+            raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
         requests = self._input.requests(
             prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
         )

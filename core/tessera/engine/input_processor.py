@@ -53,7 +53,7 @@ class InputProcessor:
         RequestError. Changes nothing, so it may run on another thread."""
         if params.stop and self._vocabulary is None:
             raise RequestError(
-                "There is no tokenizer (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
+                "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
             )
         checked = self._checked(ids)
         max_tokens = self._bounded(checked.size, params.max_tokens)
@@ -128,11 +128,11 @@ class InputProcessor:
 
 
 def no_tokenizer() -> RequestError:
-    return RequestError("There is no tokenizer (skip_tokenizer_init): give the prompt as token ids.", param="prompt")
+    return RequestError("No tokenizer is loaded (skip_tokenizer_init): give the prompt as token ids.", param="prompt")
 
 
 def _not_ids() -> RequestError:
-    return RequestError("The prompt must be a text or a list of token ids.", param="prompt")
+    return RequestError("The prompt must be a string or a list of token ids.", param="prompt")
 
 
 # ---- sampling parameters against one model ---------------------------------------------------------------------------
@@ -201,6 +201,6 @@ def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:
 
 def no_bad_words() -> RequestError:
     return RequestError(
-        "There is no tokenizer (skip_tokenizer_init), so bad_words cannot be found; give bad_words_ids.",
+        "No tokenizer is loaded (skip_tokenizer_init), so bad_words cannot be found; give bad_words_ids.",
         param="bad_words",
     )

@@ -174,9 +174,7 @@ class OfflineEngine:
             return self._engine.step()
         except Exception as error:
             self._unusable = "This LLM failed in an earlier step; make a new one."
-            raise EngineStepError(
-                f"The engine could not do a step ({type(error).__name__}); what it said stands above."
-            ) from error
+            raise EngineStepError(f"An engine step failed ({type(error).__name__}); the log above says why.") from error
         except BaseException:
             self._unusable = "This LLM was interrupted within a step; make a new one."
             raise

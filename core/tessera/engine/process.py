@@ -197,7 +197,7 @@ class ParentWatch(threading.Thread):
         # Past the reader's buffer: its lock, held here, would keep the interpreter from ending.
         while os.read(self._pipe.fileno(), 1):
             pass
-        log.warning("the process that started this engine is gone; the engine ends")
+        log.warning("the process that started this engine is gone; shutting down")
         shutil.rmtree(self._directory, ignore_errors=True)
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # this process and its workers, also one that is stopped

@@ -214,7 +214,7 @@ class EngineLife:
                 self._spawned.send(Shutdown())
                 await asyncio.wait((self.ended,), timeout=SHUTDOWN)
                 if not self.ended.done():
-                    log.warning("the engine did not end in order and is killed")
+                    log.warning("the engine did not shut down in time and is killed")
         finally:
             self.close()
 

@@ -140,7 +140,7 @@ class Supervisor:
             return await asyncio.wait_for(life.started(), seconds)
         except TimeoutError:
             life.hangs = True
-            raise EngineDeadError(f"The engine's process did not come up within {seconds:.0f} s.") from None
+            raise EngineDeadError(f"The engine process did not start within {seconds:.0f} s.") from None
 
     def _give_up(self, cause: str) -> None:
         self._charge.given_up(cause)

@@ -120,7 +120,7 @@ def _halved(count: int) -> Iterator[int]:
 def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
     spec = needs.spec
     if isinstance(spec, MLASpec):
-        raise PlatformError(f"Layer {needs.layer} keeps a {type(spec).__name__} cache, which is not served yet.")
+        raise PlatformError(f"Layer {needs.layer} keeps a {type(spec).__name__} cache, which is not supported yet.")
     if isinstance(spec, StateSpec):
         return _Key("state", 0)
     size = needs.block_sizes[0] if block_size is None else block_size
@@ -136,7 +136,7 @@ def _block_size(needs: Sequence[CacheNeeds], wanted: int | None) -> int | None:
             if not _can(layer, wanted):
                 sizes = ", ".join(map(str, layer.block_sizes)) + (" or a multiple" if layer.block_multiple else "")
                 raise ConfigError(
-                    f"--block-size {wanted} does not suit layer {layer.layer}: it takes {sizes}.",
+                    f"--block-size {wanted} is not supported by layer {layer.layer}: it takes {sizes}.",
                     param="cache.block_size",
                 )
         return wanted

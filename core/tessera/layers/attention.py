@@ -161,7 +161,9 @@ def _kv_heads(build: Build, heads: int) -> Bounds:
     ranks = build.group.size
     if ranks > heads:
         if ranks % heads:
-            raise ModelError(f"the number of key/value heads ({heads}) does not divide --tensor-parallel-size {ranks}.")
+            raise ModelError(
+                f"--tensor-parallel-size {ranks} is not a multiple of the number of key/value heads ({heads})."
+            )
         head = build.group.rank * heads // ranks
         return head, head + 1
     return build.shard(heads, "the number of key/value heads")

@@ -79,7 +79,7 @@ class Build:
         """This rank's part of `size` things that divide evenly. Raises ModelError where they do not."""
         ranks = self.group.size
         if size % ranks:
-            raise ModelError(f"{what} ({size}) does not divide by --tensor-parallel-size {ranks}.")
+            raise ModelError(f"{what} ({size}) is not divisible by --tensor-parallel-size {ranks}.")
         each = size // ranks
         return self.group.rank * each, (self.group.rank + 1) * each
 
@@ -96,19 +96,19 @@ class Build:
                 self.mixers.append(BoundMixer(spec, backend, mixer, tuple(declined)))
                 return mixer
             declined.append((backend.name, reason))
-        raise PlatformError(f"no attention backend can do layer {spec.layer} ({_said(declined)}).")
+        raise PlatformError(f"no attention backend supports layer {spec.layer} ({_said(declined)}).")
 
     def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
         if self.kv is not None and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
-                f"--kv-cache-dtype {self.kv.dtype} is not served here: layer {spec.layer} ({layer_place(spec)}) would "
-                f"run on the reference ({_said(declined)}); leave the flag out."
+                f"--kv-cache-dtype {self.kv.dtype} is not supported here: layer {spec.layer} ({layer_place(spec)}) "
+                f"would run on the reference ({_said(declined)}); remove the flag."
             )
         if self.ops.no_fallback:
             reasons = _said(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(
                 f"{spec.kind} of layer {spec.layer} ({layer_place(spec)}) would run on the reference ({reasons}), "
-                "which --no-fallback forbids; give it a backend, or leave the flag out."
+                "which --no-fallback forbids; give it a backend, or remove the flag."
             )
         self.fallbacks[spec.kind] += 1
 

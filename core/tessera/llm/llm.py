@@ -160,7 +160,7 @@ class LLM:
         """The model's own, in this process: a tokenizer.json that takes any time on a text is not stopped here, as it
         is in generate() and chat(). Raises RequestError where there is none (skip_tokenizer_init)."""
         if self._text is None:
-            raise RequestError("There is no tokenizer (skip_tokenizer_init).")
+            raise RequestError("No tokenizer is loaded (skip_tokenizer_init).")
         if self._tokenizer is None:
             self._tokenizer = Tokenizer.from_folder(self._offline.config.model.tokenizer)
         return self._tokenizer

@@ -77,7 +77,7 @@ class Safetensors:
     def _stored(self, name: str) -> Any:
         """A tensor as it lies in its file; nothing of it is read yet."""
         if name not in self._where:
-            raise ModelError(f"the weights lack '{name}', which this architecture needs; {_APART}.")
+            raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {_APART}.")
         file = self._where[name]
         try:
             return self._open(file).get_slice(name)
@@ -96,8 +96,8 @@ class Safetensors:
         files, index = find_weights(self.folder)
         if not files:
             raise ModelError(
-                f"no *.safetensors in '{shown(self.folder)}'; other formats are not read "
-                "(give --load-format dummy for random weights)."
+                f"no *.safetensors in '{shown(self.folder)}'; other formats are not supported "
+                "(use --load-format dummy for random weights)."
             )
         return index or {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 

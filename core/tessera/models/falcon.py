@@ -78,7 +78,7 @@ class SequentialBlock:
 def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = Fields(checkpoint, _FALCON)
     if fields.flag("alibi"):
-        raise ModelError("Falcon with alibi is not served; Falcon with rotary embedding (alibi: false) is.")
+        raise ModelError("Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).")
     config = _config(fields, max_model_len)
     embedding, head = vocabulary_ends(
         build, "transformer.word_embeddings", config.vocab, config.hidden, tied=config.tied

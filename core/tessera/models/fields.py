@@ -69,7 +69,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise ModelError(f"{name} is neither true nor false in config.json.")
+            raise ModelError(f"{name} must be true or false in config.json.")
         return value
 
     def table(self, name: str) -> Fields:
@@ -100,7 +100,7 @@ class Fields:
         value = self.get(name)
         named = default if value is None else str(value)
         if named not in ACTIVATIONS:
-            raise ModelError(f"activation '{named[:40]}' is not served; {', '.join(ACTIVATIONS)} are.")
+            raise ModelError(f"activation '{named[:40]}' is not supported; supported are {', '.join(ACTIVATIONS)}.")
         return ACTIVATIONS[named]
 
 

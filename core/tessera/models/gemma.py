@@ -147,5 +147,5 @@ def _embedding_scale(build: Build, shape: AttentionShape) -> float:
 
 def _causal(fields: Fields) -> Fields:
     if fields.flag("use_bidirectional_attention"):
-        raise ModelError("use_bidirectional_attention is not served: a token sees only those before it.")
+        raise ModelError("use_bidirectional_attention is not supported: attention is causal.")
     return fields

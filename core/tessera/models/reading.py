@@ -51,7 +51,7 @@ def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None,
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise ModelError(f"num_attention_heads ({heads}) is no multiple of num_key_value_heads ({kv_heads}).")
+        raise ModelError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads}).")
     head_dim = read_head_dim(fields)
     values: dict[str, Any] = {
         "hidden": hidden,

@@ -57,14 +57,14 @@ class RopeReader:
         named = said.get("rope_type") or said.get("type") or "default"
         kind = self.renamed.get(str(named), str(named))
         if kind not in self.kinds:
-            raise ModelError(f"rotary scaling '{kind[:40]}' is not served; {', '.join(self.kinds)} are.")
+            raise ModelError(f"rotary scaling '{kind[:40]}' is not supported; supported are {', '.join(self.kinds)}.")
         self.dim = self._dim(said)
         return Rope(self.dim, _positive(said, "rope_theta", theta, above=1.0), self.kinds[kind](said))
 
     def _dim(self, said: Fields) -> int:
         share = _positive(said, "partial_rotary_factor", _positive(self.fields, "partial_rotary_factor", 1.0))
         if share != 1.0 and not self.partial:
-            raise ModelError("a partial_rotary_factor below 1 is not served for this architecture.")
+            raise ModelError("a partial_rotary_factor below 1 is not supported for this architecture.")
         dim = int(self.head_dim * share)
         if dim < 2 or dim % 2 or dim > self.head_dim:
             part = f"{dim} of {self.head_dim} elements of a head" if share != 1.0 else f"heads of {dim} elements"

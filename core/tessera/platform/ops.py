@@ -332,7 +332,7 @@ class BoundOps:
         if self.no_fallback:
             raise PlatformError(
                 f"op '{op.name}' ({op_place(spec)}) would run on the reference ({reason}), which --no-fallback "
-                "forbids; give it a kernel, or leave the flag out."
+                "forbids; give it a kernel, or remove the flag."
             )
         name = op.name
         self.referenced.add(name)

@@ -45,7 +45,7 @@ def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
     try:
         output, log = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
-        raise PlatformError(f"its probe {manifest.probe} gave no answer within {timeout:g} s") from error
+        raise PlatformError(f"its probe {manifest.probe} did not answer within {timeout:g} s") from error
     finally:
         end(child)
     if child.returncode != 0:

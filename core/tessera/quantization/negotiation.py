@@ -115,7 +115,7 @@ def weights_of(name: str | None, platform: Platform) -> Weights:
     answer = weights.taken(candidates(name, GROUPS[0])[0])
     if isinstance(answer, str):
         raise PlatformError(
-            f"platform '{platform.name}' does not take --quantization {name} ({answer}); leave the flag out."
+            f"platform '{platform.name}' does not take --quantization {name} ({answer}); remove the flag."
         )
     return weights
 

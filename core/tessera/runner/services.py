@@ -69,7 +69,7 @@ class Services:
         model = self._model(self.build)
         for feature in self._features:
             if feature.cache_specs():
-                raise PlatformError("a feature with caches of its own is not served yet.")
+                raise PlatformError("a feature with caches of its own is not supported yet.")
             model = feature.wrap(model)
         return model
 
@@ -116,7 +116,7 @@ class Services:
         if self.config.no_fallback:
             raise PlatformError(
                 "op 'sample' would run on the reference (this platform's own runner samples with it), "
-                "which --no-fallback forbids; leave the flag out."
+                "which --no-fallback forbids; remove the flag."
             )
         return _sample_on_host
 

@@ -55,7 +55,7 @@ class Worker:
             if own is not None and value != "auto":
                 raise PlatformError(
                     f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
-                    "leave the flag out."
+                    "remove the flag."
                 )
         return own
 

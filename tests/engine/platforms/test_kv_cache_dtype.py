@@ -94,7 +94,7 @@ def test_where_it_is_not_served_one_line_says_so(llama: Path, narrow: Path) -> N
         PlatformError, match="'numpy' runs models its own way, which does not take --kv-cache-dtype int8;"
     ):
         EngineRun(llama, "numpy", **INT8)
-    refusal = r"^--kv-cache-dtype int8 is not served here: layer 0 \(.*\) would run .*\(.*\); leave the flag out\.$"
+    refusal = r"^--kv-cache-dtype int8 is not supported here: layer 0 \(.*\) would run .*\(.*\); remove the flag\.$"
     with pytest.raises(PlatformError, match=refusal):
         EngineRun(narrow, "cpu", load_format="dummy", **INT8)
     with pytest.raises(PlatformError, match=refusal.replace(r"\(.*\); leave", r"\(.*heads of 12.*\); leave")):

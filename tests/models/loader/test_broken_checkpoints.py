@@ -41,7 +41,7 @@ def test_a_missing_tensor(checkpoint, load):
     folder, tensors = checkpoint()
     del tensors[NAME]
     split(folder, [tensors])
-    assert f"the weights lack '{NAME}'" in load(folder)
+    assert f"the checkpoint has no '{NAME}'" in load(folder)
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2)])

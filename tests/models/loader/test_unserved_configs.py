@@ -20,13 +20,13 @@ KINDS = "default, linear, llama3, yarn, longrope, dynamic"
 FACTORS = {"short_factor": [1.0, 1.0, 1.0], "long_factor": [1.0, 2.0, 3.0]}
 
 REFUSED = [
-    ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not served; {KINDS} are.")
+    ({"rope_scaling": {"rope_type": kind}}, f"rotary scaling '{kind}' is not supported; supported are {KINDS}.")
     for kind in ("su", "mrope", "ntk", "proportional")
 ] + [
-    ({"rope_parameters": {"rope_type": "mrope"}}, "rotary scaling 'mrope' is not served"),
+    ({"rope_parameters": {"rope_type": "mrope"}}, "rotary scaling 'mrope' is not supported"),
     ({"rope_scaling": {**LLAMA3, "factor": None}}, "factor of the rotary embedding is missing in config.json."),
     ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor of the rotary embedding is not a positive number"),
-    ({"rope_scaling": {"type": "yarn", "truncate": "no"}}, "truncate is neither true nor false in config.json."),
+    ({"rope_scaling": {"type": "yarn", "truncate": "no"}}, "truncate must be true or false in config.json."),
     ({"rope_scaling": {"type": "yarn", "mscale": "1"}}, "mscale has an invalid value in config.json."),
     ({"rope_scaling": {"type": "dynamic"}}, "factor of the rotary embedding is missing in config.json."),
     ({"rope_scaling": {"type": "longrope"}}, "short_factor of the rotary embedding in config.json is not a list of 3"),
@@ -53,11 +53,14 @@ REFUSED = [
     ),
     ({"rope_theta": -1.0}, "rope_theta of the rotary embedding is not a positive number"),
     ({"rope_scaling": [2.0]}, "rope_scaling in config.json is not an object."),
-    ({"partial_rotary_factor": 0.5}, "a partial_rotary_factor below 1 is not served"),
-    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a partial_rotary_factor below 1 is not served"),
-    ({"hidden_act": "relu2"}, "activation 'relu2' is not served; silu, swish, gelu, gelu_new, gelu_pytorch_tanh are."),
-    ({"quantization_config": {"quant_method": "gptq"}}, "is quantized (gptq), which is not served yet"),
-    ({"quantization_config": {"quant_method": "fp8"}}, "is quantized (fp8), which is not served yet"),
+    ({"partial_rotary_factor": 0.5}, "a partial_rotary_factor below 1 is not supported"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a partial_rotary_factor below 1 is not supported"),
+    (
+        {"hidden_act": "relu2"},
+        "activation 'relu2' is not supported; supported are silu, swish, gelu, gelu_new, gelu_pytorch_tanh.",
+    ),
+    ({"quantization_config": {"quant_method": "gptq"}}, "is quantized (gptq), which is not supported yet"),
+    ({"quantization_config": {"quant_method": "fp8"}}, "is quantized (fp8), which is not supported yet"),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
     ({"architectures": ["Qwen2MoForCausalLM"]}, "'Qwen2MoForCausalLM' is not supported; there is Qwen2ForCausalLM"),
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is FalconForCausalLM, Gemma2ForCausalLM, "),
@@ -71,15 +74,21 @@ REFUSED = [
     ({"intermediate_size": True}, "intermediate_size has an invalid value"),
     ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
     ({"rms_norm_eps": "1e-6"}, "rms_norm_eps has an invalid value"),
-    ({"num_attention_heads": 4, "num_key_value_heads": 3}, "num_attention_heads (4) is no multiple of num_key_value"),
+    (
+        {"num_attention_heads": 4, "num_key_value_heads": 3},
+        "num_attention_heads (4) is not a multiple of num_key_value",
+    ),
     ({"head_dim": 5}, "heads of 5 elements cannot be rotated: head_dim must be even"),
     ({**PHI3, "partial_rotary_factor": 0.5}, "3 of 6 elements of a head cannot be rotated"),
     ({**PHI3, "partial_rotary_factor": 2}, "12 of 6 elements of a head cannot be rotated"),
-    ({"attention_bias": "no"}, "attention_bias is neither true nor false in config.json."),
-    ({**FALCON, "alibi": True}, "Falcon with alibi is not served; Falcon with rotary embedding (alibi: false) is."),
-    ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention is not served"),
+    ({"attention_bias": "no"}, "attention_bias must be true or false in config.json."),
+    (
+        {**FALCON, "alibi": True},
+        "Falcon with alibi is not supported; use a Falcon with rotary embedding (alibi: false).",
+    ),
+    ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
     ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar has an invalid value"),
-    ({**GEMMA3, "rope_parameters": {"full_attention": {"rope_type": "su"}}}, "rotary scaling 'su' is not served"),
+    ({**GEMMA3, "rope_parameters": {"full_attention": {"rope_type": "su"}}}, "rotary scaling 'su' is not supported"),
     ({**GEMMA3, "rope_parameters": {"full_attention": 1}}, "full_attention in config.json is not an object."),
     ({**SMOLLM3, "no_rope_layers": [1]}, "no_rope_layers in config.json must say 0 or 1 for each of 2 layers."),
     ({**QWEN3_MOE, "num_experts": 4}, "num_experts_per_tok (8) is more than num_experts (4)"),

@@ -58,7 +58,7 @@ def test_a_probe_that_hangs(site):
     )
     code, found = problems(site.install("hanging"), program=begin_limit)
     assert code == 5
-    assert "its probe fixture_hanging:probe gave no answer within 1 s" in found[0]["text"]
+    assert "its probe fixture_hanging:probe did not answer within 1 s" in found[0]["text"]
 
 
 def test_an_api_level_that_is_too_old(site):

@@ -153,8 +153,8 @@ def test_sampling_defaults(folder):
     ("files", "what"),
     [
         ({"config__json": None}, "has no config.json, so it is not a model's folder"),
-        ({"config__json": None, "weights__gguf": ""}, "holds a GGUF file, which is not served"),
-        ({"model__safetensors": None, "weights__gguf": ""}, "holds a GGUF file, which is not served"),
+        ({"config__json": None, "weights__gguf": ""}, "holds a GGUF file, which is not supported"),
+        ({"model__safetensors": None, "weights__gguf": ""}, "holds a GGUF file, which is not supported"),
         ({"config__json": None, "model__safetensors": None, "adapter_config__json": "{}"}, "is an adapter"),
         ({"model__safetensors": None, "adapter_config__json": "{}", "adapter_model__safetensors": ""}, "an adapter"),
         ({"config__json": "{broken"}, "is not valid JSON: "),
@@ -189,7 +189,7 @@ def test_a_missing_folder_gets_the_nearest_names_beside_it(folder):
     with pytest.raises(ModelError, match="is a file; name the folder"):
         build(near / "config.json")
     (near / "model.gguf").touch()
-    with pytest.raises(ModelError, match="is a GGUF file, which is not served; name the folder"):
+    with pytest.raises(ModelError, match="is a GGUF file, which is not supported; name the folder"):
         build(near / "model.gguf")
 
 

@@ -110,7 +110,7 @@ def test_an_id_cannot_run_twice_at_a_time():
     params = SamplingParams()
     prompt = front.prepare(TOKENIZER.encode("Hi"), params)
     state = front.submit(prompt, params, "same", arrival=0.0)
-    with pytest.raises(RequestError, match="'same' is running already"):
+    with pytest.raises(RequestError, match="'same' is already running"):
         front.submit(prompt, params, "same", arrival=0.0)
     front.drop(state, 0.0)
     front.submit(prompt, params, "same", arrival=0.0)

@@ -162,7 +162,7 @@ async def test_a_start_that_hangs_is_a_death(monkeypatch):
     world.begins_for_ever()
     await world.dies("It died.")
     await asyncio.wait_for(world.supervisor.over.wait(), 5)
-    assert "did not come up within 0 s" in world.heard[-1][1]
+    assert "did not start within 0 s" in world.heard[-1][1]
     assert world.lives[1].hangs
 
 

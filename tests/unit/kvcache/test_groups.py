@@ -123,7 +123,9 @@ def test_layers_with_no_size_in_common_have_their_own():
 
 def test_a_given_size_is_taken_or_refused():
     assert solved([paged(0)], 100_000, block_size=48).groups[0].block_size == 48
-    with pytest.raises(ConfigError, match=r"--block-size 24 does not suit layer 1: it takes 16, 32 or a multiple\."):
+    with pytest.raises(
+        ConfigError, match=r"--block-size 24 is not supported by layer 1: it takes 16, 32 or a multiple\."
+    ):
         solved([paged(0, (8,)), paged(1, (16, 32))], 100_000, block_size=24)
     with pytest.raises(ConfigError, match=r"takes 16\."):
         solved([paged(0, multiple=False)], 100_000, block_size=32)

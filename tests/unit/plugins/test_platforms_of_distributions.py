@@ -137,7 +137,7 @@ while lives() and time.monotonic() - begin < 10:  # a process that was killed ma
 assert not lives()
 """
     done = site.install("hanging").run(program=program)
-    assert (done.stdout, done.stderr) == ("its probe fixture_hanging:probe gave no answer within 1.5 s\n", "")
+    assert (done.stdout, done.stderr) == ("its probe fixture_hanging:probe did not answer within 1.5 s\n", "")
 
 
 def test_api_levels_from_the_one_before_to_ones_own(site):

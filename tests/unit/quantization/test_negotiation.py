@@ -69,7 +69,7 @@ def test_a_platform_that_takes_no_such_scheme_is_one_line():
     with pytest.raises(PlatformError) as raised:
         weights_of("int4", Answering(lambda scheme: "four bits are too few"))
     assert raised.value.message == (
-        "platform 'reference' does not take --quantization int4 (four bits are too few); leave the flag out."
+        "platform 'reference' does not take --quantization int4 (four bits are too few); remove the flag."
     )
     assert isinstance(weights_of(None, Answering(lambda scheme: "nothing")), AsTheyAre)
 

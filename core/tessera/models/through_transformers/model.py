@@ -31,10 +31,12 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
     kind = find_type(checkpoint)
     if kind is None:
         if checkpoint.get("auto_map"):
-            raise RefusedTypeError("its code lies in its own folder, from where none is run")
+            raise RefusedTypeError("its code is in the model's own folder, and such code is never run")
         return None
     if build.group.size > 1:
-        raise RefusedTypeError("a model through transformers' code runs on one device (--tensor-parallel-size 1)")
+        raise RefusedTypeError(
+            "a model that runs through transformers' code is limited to one device (--tensor-parallel-size 1)"
+        )
     positions = getattr(kind.config, "max_position_embeddings", None)
     if isinstance(positions, int) and 0 < positions < max_model_len:
         _, most = scaled(checkpoint, positions)

@@ -102,7 +102,7 @@ class _Rehearsal:
         embedded = functional_call(self.anatomy.embedding, self._weights_of(name), (tokens,))
         by_tokens = self._run(self.found.base, places, input_ids=tokens)[0]
         if not _same(by_tokens, self._run(self.found.base, places, inputs_embeds=embedded)[0]):
-            raise RefusedTypeError("it takes more of its tokens than one embedding")
+            raise RefusedTypeError("it uses more than one embedding of its tokens")
 
     def compare_orders(self) -> None:
         """Tokens are reordered with their positions, and one of them is another. There are more of them than any table

@@ -210,13 +210,13 @@ class HeadShape:
         the whole model gave. cap: of the configuration. Raises RefusedTypeError where they do not fit together."""
         before = _ratio(taken, hidden)
         if before is None:
-            raise RefusedTypeError("its head is more than one product")
+            raise RefusedTypeError("its head is more than one linear layer")
         plain = _ratio(logits, product)
         if plain is not None:
             return cls(before * plain)
         if cap and torch.allclose(logits, cap * torch.tanh(product / cap), rtol=_TOLERANCE, atol=_TOLERANCE):
             return cls(before, cap)
-        raise RefusedTypeError("it changes its logits in a way that is not known here")
+        raise RefusedTypeError("it transforms its logits in an unknown way")
 
 
 def _ratio(large: Tensor, small: Tensor) -> float | None:

@@ -75,7 +75,7 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
     if getattr(text, "kv_lora_rank", None) is not None:
         raise RefusedTypeError("it has latent attention")
     if getattr(text, "hidden_size_per_layer_input", None):
-        raise RefusedTypeError("it takes more of its tokens than one embedding")
+        raise RefusedTypeError("it uses more than one embedding of its tokens")
 
 
 def first_line(error: BaseException) -> str:
