@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tessera.engine.async_engine import AsyncEngine
-from tessera.engine.child import EngineChild
+from tessera.engine.child import IN_PROCESS, WORKERS, EngineChild, executor_path
 from tessera.engine.process import import_meanwhile
-from tessera.engine.startup import IN_PROCESS, WORKERS, executor_path
 from tessera.errors import ModelError, PlatformError
 from tests.engine import fakes
 from tests.engine.test_async_engine import tokens_of

@@ -15,8 +15,7 @@ from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS
 from tessera.config.engine import ENGINE_FLAGS, GROUPS, Supervision
 from tessera.config.flags import flag, flags_of
-from tessera.engine.child import EngineChild
-from tessera.engine.startup import executor_path
+from tessera.engine.child import EngineChild, executor_path
 from tessera.server.settings import SERVER_FLAGS
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tessera.config import Supervision
-from tessera.engine.child import EngineChild
+from tessera.engine.child import EngineChild, executor_path
 from tessera.engine.completion import RequestState
 from tessera.engine.frontend import FrontEnd, Update
 from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words, no_tokenizer, with_bad_words
 from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Report
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import EngineLife, SpawnedEngine
-from tessera.engine.startup import executor_path
 from tessera.engine.supervisor import Charge, Supervisor
 from tessera.errors import EngineDeadError, RequestError
 from tessera.log import about

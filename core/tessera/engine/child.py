@@ -11,6 +11,8 @@ import sys
 from types import TracebackType
 
 STANDARD_ERROR = 2
+IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
+WORKERS = "tessera.executor.workers:WorkersExecutor"
 
 
 class EngineChild:
@@ -66,3 +68,8 @@ class EngineChild:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+
+def executor_path(num_workers: int) -> str:
+    """The dotted path of the executor for that many workers."""
+    return IN_PROCESS if num_workers == 1 else WORKERS

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tessera.config import EngineConfig
+from tessera.engine.child import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
-from tessera.engine.startup import StartedEngine, executor_path, start_up
+from tessera.engine.startup import StartedEngine, start_up
 from tessera.errors import RequestError
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress

@@ -97,12 +97,3 @@ class Phases:
         yield
         self.seconds[name] = time.monotonic() - begin
         log.info("%s took %.2f s", name, self.seconds[name])
-
-
-IN_PROCESS = "tessera.executor.in_process:InProcessExecutor"
-WORKERS = "tessera.executor.workers:WorkersExecutor"
-
-
-def executor_path(num_workers: int) -> str:
-    """Of an engine with so many workers."""
-    return IN_PROCESS if num_workers == 1 else WORKERS

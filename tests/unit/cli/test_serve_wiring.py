@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tessera.cli.program import run
-from tessera.engine.startup import IN_PROCESS, WORKERS
+from tessera.engine.child import IN_PROCESS, WORKERS
 from tessera.platform import Explained
 from tessera.server.settings import AnswerLimits, CorsRules
 from tests.certificates import Authority

@@ -44,7 +44,7 @@ def test_ids_outside_the_vocabulary_are_refused(prompt):
 
 @pytest.mark.parametrize("prompt", [[1.5], ["a"], [None], [[1], [2]], [[1], 2], [2**70], [True, False], b"bytes", [{}]])
 def test_what_is_no_list_of_ids_is_refused(prompt):
-    with pytest.raises(RequestError, match=r"text or a list of token ids|out of the vocabulary"):
+    with pytest.raises(RequestError, match=r"must be a string or a list of token ids|out of the vocabulary"):
         requests(SamplingParams(), prompt)
 
 
