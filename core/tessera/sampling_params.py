@@ -186,7 +186,7 @@ def check(params: SamplingParams) -> None:
         check_extra_args("extra_args", params.extra_args)
     for name in NOT_SERVED:
         if getattr(params, name) is not None:
-            raise RequestError(f"{name} is not supported yet: leave it out.", param=name)
+            raise RequestError(f"{name} is not supported yet; remove it.", param=name)
     if params.n > 1 and params.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
 

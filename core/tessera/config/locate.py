@@ -59,7 +59,7 @@ def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer:
     folder = find_folder(model)
     if hub.revision is not None:
         raise ConfigError(
-            f"--revision is for models of the hub, but '{model}' is a local folder; leave it out.", param="revision"
+            f"--revision applies to models on the hub, but '{model}' is a local folder; remove it.", param="revision"
         )
     return folder, folder.resolve().name
 
@@ -85,7 +85,7 @@ def find_tokenizer(name: str, hub: HubAccess) -> Path:
         return fetch_tokenizer(name, hub.tokenizer_revision, hub)
     if hub.tokenizer_revision is not None:
         raise ConfigError(
-            f"--tokenizer-revision is for tokenizers of the hub, but '{name}' is a local folder; leave it out.",
+            f"--tokenizer-revision applies to tokenizers on the hub, but '{name}' is a local folder; remove it.",
             param="tokenizer_revision",
         )
     folder = find_folder(name)

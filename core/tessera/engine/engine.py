@@ -75,7 +75,7 @@ class Engine:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
-                raise RequestError(f"{name} is not supported on this platform; leave it out.", param=name)
+                raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:

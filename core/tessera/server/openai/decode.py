@@ -172,7 +172,7 @@ def _explained(text: str, field: str) -> RequestError:
 def _check_unserved(name: str, raw: bytes, defaults: Values) -> None:
     """Raises RequestError if a field says more than its defaults. raw: its JSON, b"" where it is absent."""
     if raw and not asks_for_nothing(raw, defaults):
-        raise RequestError(f"{name} {_HINTS.get(name, 'is not supported yet')}: leave it out.", param=name)
+        raise RequestError(f"{name} {_HINTS.get(name, 'is not supported yet')}; remove it.", param=name)
 
 
 def asks_for_nothing(raw: bytes, defaults: Values) -> bool:

@@ -175,7 +175,7 @@ def _message(message: ChatMessage, place: str) -> dict[str, Any]:
     for name in ("audio", "function_call"):
         raw = getattr(message, name)
         if raw is not None and not asks_for_nothing(bytes(raw), ()):
-            raise RequestError(f"{place}.{name} is not supported yet: leave it out.", param=f"{place}.{name}")
+            raise RequestError(f"{place}.{name} is not supported yet; remove it.", param=f"{place}.{name}")
     fields = {
         "role": _ROLES[message.role],
         "content": message.content if isinstance(message.content, str) else _parts(message.content, f"{place}.content"),
