@@ -112,9 +112,9 @@ def test_only_the_first_rank_adds_a_bias_to_a_partial_sum(built):
 @pytest.mark.parametrize(
     ("differs", "message"),
     [
-        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "the number of attention heads (5) does not divide"),
-        ({"intermediate_size": 27}, "the inner size of the MLP (27) does not divide"),
-        ({"num_attention_heads": 6, "num_key_value_heads": 3}, "the number of key/value heads (3) does not divide"),
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "the number of attention heads (5) is not divisible by"),
+        ({"intermediate_size": 27}, "the inner size of the MLP (27) is not divisible by"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 3}, "the number of key/value heads (3) is not divisible by"),
     ],
 )
 def test_what_cannot_be_sharded(built, differs, message):

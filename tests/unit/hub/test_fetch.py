@@ -87,8 +87,8 @@ def test_a_local_folder_goes_before_a_repository_and_never_asks(site, hub, tmp_p
     monkeypatch.chdir(tmp_path)
     mine, revised, words = site.ask(TINY, {**TINY, "revision": "v1"}, {**TINY, "tokenizer_revision": "v1"}).answers
     assert (mine["path"], mine["library"]) == (str(folder), False)
-    assert "--revision is for models of the hub" in revised["error"]
-    assert "--tokenizer-revision is for tokenizers of the hub" in words["error"]
+    assert "--revision applies to models on the hub" in revised["error"]
+    assert "--tokenizer-revision applies to tokenizers on the hub" in words["error"]
     assert not hub.requests
 
 
