@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tessera.ops.rotary import RotarySpec
 
 Caches = MutableSequence[Sequence[Tensor]]
-"""By layer, the planes of its cache in the order of its KVLayout: [num_blocks, ...block shape] each. Written in place,
-or caches[i] = new where memory is donated."""
+"""By layer, the planes of its cache in the order of its KVLayout, each [num_blocks, ...block shape]. A layer writes
+them in place, or assigns caches[i] = new where memory is donated."""
 
 
 # ---- what a layer keeps
@@ -32,8 +32,8 @@ or caches[i] = new where memory is donated."""
 
 
 class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
-    """Keys and values of every token, in `dtype`. quant: they are its numbers times scales, which planes "k_scale" and
-    "v_scale" of the layout hold."""
+    """Keys and values of every token, in `dtype`. quant: the stored numbers are multiplied by scales, which the planes
+    "k_scale" and "v_scale" of the layout hold."""
 
     num_kv_heads: int
     head_dim: int
@@ -48,7 +48,7 @@ class SlidingWindowSpec(FullAttentionSpec, frozen=True, tag=True):
 
 
 class MLASpec(msgspec.Struct, frozen=True, tag=True):
-    """One compressed vector a token for all heads. Declared; no layer of core keeps it yet."""
+    """One compressed vector per token, shared by all heads. Declared, but no layer of core uses it yet."""
 
     rank: int
     rotary_dim: int
@@ -56,7 +56,7 @@ class MLASpec(msgspec.Struct, frozen=True, tag=True):
 
 
 class StateSpec(msgspec.Struct, frozen=True, tag=True):
-    """Tensors of fixed shape a request, whatever its length: one slot each. shapes and dtypes by name."""
+    """Tensors of fixed shape per request, whatever its length: one slot per request. shapes: by name."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     dtype: str
@@ -69,7 +69,7 @@ CacheSpec = FullAttentionSpec | SlidingWindowSpec | MLASpec | StateSpec
 @dataclass(frozen=True)
 class LayerSpec:
     """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options:
-    constants of such a mixer. q_norm, k_norm: RMS norm over each head before rotary."""
+    constants of a state mixer. q_norm, k_norm: RMS norm over each head before rotary."""
 
     layer: int
     kind: str
@@ -88,7 +88,7 @@ class LayerSpec:
 
 
 def layer_place(spec: LayerSpec) -> str:
-    """A layer of attention, or of another mixer, without its number."""
+    """A layer of attention, or of another mixer, in words and without its number."""
     parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
     if spec.window is not None:
         parts.append(f"window of {spec.window}")
@@ -101,9 +101,9 @@ def layer_place(spec: LayerSpec) -> str:
 
 @dataclass(frozen=True)
 class CacheConstraints:
-    """What a backend needs; core solves block sizes and groups from it. block_sizes: that it can do, the preferred
-    first; multiples of them too where block_multiple. host_lengths: the lengths that it must know on the
-    host. returns_lse: attend() can return the log of the sum of exponents."""
+    """A backend's needs, from which core solves block sizes and cache groups. block_sizes: those it supports, the
+    preferred one first; with block_multiple also their multiples. host_lengths: how exactly it must know the sequence
+    lengths on the host. returns_lse: attend() can return the log-sum-exp of the scores."""
 
     block_sizes: tuple[int, ...]
     block_multiple: bool = True
@@ -115,9 +115,9 @@ class CacheConstraints:
 
 @dataclass(frozen=True)
 class Plane:
-    """One tensor of a block. axes: (name, size) from the slowest to the fastest; a name that stands twice is split, its
-    slower part first. The names are "token", "head" and "dim" for keys and values; a state's planes may name theirs
-    freely."""
+    """One tensor of a block. axes: (name, size) from the slowest to the fastest. An axis that is split appears twice,
+    its slower part first. The names are "token", "head" and "dim" for keys and values; the planes of a state may use
+    any names."""
 
     name: str
     dtype: str
@@ -125,12 +125,12 @@ class Plane:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one block: sizes of the axes in their order."""
+        """Shape of one block: the sizes of the axes in their order."""
         return tuple(size for _, size in self.axes)
 
     @property
     def nbytes(self) -> int:
-        """Of one block."""
+        """Bytes of one block."""
         return prod(self.shape) * ITEMSIZE[self.dtype]
 
     def _order(self) -> list[int]:
@@ -139,7 +139,7 @@ class Plane:
         return [i for name in names for i, (axis, _) in enumerate(self.axes) if axis == name]
 
     def to_canonical(self, data: Array) -> Array:
-        """[n, nbytes] uint8 as it stands -> the same bytes ordered (token, head, dim)."""
+        """[n, nbytes] uint8 in the plane's layout -> the same bytes ordered (token, head, dim)."""
         whole = data.reshape(len(data), *self.shape, ITEMSIZE[self.dtype])
         order = self._order()
         moved = whole.transpose(0, *(i + 1 for i in order), whole.ndim - 1)
@@ -164,18 +164,18 @@ ITEMSIZE: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class KVLayout:
-    """Where the bytes of one layer's block are: its planes one after the other. Core lays the layers of a group side by
-    side in a block, so that a block is one span of bytes, and moves blocks by it without knowing the backend."""
+    """Where the bytes of one layer's block are: its planes, one after another. Core places the layers of a group side
+    by side, so that a block is one contiguous span of bytes, and copies blocks without knowing the backend."""
 
     planes: tuple[Plane, ...]
 
     @property
     def nbytes(self) -> int:
-        """Of one block of one layer."""
+        """Bytes of one block of one layer."""
         return sum(plane.nbytes for plane in self.planes)
 
     def export(self, data: Array) -> Array:
-        """[n, nbytes] uint8 of n blocks -> canonical: each plane ordered (token, head, dim), planes in order."""
+        """[n, nbytes] uint8 of n blocks -> canonical form: the planes in order, each ordered (token, head, dim)."""
         return np.concatenate([plane.to_canonical(part) for plane, part in self._parts(data)], axis=1)
 
     def load(self, data: Array) -> Array:
@@ -192,38 +192,39 @@ class KVLayout:
 
 
 class Mixer(ABC):
-    """A bound layer that mixes tokens through what it keeps; all that a model calls."""
+    """A bound layer that mixes tokens through its cache or state. A model calls only its fused()."""
 
     @abstractmethod
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        """The fused attention input and attention: x is what the layer's input projection made, for attention [T, (H +
-        2 Hk) D]; the result [T, H D]."""
+        """The fused attention input, then attention. x: result of the layer's input projection, for attention [T, (H +
+        2 Hk) D]. Returns [T, H D]."""
 
 
 class AttentionLayer(Mixer):
-    """A bound attention layer. write is apart from attend."""
+    """A bound attention layer. write() and attend() are separate calls."""
 
     @abstractmethod
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
-        """k, v [T, Hk, D] into the slots of the plan."""
+        """Writes k, v [T, Hk, D] into the cache slots of the plan."""
 
     @abstractmethod
     def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
-        """q [T, H, D] -> [T, H, D]; with lse also the float32 log of the sum of exponents [T, H]."""
+        """q [T, H, D] -> [T, H, D]; with lse also the float32 log-sum-exp of the scores [T, H]."""
 
     @abstractmethod
     def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [T, (H + 2 Hk) D] -> q, k, v with QK norm and rotary done."""
+        """x [T, (H + 2 Hk) D] -> q, k, v, after QK norm and rotary."""
 
     def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
-        """Default: norm and rotary, write, attend."""
+        """Default: heads(), write(), attend()."""
         q, k, v = self.heads(x, positions)
         self.write(k, v, caches, plan)
         return self.attend(q, caches, plan).flatten(1)
 
 
 class HeadsLayer(AttentionLayer):
-    """An attention layer up to q, k and v, over the bound ops: split, QK norm, rotary. Left to do: write and attend."""
+    """An attention layer that computes q, k and v with the bound ops: split, QK norm, rotary. A subclass adds write()
+    and attend()."""
 
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
         self.spec, self.weights = spec, weights
@@ -245,34 +246,35 @@ class HeadsLayer(AttentionLayer):
 
 
 class AttentionBackend(ABC):
-    """One way of doing attention over blocks, or another mixer over StateSpec. fallback: it is core's reference, which
-    --no-fallback forbids."""
+    """One implementation of attention over blocks, or of another mixer over StateSpec. fallback: it is core's
+    reference, which --no-fallback forbids."""
 
     name: str
     fallback = False
 
     @abstractmethod
     def supports(self, spec: LayerSpec) -> Reason | None:
-        """Why a layer cannot be done, in words that a person reads; None where it can. Asked once a layer, of
-        backends in the order of Platform.attention_backends(); the first that says None is bound. Sees
-        constants only."""
+        """The reason why the backend cannot run a layer, in words for the user; None if it can. Called once per layer,
+        on backends in the order of Platform.attention_backends(); the first that returns None is bound. Sees only
+        constants."""
 
     @abstractmethod
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        """What the cache and the launches must be like for a layer that it supports. Asked at load, before
-        there is a cache."""
+        """What a layer that the backend supports requires of the cache and of launches. Called at load, before the
+        cache exists."""
 
     @abstractmethod
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        """Where the bytes of one block of one layer are. block_size: tokens a block, one that constraints()
-        allows; 0 for a StateSpec, whose block is one request. What bind() is given as caches has one tensor a
-        plane, [num_blocks, *plane.shape] of its dtype."""
+        """Where the bytes of one block of one layer are. block_size: tokens per block, a size that constraints()
+        allows; 0 for a StateSpec, whose block is one request. In Caches, the layer then has one tensor per plane, of
+        shape [num_blocks, *plane.shape] and the plane's dtype."""
 
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
-        """weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then sines), where
-        the spec has them."""
+        """Binds one layer. weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then
+        sines), those that the spec has."""
 
     @abstractmethod
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
-        """Once for each cache group of a launch. buffers: persistent ones where launches are captured."""
+        """Prepares a launch. Called once per cache group. buffers: keep their addresses; None unless launches are
+        captured."""

@@ -10,7 +10,7 @@ from tessera.platform.device import Tensor
 
 
 class Communicator(ABC):
-    """rank and size within the group. capturable: its device collectives may stand in a captured graph."""
+    """A group of workers. rank, size: within the group. capturable: its collectives may be part of a captured graph."""
 
     rank: int
     size: int
@@ -18,25 +18,25 @@ class Communicator(ABC):
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over the group; may be x itself, written in place."""
+        """The sum over the group. May write it into x and return x."""
 
     @abstractmethod
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """The ranks' parts, in rank order, along dim."""
+        """The tensors of all ranks, concatenated along dim in rank order."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        """Rank source's x, written in place."""
+        """Writes the x of rank `source` into x and returns x."""
 
     @abstractmethod
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
-        """A group of some ranks of this one. ranks: in this group, in the order that they have in the new one;
-        every member calls with the same. role: what it is for, such as "tensor", for logs. options: of the
-        library underneath; what is unknown is ignored."""
+        """A group of some ranks of this group. ranks: numbers in this group, in the order of the new one; every member
+        passes the same. role: its purpose, such as "tensor", for logs. options: of the underlying library; unknown
+        ones are ignored."""
 
     @abstractmethod
     def agree(self, values: Sequence[int]) -> Sequence[int]:
-        """On the host: the elementwise maximum over the group."""
+        """The elementwise maximum over the group, computed on the host."""
 
     def close(self) -> None:
         """Default: nothing."""

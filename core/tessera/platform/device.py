@@ -1,6 +1,6 @@
-"""One opened device: its memory, its copies to the host, and ready-made devices over what torch calls one.
+"""One opened device: its memory, its copies to the host, and ready-made classes for torch devices.
 
-torch is handed in, because tessera.platform itself never imports it.
+torch is passed in, because tessera.platform itself never imports it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 Tensor = Any
-"""The device's own: torch's at op depth, another library's where a platform brings its runner."""
+"""A tensor of the device: torch's at op depth, possibly another library's where a platform brings its own runner."""
 
 Reason = str
-"""`Reason | None`: None means yes, a text says why not, for a person to read."""
+"""`Reason | None`: None means yes; otherwise the text tells the user why not."""
 
 Tag = Literal["weights", "kv", "workspace", "graphs", "adapters"]
-"""What memory is taken for."""
+"""What memory is used for."""
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Bytes of a device. host: its memory is the host's, so what core takes is missing elsewhere."""
+    """A device's memory in bytes. host: the device uses the host's memory, which core shares with everything else."""
 
     total: int
     free: int
@@ -32,18 +32,18 @@ class MemoryFigures:
 
 
 class Future(Protocol[T_co]):
-    """A value on its way: result() waits for it."""
+    """A value that is not computed or copied yet; result() waits for it."""
 
     def done(self) -> bool:
         """Whether result() would return at once."""
 
     def result(self) -> T_co:
-        """The value, once it is there; the host waits for the device until then."""
+        """The value. Blocks the host until the device has produced it."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A Future whose value is there."""
+    """A Future whose value is already available."""
 
     value: Any
 
@@ -55,8 +55,7 @@ class Ready:
 
 
 class Arena:
-    """A context in which allocations of one purpose are made and counted: `with device.arena("kv") as arena:
-    arena.hold(tensor)`."""
+    """A context that counts allocations for one purpose: `with device.arena("kv") as arena: arena.hold(tensor)`."""
 
     def __init__(self, tag: Tag) -> None:
         self.tag = tag
@@ -77,23 +76,23 @@ class Arena:
 
 
 class Device(ABC):
-    """One opened device. target: what tensors are made on (a torch.device at op depth). name: for people."""
+    """One opened device. target: where tensors are created (a torch.device at op depth). name: shown to users."""
 
     target: Any
     name: str = ""
 
     @abstractmethod
     def memory(self) -> MemoryFigures:
-        """Bytes as they are now: asked at start-up for the budget, and again once the weights are loaded. Never
-        in a step."""
+        """Current memory figures. Called at start-up, for the memory budget, and again after the weights are loaded.
+        Never called in a step."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Waits until all that was launched on the device is done, and raises what went wrong there."""
+        """Waits until all work launched on the device is done, and raises any error that it caused."""
 
     @abstractmethod
     def to_host(self, tensor: Tensor) -> Future[Any]:
-        """Starts a copy to the host, on a stream of its own where there is one; result() is a NumPy array."""
+        """Starts a copy to the host, on a separate stream if the device has them. result() is a NumPy array."""
 
     def arena(self, tag: Tag) -> Arena:
         """Default: only counts."""
@@ -104,9 +103,9 @@ class Device(ABC):
 
 
 class TorchDevice(Device):
-    """`TorchDevice(torch, "mychip", 0)`: a device as torch.accelerator knows it. Copies to the host are started when
-    asked for and are waited for by an event, so what is launched after them goes on meanwhile. memory() asks torch
-    2.10 or newer; with an older one define it."""
+    """`TorchDevice(torch, "mychip", 0)`: a device that torch.accelerator supports. to_host() starts a copy, and its
+    result() waits for an event, so work that is launched later continues meanwhile. memory() needs torch 2.10 or newer;
+    override it for an older one."""
 
     def __init__(self, torch: Any, kind: str, index: int) -> None:
         self.torch = torch
@@ -127,7 +126,7 @@ class TorchDevice(Device):
 
 
 class HostDevice(TorchDevice):
-    """The host's own processor and memory. Nothing is asynchronous, so a copy is there at once."""
+    """The host's own processor and memory. Nothing is asynchronous, so a copy is available at once."""
 
     def __init__(self, torch: Any, memory: MemoryFigures, name: str = "") -> None:
         self.torch, self.name = torch, name

@@ -1,4 +1,4 @@
-"""What was chosen for a model, and places in a model, as messages and tables name them."""
+"""The implementations chosen for a model, and how messages and tables name places in a model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Explained:
-    """What does one part of a model. what: attention, the name of an op, or what may be quantised; place: where in the
-    model. others: whatever else could have done it, and why it does not."""
+    """The implementation of one part of a model. what: attention, the name of an op, or what may be quantized. place:
+    where in the model. others: the alternatives, and why each was not chosen."""
 
     what: str
     place: str

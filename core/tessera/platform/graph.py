@@ -10,35 +10,36 @@ from tessera.platform.launch import Buffers, Launch, LaunchKey, ShapePolicy
 
 
 class GraphRunner(ABC):
-    """Captures the forward of a launch key and replays it. It pads nothing and receives the true counts with each
-    launch. A launch that none of its executables is for runs as it comes."""
+    """Captures the forward of a launch key and replays it. It pads nothing and receives the actual counts with each
+    launch. A launch for which it has no executable runs eagerly."""
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
-        """What warm-up captures, without bits; asked once, first. rows: most of a step. Default: the keys of a bounded
-        policy."""
+        """The keys that warm-up captures, without bits. Called once, before everything else. rows: the most rows that a
+        step can have. Default: all keys of a bounded policy."""
         return shapes.keys()
 
     def key_of(self, key: LaunchKey) -> LaunchKey:
-        """The captured key whose executable is for launches of this one. Default: itself."""
+        """The captured key whose executable runs launches of this key. Default: the key itself."""
         return key
 
     @abstractmethod
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
-        """launch: one of this key, its tensors those that replays will use. Returns the executable."""
+        """Captures forward(launch) and returns the executable. launch: has this key, and tensors at the addresses that
+        replays will use."""
 
     @abstractmethod
     def replay(self, executable: Any, launch: Launch) -> Any:
-        """What forward returned."""
+        """Replays an executable. Returns what forward returned."""
 
     def after_launch(self, executable: Any, launch: Launch) -> None:
-        """Default: nothing."""
+        """Called after each replay. Default: nothing."""
 
     def estimate(self, keys: Sequence[LaunchKey]) -> int:
-        """Bytes the captures of these keys will take. Default: 0."""
+        """Bytes that capturing these keys will take. Default: 0."""
         return 0
 
     def invalidate(self) -> None:
-        """Addresses or shapes changed: captured graphs are void. Default: nothing."""
+        """Discards all captured graphs, because addresses or shapes have changed. Default: nothing."""
 
 
 class Eager(GraphRunner):

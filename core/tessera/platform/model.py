@@ -1,4 +1,4 @@
-"""A model, as those see it who run it: what it keeps, its parts from token ids to logits, and facts about it."""
+"""A model, as the code that runs it sees it: its caches, its steps from token ids to logits, and facts about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What a layer keeps. layer: its number among all layers that keep something."""
+    """The cache of a layer. layer: its number among all layers that have a cache."""
 
     layer: int
     spec: CacheSpec
@@ -24,9 +24,9 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the scheduler and a platform need to know of a model. chunkable: a prompt may be cut anywhere.
-    prefix_cacheable: what it keeps of a prefix is addressed by block. unsplittable: prompt spans of encoder items must
-    be computed in one piece. notes: choices that were made in building it, a line each."""
+    """What the scheduler and a platform need to know about a model. chunkable: a prompt may be split anywhere.
+    prefix_cacheable: the cache of a prefix is addressed by block. notes: decisions made when the model was built, one
+    line each."""
 
     architecture: str
     vocab_size: int
@@ -44,15 +44,15 @@ class ModelFacts:
 
 @dataclass
 class Hidden:
-    """Of the tokens that a launch gives out. last [S, hidden]: what the head takes, before its norm where the head
-    brings it; residual likewise. taps: hidden states of chosen layers."""
+    """Hidden states of the tokens that a launch returns. last [S, hidden]: the input of the head, before the final norm
+    if the head includes it; residual likewise."""
 
     last: Tensor
     residual: Tensor | None = None
 
 
 class SamplingHead(Protocol):
-    """The way from hidden states to logits, for sampling as one composite."""
+    """Computes logits from hidden states, so that head and sampling can run as one composite."""
 
     def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
         """The spec of the op logits_sample for this head."""
@@ -62,7 +62,7 @@ class SamplingHead(Protocol):
 
 
 class Model(Protocol):
-    """Between token ids and logits a model calls only ops, mixers, views and Launch.select_logits()."""
+    """A model. Between token ids and logits it calls only ops, mixers, views and Launch.select_logits()."""
 
     facts: ModelFacts
 
@@ -70,14 +70,15 @@ class Model(Protocol):
     def head(self) -> SamplingHead: ...
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """[T] -> [T, hidden]."""
+        """Token ids [T] -> embeddings [T, hidden]."""
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
-        """x [T, hidden] of embed() through all layers, keys and values into caches. Returns the states of the tokens
-        that the launch gives out; the last layer need not compute others beyond their keys and values."""
+        """Runs x [T, hidden] from embed() through all layers and writes keys and values into caches. Returns the hidden
+        states of the tokens that the launch returns; for other tokens the last layer may compute only keys and
+        values."""
 
     def finish(self, hidden: Hidden) -> Tensor:
-        """Hidden states of forward(), normed: [S, hidden]."""
+        """Applies the final norm to the result of forward(): [S, hidden]."""
 
     def logits(self, rows: Tensor) -> Tensor:
-        """[S, hidden] -> [S, vocabulary], of the model's dtype."""
+        """Hidden states [S, hidden] -> logits [S, vocabulary], of the model's dtype."""

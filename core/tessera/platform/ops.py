@@ -1,9 +1,9 @@
-"""Ops: named, each defined by a reference in plain torch, each replaceable by a vendor's kernel, bound once when the
-model is built.
+"""Ops: each has a name and a reference in plain torch that defines it. A vendor's kernel may replace the reference. Ops
+are bound once, when the model is built.
 
-A *spec* holds what is constant for one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. `Kernel` is
-what a vendor supplies, `Op` one op, `OpSet` the table of them, and `BoundOps` chooses who computes. Core's own ops are
-in tessera.ops. docs/decisions/ops.md has the rules.
+A *spec* holds the constants of one place in a model (sizes, dtypes, eps); a *hot call* takes tensors. A vendor
+implements `Kernel`; `Op` is one op, `OpSet` the table of all, and `BoundOps` chooses the implementation. Core's own ops
+are in tessera.ops. docs/decisions/ops.md has the rules.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 HotCall = Callable[..., Any]
-"""What a step calls: (*tensors, out=None), in the order that docs/decisions/ops.md lists them."""
+"""The function that a step calls: (*tensors, out=None), in the order that docs/decisions/ops.md lists."""
 Packed = Mapping[str, Tensor]
-"""A weight as its kernel keeps it: prepare() makes it, the hot call takes it."""
+"""A weight in the form that its kernel uses: prepare() produces it, and the hot call receives it."""
 
 
 class Kernel(ABC, Generic[S]):
-    """What a vendor supplies for an op; a bare function f(spec, *tensors, out=None) is a Kernel with these defaults."""
+    """A vendor's implementation of an op. A plain function f(spec, *tensors, out=None) is a Kernel with the defaults
+    below."""
 
     def supports(self, spec: S) -> Reason | None:
-        """Sees constants only; asked once a place. Default: yes, unless a weight is quantized, which only a kernel that
-        knows of it can take."""
+        """The reason why the kernel cannot be used at a place in the model; None if it can. Called once per place, with
+        constants only. Default: it can, unless a weight is quantized."""
         return "no quantized weights" if _quantized(spec) else None
 
     @abstractmethod
     def bind(self, spec: S, ops: BoundOps, device: Device) -> HotCall:
-        """The hot call. `ops.reference(name, spec)` is the reference, counted each time it runs; --no-fallback forbids
-        it."""
+        """Returns the hot call. It may use `ops.reference(name, spec)`, whose runs are counted; --no-fallback forbids
+        that."""
 
     def prepare(self, spec: S, raw: Packed, into: Packed | None = None) -> Packed:
-        """Repack or quantise; pure and repeatable. `into`: write into what stands, so addresses stay. Default: as it
-        is."""
+        """Repacks or quantizes a weight; pure and repeatable. into: an earlier result to overwrite, so that addresses
+        stay the same. Default: leaves the weight as it is."""
         if into is None:
             return raw
         for name, tensor in raw.items():
@@ -56,16 +57,17 @@ class Kernel(ABC, Generic[S]):
         return into
 
     def wants(self, spec: S) -> ActSpec | None:
-        """Its input quantised so; the producer (norm, activation) is asked to emit it. Default: no."""
+        """How the kernel wants its input quantized; core asks the op that produces it (norm, activation) to emit it so.
+        Default: None, not quantized."""
         return None
 
     def packed_bytes(self, spec: S) -> int | None:
-        """Bytes of the prepared weight, without weights, for planning. None: as the raw one."""
+        """Bytes of the prepared weight, for planning, before weights are loaded. None: as many as the raw weight."""
         return None
 
 
 class FunctionKernel(Kernel[Any]):
-    """A bare function as a Kernel."""
+    """A plain function as a Kernel."""
 
     def __init__(self, function: HotCall) -> None:
         self.function = function
@@ -84,22 +86,22 @@ def _quantized(spec: Any) -> bool:
 
 
 def kernel_name(kernel: Kernel[Any]) -> str:
-    """For people: its class, or the function that it is."""
+    """The name shown to users: the kernel's class, or the function."""
     if isinstance(kernel, FunctionKernel):
         return getattr(kernel.function, "__name__", type(kernel.function).__name__)
     return type(kernel).__name__
 
 
 REPLACED_OPS: Mapping[str, str] = MappingProxyType({})
-"""Names that ops had, and what replaced them."""
+"""Names of removed ops, with their replacements."""
 
 
 _AS_IT_IS = FunctionKernel(lambda *_: None)
 
 
 class TrialInputs(Protocol):
-    """What Op.inputs makes random arguments with, on the host. tokens: T. ops: prepares weights, None leaves them raw.
-    dtype: of activations whose spec does not say. random: the generator."""
+    """Helpers with which Op.inputs creates random arguments on the host. tokens: T. ops: prepares weights; None leaves
+    them raw. dtype: of activations if the spec does not say. random: the generator."""
 
     tokens: int
     ops: BoundOps | None
@@ -107,7 +109,7 @@ class TrialInputs(Protocol):
     random: Any
 
     def normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> Tensor:
-        """Normally distributed, with standard deviation `scale`."""
+        """Normally distributed numbers, with standard deviation `scale`."""
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """int32, from low to below high."""
@@ -116,23 +118,25 @@ class TrialInputs(Protocol):
         """[tokens] float32."""
 
     def weight(self, spec: Any) -> Packed:
-        """Of a linear layer (LinearSpec), [n, k] or [experts, n, k], in the parts of its scheme."""
+        """The weight of a linear layer (LinearSpec), [n, k] or [experts, n, k], in the parts of its scheme."""
 
 
 @dataclass(frozen=True)
 class Op(Generic[S]):
     """One op.
 
-    A plain op has `reference(spec, *tensors, out=None)`; a composite has `parts` and `compose(spec, ops)`, which binds
-    them and returns the hot call. An op without parts that speaks to its group has compose alone. A reference has
-    static shapes, reads nothing back to the host and has no Python loop over rows, so that it may run inside a capture,
-    a trace or a static-shape device. emits_by: of a composite, the part that would emit a quantised result, and its
-    spec; takes_by: the part that takes its input. any_dtype: activations are of the model's dtype, which the spec does
-    not say; where it says none and this is False, they are float32.
+    A plain op has `reference(spec, *tensors, out=None)`. A composite has `parts` and `compose(spec, ops)`, which binds
+    the parts and returns the hot call. An op without parts that communicates with its group has only compose. A
+    reference has static shapes, reads nothing back to the host and has no Python loop over rows, so that it can run in
+    a captured graph, in a trace or on a static-shape device.
 
-    What conformance needs: sample_specs, that it tries; inputs(spec, make), the positional arguments of the hot call,
-    random, on the host; tolerances by dtype, where they are tighter than tessera.testing.TOLERANCES;
-    served_spec(dtype), of the size of a served model, at which speed is measured (default: the first sample).
+    emits_by: for a composite, the part that would emit a quantized result, and its spec. takes_by: the part that
+    receives its input. any_dtype: activations have the model's dtype, which the spec does not name; if the spec names
+    none and this is False, they are float32.
+
+    For conformance: sample_specs are the specs to test; inputs(spec, make) returns random positional arguments of the
+    hot call, on the host; tolerances are by dtype, if tighter than tessera.testing.TOLERANCES; served_spec(dtype) has
+    the size of a served model, for measuring speed (default: the first sample).
     """
 
     name: str
@@ -153,14 +157,14 @@ class Op(Generic[S]):
 
 @dataclass(frozen=True)
 class OpSet:
-    """The table of ops, by name: core's, then those that plugins bring. Hot calls name what they mutate, take a keyword
-    `out` wherever they would allocate, and accept Quantized where a tensor is the input of a product."""
+    """The table of ops by name: core's, then those of plugins. An op declares which arguments it mutates. Hot calls
+    accept a keyword `out` if they would otherwise allocate, and accept Quantized for the input of a matrix product."""
 
     ops: Mapping[str, Op[Any]]
 
     @classmethod
     def of(cls, ops: Iterable[Op[Any]]) -> OpSet:
-        """In this order. Raises PlatformError where two have one name."""
+        """A table of these ops, in this order. Raises PlatformError if two have the same name."""
         return with_extra(cls({}), list(ops))
 
     def __getitem__(self, name: str) -> Op[Any]:
@@ -174,7 +178,8 @@ class OpSet:
 
 
 def replace(base: OpSet, **kernels: Kernel[Any] | HotCall) -> OpSet:
-    """The table with a vendor's kernels in it. Raises PlatformError for a name that is no op, with what replaced it."""
+    """The table with a vendor's kernels. Raises PlatformError for an unknown op; for a removed op it names the
+    replacement."""
     ops = dict(base.ops)
     for name, kernel in kernels.items():
         if name in REPLACED_OPS and name not in ops:
@@ -186,7 +191,7 @@ def replace(base: OpSet, **kernels: Kernel[Any] | HotCall) -> OpSet:
 
 
 def with_extra(base: OpSet, ops: Sequence[Op[Any]]) -> OpSet:
-    """The table with a model's or a feature's own ops. Raises PlatformError where a name is taken."""
+    """The table with a model's or a feature's own ops added. Raises PlatformError if a name is taken."""
     whole = dict(base.ops)
     for op in ops:
         if op.name in whole:
@@ -197,8 +202,9 @@ def with_extra(base: OpSet, ops: Sequence[Op[Any]]) -> OpSet:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was bound for an op at one place. how: "native", "parts" or "reference"; reason: why not native. inside: ops
-    whose reference a native kernel took for itself. kernel: its name where native; instead: what would do without."""
+    """The implementation that was bound for an op at one place. how: "native", "parts" or "reference". reason: why it
+    is not native. inside: ops whose reference a native kernel uses. kernel: its name if native. instead: what would run
+    without the kernel."""
 
     op: str
     spec: Any
@@ -211,7 +217,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Emission:
-    """An op whose result the kernel after it wants quantised. reason: why it is not."""
+    """An op whose result the next kernel wants quantized. reason: why it is not; None if it is."""
 
     op: str
     spec: Any
@@ -220,12 +226,12 @@ class Emission:
 
 
 class BoundOps:
-    """Binds ops for one device: dispatch is paid here, once, and never in a step.
+    """Binds ops for one device, so that the cost of dispatch is paid once and never in a step.
 
-    groups: communicators by name. wrappers: calls put around an op by a feature, name -> (spec, call) -> call; a
-    composite one of whose parts is wrapped is bound as its parts. no_fallback: the reference is an error, a kernel's
-    own use of it too. fallbacks: runs of each op's reference; those of a captured graph count once, as it is captured.
-    referenced: ops whose reference is bound, or taken by whoever is bound.
+    groups: communicators by name. wrappers: functions with which a feature wraps an op, name -> (spec, call) -> call; a
+    composite with a wrapped part is bound as its parts. no_fallback: using the reference is an error, also inside a
+    kernel. fallbacks: how often each op's reference ran; a captured graph counts once, when it is captured. referenced:
+    ops whose reference is bound, directly or inside a kernel.
     """
 
     def __init__(
@@ -248,8 +254,8 @@ class BoundOps:
         self._kernels: list[tuple[str, list[str]]] = []  # that are being bound: their op, the references they took
 
     def bind(self, name: str, spec: Any) -> HotCall:
-        """The hot call of an op at a place. Raises PlatformError where it would be the reference and that is
-        forbidden."""
+        """The hot call of an op at a place. Raises PlatformError if it would be the reference and --no-fallback forbids
+        that."""
         key = (name, spec)
         if key not in self._calls:
             call = self._bind(self.ops[name], spec)
@@ -257,7 +263,8 @@ class BoundOps:
         return self._calls[key]
 
     def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
-        """bind, with the result quantised as its consumer wants it, where a kernel can; spec has emitting()."""
+        """Like bind(), but with the result quantized as its consumer wants, if a kernel can emit that. spec has
+        emitting()."""
         if emit is None:
             return self.bind(name, spec)
         reason = self._why_plain(name, spec.emitting(emit))
@@ -272,27 +279,27 @@ class BoundOps:
         return "no kernel" if op.emits_by is None else self._why_plain(*op.emits_by(spec))
 
     def wants(self, name: str, spec: Any) -> ActSpec | None:
-        """How the kernel that takes an op's input would have it, if it is native here."""
+        """How the kernel that receives an op's input wants it quantized; None if there is no such kernel."""
         op = self.ops[name]
         if op.kernel is not None and name not in self.wrappers and op.kernel.supports(spec) is None:
             return op.kernel.wants(spec)
         return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
     def native(self, name: str, spec: Any) -> bool:
-        """Whether a kernel of the platform's takes an op at a place."""
+        """Whether a kernel of the platform computes an op at a place."""
         kernel = self.ops[name].kernel
         return kernel is not None and kernel.supports(spec) is None
 
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
-        """The weight as whoever is bound for this place keeps it."""
+        """The weight, prepared by the implementation that is bound at this place."""
         kernel = self.ops[name].kernel
         if kernel is not None and kernel.supports(spec) is None:
             return kernel.prepare(spec, raw, into)
         return _AS_IT_IS.prepare(spec, raw, into)
 
     def reference(self, name: str, spec: Any) -> HotCall:
-        """The reference of an op, for a kernel that cannot do a call after all; a composite's is its bound parts. Each
-        run is counted. Raises PlatformError where it is forbidden."""
+        """The reference of an op, for a kernel that cannot handle every call; for a composite, its bound parts. Each
+        run is counted. Raises PlatformError if --no-fallback forbids it."""
         op = self.ops[name]
         if op.parts:
             return self._composed(op, spec)

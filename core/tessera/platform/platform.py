@@ -1,7 +1,7 @@
-"""A platform: who it is, what its devices can do, and which of core's defaults it replaces.
+"""A platform: its name, what its devices can do, and which of core's defaults it replaces.
 
-Only an abstract method is required of a vendor. Everything else has the default stated beside it; None means core's
-own.
+A vendor must implement only the abstract method. Every other method has the default that its docstring states; None
+selects core's own implementation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OP_GROUPS = ("core", "quant", "moe", "state", "sampling", "kv", "lora", "spec")
 _FIRST = 0  # the level of all of them until one is raised
 
 API_LEVELS: Mapping[str, int] = dict.fromkeys([*_FACETS, *(f"ops.{group}" for group in _OP_GROUPS)], _FIRST)
-"""Core's API level of each facet and op group. 0 is no promise: shapes may change with every release until the first
-tagged one."""
+"""Core's API level of each facet and op group. Level 0 promises nothing: until the first tagged release, any release
+may change the contract."""
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What one device is. memory: bytes in all; 0 where unknown."""
+    """One device. memory: total bytes; 0 if unknown."""
 
     name: str
     index: int = 0
@@ -45,8 +45,8 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the hook `platforms` returns: data and dotted paths ("package.module:Name"); making it imports no torch and
-    changes nothing."""
+    """What the hook `platforms` returns: data and dotted paths ("package.module:Name"). Creating one must not import
+    torch and has no side effects."""
 
     name: str
     probe: str  # dotted path of () -> Probe
@@ -56,8 +56,9 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Probe:
-    """Asked in a child process with a time limit. score: 0 cannot run here; 10 a general host; 50 a device through
-    reference ops; 80 native ops; 100 a vendor for its own chip."""
+    """What a probe returns; core calls it in a child process with a time limit. score: 0 cannot run here; 10 a general
+    host; 50 a device that runs on reference ops; 80 native ops; 100 a vendor's package for its own chip. reason: why
+    it has this score."""
 
     score: int
     reason: str
@@ -66,7 +67,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Facts about work. dtypes: that weights and activations may have, the preferred first. async_dispatch: the host
+    """What the devices can do. dtypes: of weights and activations, the preferred one first. async_dispatch: the host
     may run ahead of the device."""
 
     dtypes: tuple[str, ...]
@@ -78,9 +79,9 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: of the host,
-    None lets the platform choose. environment: variables the process starts with. shared: it is the process of a Python
-    user (LLM), where nothing process-wide may be changed."""
+    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: host
+    threads; None lets the platform choose. environment: variables that the process starts with. shared: the process
+    belongs to a Python user (LLM), so the platform must not change anything process-wide."""
 
     rank: int
     world_size: int
@@ -92,7 +93,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Default:
-    """A configuration value a platform proposes where the user said nothing, and why (shown at start)."""
+    """A configuration value that a platform proposes for a field the user did not set, and why (shown at start-up)."""
 
     value: Any
     reason: str
@@ -106,74 +107,78 @@ class Problem:
 
 
 class Platform(ABC):
-    """A vendor's answers to the contract. name: as the manifest has it. capabilities: facts, the same before and after
-    open(). Made without arguments in the engine's process and in every worker's; making one touches no device."""
+    """The class that a vendor implements. name: the same as in the manifest. capabilities: constant, the same before
+    and after open(). Core creates one without arguments in the engine's process and in every worker's; the constructor
+    must not touch a device."""
 
     name: str
     capabilities: Capabilities
 
     @abstractmethod
     def open(self, index: int) -> Device:
-        """Opens a device, once in each process, after enter_process(). index: one of WorkerSpec.devices, from
-        0. Raises PlatformError with what to do where the device is not there or is taken."""
+        """Opens a device. Called once in each process, after enter_process(). index: one of WorkerSpec.devices, from
+        0. Raises PlatformError, which says what to do, if the device is missing or in use."""
 
     def enter_process(self, spec: WorkerSpec) -> None:
-        """The only place with process-wide effects (imports, threads, environment). Where spec.shared, imports only."""
+        """The only method with process-wide effects (imports, threads, environment). If spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """The processes of an engine, by rank; called before any is started. Default: one process a device. A mesh may
-        be one process with many."""
+        """The worker processes of an engine, by rank. Called before any of them starts. One process may also drive
+        several devices, such as a mesh. Default: one process per device."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 
     def ops(self, reference: OpSet) -> OpSet:
-        """The table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError for
-        a name that is no op. Called once, at load. Default: the reference."""
+        """The op table with the platform's kernels: replace(reference, rms_norm=..., ...), which raises PlatformError
+        for an unknown op. Called once, at load. Default: the reference."""
         return reference
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
-        """Accept a quantization scheme, transform it, or say why not. A transformed one is that of specs whose
-        kernel takes it; prepare() is given the parts of the one that was offered. Default: accept; its ops then decide,
-        and the reference does the products that no kernel takes."""
+        """Accepts a quantization scheme, returns a transformed one, or returns the reason why not. A transformed scheme
+        goes into the specs of the kernels that support it; prepare() still receives the parts of the offered scheme.
+        Default: accept. Each kernel then decides, and the reference computes the products that no kernel supports."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
-        """By preference; the reference is always last. Called once, at load; each layer gets the first that supports
-        it. Default: none, so the reference."""
+        """The attention backends in order of preference; the reference always comes last. Called once, at load. Each
+        layer is bound to the first backend that supports it. Default: none, so the reference runs."""
         return ()
 
     def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
-        """The group of all workers, in each of them; not asked where there is one. rendezvous: a file:// URL that all
-        of them were given. Default: None, core's over torch.distributed."""
+        """The communicator of all workers. Called in each worker, unless there is only one. rendezvous: a file:// URL,
+        the same for all of them. Default: None, core's communicator over torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:
-        """What captures launches on an opened device. Default: None, eager."""
+        """The graph runner that captures launches on an opened device. Default: None, launches run eagerly."""
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        """How steps are cut and padded, where shapes are bounded. Default: None, exact shapes, one launch a step."""
+        """How steps are split and padded if shapes are bounded. Default: None, one launch per step of exactly its
+        shape."""
         return None
 
     def step_rules(self, model: ModelFacts) -> StepRules | None:
-        """What a step may hold, for the scheduler; asked in the engine's process. Default: None, StepRules(), which
-        forbids nothing."""
+        """What the scheduler may put into one step. Called in the engine's process. Default: None, which means
+        StepRules() and forbids nothing."""
         return None
 
     def resources(self, model: ModelFacts) -> Sequence[Resource]:
-        """Further limits on a step. They live where the scheduler does and hold no device objects. Default: none."""
+        """Further limits on a step. They live in the scheduler's process and hold no device objects. Default: none."""
         return ()
 
     def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
-        """What cannot run, as text; it cannot change the configuration. Default: nothing."""
+        """The problems because of which this configuration cannot run. It must not change the configuration. Default:
+        none."""
         return ()
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
-        """Values filled only where the user said nothing, and shown: of scheduler, cache.block_size and
-        cache.prefix_caching, since the rest is used before there is a model. Default: none."""
+        """Default values for fields that the user did not set; they are shown at start-up. Allowed are the fields of
+        scheduler, cache.block_size and cache.prefix_caching, because all others are used before the model is known.
+        Default: none."""
         return {}
 
     def runner(self, services: RunnerServices) -> ModelRunner | None:
-        """A runner of its own (runner depth), which then computes all; core's ops and backends are not asked. Default:
-        None, core's runner over the ops (op depth)."""
+        """The platform's own runner (runner depth). It computes everything; core does not call ops() and
+        attention_backends(). Default: None, core's runner over the ops (op depth)."""
         return None

@@ -9,8 +9,8 @@ from math import lcm
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: what shares
-    a scale. group: elements a scale along the input dimension where granularity is "group"."""
+    """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: which
+    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension."""
 
     dtype: str
     granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
@@ -21,19 +21,19 @@ class QuantSpec:
 
 @dataclass(frozen=True)
 class ActSpec(QuantSpec):
-    """An activation quantised as it is made. sums: of how many elements of a row the sums are wanted too, for weights
-    with a zero that is not 0; a row is a multiple of it. 0: none."""
+    """An activation that the op producing it quantizes. sums: if not 0, also emit the sum of every `sums` elements of a
+    row, for weights with a nonzero zero point; the row length is a multiple of it."""
 
     sums: int = 0
 
 
 KV_INT8 = QuantSpec("int8", granularity="token")
-"""Of a cache (FullAttentionSpec.quant): a float32 scale for each token and head, of keys and of values apart."""
+"""For a KV cache (FullAttentionSpec.quant): a float32 scale per token and head, separate for keys and values."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a format's parts: shape in terms of n and k after division by `per`."""
+    """One of the tensors that a quantized weight consists of. Its shape is (n, k) divided by `per`."""
 
     dtype: str
     per: tuple[int, ...] = ()
@@ -41,8 +41,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A weight's format; activation and KV formats where they are quantised too. granules: smallest shard along (n,
-    k)."""
+    """The format of a weight, and of activations and the KV cache if they are quantized too. parts: the tensors of the
+    weight, by name. granules: the smallest shard along (n, k)."""
 
     weight: QuantSpec
     activation: ActSpec | None = None

@@ -1,4 +1,4 @@
-"""Who runs a model on a device: op depth uses core's runner, runner depth brings its own."""
+"""Model runners: at op depth a platform uses core's, at runner depth it brings its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Bytes granted to this engine on one device: in all, and for the KV cache where the user set it."""
+    """Bytes granted to this engine on one device. total: in total. kv: for the KV cache, if the user set it."""
 
     total: int
     kv: int | None = None
@@ -31,8 +31,8 @@ class MemoryBudget:
 
 @dataclass(frozen=True)
 class CacheNeeds:
-    """Of one layer, for the solver: what its backend can do and how many bytes a block of a size takes. layout(block
-    size) is its KVLayout."""
+    """What one layer's cache needs, for the solver of cache groups. layout(block size): its KVLayout, and so the bytes
+    of a block. Other fields: as in CacheConstraints."""
 
     layer: int
     spec: CacheSpec
@@ -46,12 +46,14 @@ class CacheNeeds:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What load() found: facts, what each layer's cache needs, bytes of weights, bytes left for the cache. device: its
-    name, for people. fallbacks: ops and kinds of attention that run on the reference. granted_bytes: of the device, to
-    this engine in all. workspace_bytes: that a step and captured graphs may take of them. Both 0 where a runner does
-    not say. columns: names of the numbers that features keep for each row, which requests may bring. choices: who does
-    what. num_weights: numbers of the checkpoint that the weights stand for; 0 where a runner does not say.
-    unsupported: fields of SamplingParams that requests to this runner may not use."""
+    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache.
+
+    device: its name, shown to users. fallbacks: ops and kinds of attention that run on the reference. granted_bytes:
+    bytes of the device that this engine may use in total. workspace_bytes: how many of them a step and captured graphs
+    may take. Both are 0 if a runner does not say. columns: names of the numbers that features keep for each row and
+    that requests may set. choices: which implementation runs what. num_weights: parameters of the checkpoint that the
+    weights stand for; 0 if a runner does not say. unsupported: fields of SamplingParams that requests to this runner
+    must not use."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -69,8 +71,8 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share block tables. block_size: tokens a block; 0 for a group of StateSpec, which has one block a
-    request. block_bytes: of all its layers."""
+    """Layers that share block tables. block_size: tokens per block; 0 for a group of StateSpec, which has one block per
+    request. block_bytes: bytes of a block, all layers together."""
 
     layers: tuple[int, ...]
     kind: str  # "paged", "window" or "state"
@@ -80,16 +82,16 @@ class CacheGroup:
     window: int | None = None
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks that so many tokens fill."""
+        """Blocks needed for this many tokens."""
         return 1 if self.kind == "state" else -(-tokens // self.block_size)
 
     def first_seen(self, position: int) -> int:
-        """The first block that a token at this position sees; no later one sees what is before it."""
+        """The first block that a token at this position sees. Later tokens do not see earlier blocks either."""
         return 0 if self.window is None else max(position - self.window + 1, 0) // self.block_size
 
     def most_held(self, tokens: int, ahead: int) -> int:
-        """Blocks that a request of so many tokens holds at most at once, where up to `ahead` of them are computed
-        before the blocks behind a window are given back."""
+        """The most blocks that a request of this many tokens holds at once, if up to `ahead` of its tokens are computed
+        before blocks that left the window are freed."""
         if self.window is None:
             return self.blocks_of(tokens)
         return min(self.blocks_of(tokens), (self.window + ahead - 3) // self.block_size + 2)
@@ -97,8 +99,8 @@ class CacheGroup:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The solved cache. layouts: by layer. Block 0 of every group is null. num_rows: rows of the runner's state;
-    max_tokens of each."""
+    """The solved cache. Block 0 of every group is the null block. num_rows: rows of the runner's state. max_model_len:
+    most tokens of a row."""
 
     groups: tuple[CacheGroup, ...]
     num_rows: int
@@ -106,8 +108,8 @@ class CachePlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that fit beside each other, as the tightest group that keeps all of them has room; groups with a
-        window count where there is no other."""
+        """Tokens that fit into the cache together: as many as fit into the smallest group that keeps all tokens. Groups
+        with a window count only if there is no other."""
         growing = [group for group in self.groups if group.kind != "state"]
         counted = [group for group in growing if group.window is None] or growing
         return min(((group.num_blocks - 1) * group.block_size for group in counted), default=0)
@@ -117,13 +119,13 @@ class CachePlan:
         return sum(group.block_bytes * group.num_blocks for group in self.groups)
 
     def num_requests(self, tokens: int) -> int:
-        """Requests of so many tokens that fit beside each other; block 0 of each group is null."""
+        """How many requests of this many tokens fit into the cache together; block 0 of each group is not used."""
         return min(((group.num_blocks - 1) // group.blocks_of(tokens) for group in self.groups), default=0)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Something long is under way: done of total, in units of the phase."""
+    """Progress of a long phase: done of total, in units of the phase."""
 
     phase: str
     done: int
@@ -131,36 +133,36 @@ class Progress:
 
 
 class ModelRunner(ABC):
-    """On one device: SchedulerOutput to token ids. Steps come in order; what a step touches is owned until its output
-    was taken."""
+    """Runs a model on one device: from SchedulerOutput to token ids. Steps arrive in order. What a step reads and
+    writes stays reserved for it until its output has been taken."""
 
     @abstractmethod
     def load(self, budget: MemoryBudget) -> LoadedModel:
-        """Builds the model and loads its weights. budget: bytes of the device that are the engine's. Called
-        once, first. Raises RefusedError for a model that it cannot run, MemoryBudgetError where it does not fit,
-        ModelError for files that are broken, PlatformError for what the device lacks; each says what to do."""
+        """Builds the model and loads its weights. Called once, first. budget: bytes of the device that this engine may
+        use. Raises RefusedError for a model that it cannot run, MemoryBudgetError if the model does not fit, ModelError
+        for broken files, PlatformError for something that the device lacks. Each says what to do."""
 
     @abstractmethod
     def allocate(self, plan: CachePlan) -> None:
-        """Takes the memory of the cache, as solved from LoadedModel.needs. Called once, after load()."""
+        """Allocates the KV cache, as solved from LoadedModel.needs. Called once, after load()."""
 
     @abstractmethod
     def warm_up(self, report: Callable[[Progress], None]) -> None:
-        """Compiles, captures and tunes all that a step may need, so that no step does. report: called as each part is
-        done. Called once, after allocate()."""
+        """Compiles, captures and tunes everything that a step may need, so that no step has to. Called once, after
+        allocate(). report: called whenever a part is done."""
 
     @abstractmethod
     def execute(self, step: SchedulerOutput) -> Any:
-        """Launches the forward; what it returns is given to sample()."""
+        """Launches the forward pass. The result is passed to sample()."""
 
     @abstractmethod
     def sample(self, pending: Any) -> Future[StepOutput]:
-        """Launches sampling of the step that execute() returned `pending` for."""
+        """Launches sampling for a step. pending: what execute() returned for it."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A number a feature keeps for each row: default where a request brings none."""
+    """A number that a feature keeps for each row. default: if a request does not set it."""
 
     name: str
     dtype: str
@@ -168,30 +170,31 @@ class Column:
 
 
 class Feature(Protocol):
-    """LoRA, speculation, structured output, multimodal input: composed in one list, absent when off."""
+    """LoRA, speculation, structured output, multimodal input. Enabled features are in one list; others are absent."""
 
     def columns(self) -> Sequence[Column]:
-        """Numbers that it keeps for each row, which a launch brings as Launch.columns. Names are the feature's
-        own."""
+        """Numbers that the feature keeps for each row; a launch has them in Launch.columns. The feature chooses their
+        names."""
 
     def cache_specs(self) -> Sequence[CacheSpec]:
-        """What it keeps in the cache besides the model's layers."""
+        """What it stores in the cache in addition to the model's layers."""
 
     def wrap(self, model: Model) -> Model:
-        """The model with the feature in it. Called once, at load."""
+        """The model with the feature added. Called once, at load."""
 
     def keys(self) -> frozenset[str]:
-        """Bits in the launch key."""
+        """The bits that it adds to launch keys."""
 
     def before(self, launch: Launch) -> None:
-        """Before the forward of each launch; may write into the launch's tensors, not move them. Not into rows,
-        query_start_loc, query_lens, logits_indices and block_tables, which the next launch may have as they are."""
+        """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.
+        It must not write into rows, query_start_loc, query_lens, logits_indices and block_tables, because the next
+        launch may reuse them."""
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        """logits [S, vocabulary] of a launch -> those to sample from, of the same shape and dtype."""
+        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype."""
 
     def after(self, launch: Launch, sampled: Tensor) -> None:
-        """sampled [S] int32: the tokens drawn, on the device."""
+        """Called after sampling. sampled [S] int32: the sampled tokens, on the device."""
 
 
 class RowSampling(Protocol):
@@ -210,8 +213,8 @@ class RowSampling(Protocol):
 
 
 class InputBatch(Protocol):
-    """Rows of requests as host arrays, kept up to date by apply(). tokens [rows, max_model_len + 1] int32; tables by
-    group [rows, blocks] int32."""
+    """The rows of requests as host arrays, which apply() keeps up to date. tokens [rows, max_model_len + 1] int32.
+    tables: by group [rows, blocks] int32."""
 
     @property
     def tokens(self) -> Array: ...
@@ -222,50 +225,50 @@ class InputBatch(Protocol):
     @property
     def columns(self) -> Mapping[str, Array]: ...
     def apply(self, step: SchedulerOutput) -> None:
-        """Takes in a step: requests that start, tokens and blocks that came, rows that ended. Once a step,
-        before it is run."""
+        """Updates the rows for a step: new requests, new tokens and blocks, finished rows. Call it once per step,
+        before running the step."""
 
 
 class HostSampled(NamedTuple):
-    """tokens [S] int32. logprobs: of the rows whose requests want log probabilities, for StepOutput."""
+    """tokens [S] int32: the sampled tokens. logprobs: for StepOutput, of rows whose requests want log probabilities."""
 
     tokens: Array
     logprobs: list[RowLogprobs]
 
 
 class HostSampler(Protocol):
-    """Samples from host logits [S, vocabulary] of rows [S], whose next tokens have these positions [S]: masked, edited
-    and penalised as the requests say."""
+    """Samples from host logits [S, vocabulary], after masks, logit edits and penalties as the requests ask. rows [S]:
+    the rows of the batch. positions [S]: of the tokens to sample."""
 
     def __call__(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> HostSampled: ...
 
 
 class RunnerServices(Protocol):
-    """What core hands to a runner, so that a platform imports nothing above tessera.platform."""
+    """What core provides to a runner, so that a platform imports only tessera.platform."""
 
     config: EngineConfig
     groups: Mapping[str, Communicator]
     device: Device
 
     def reference(self) -> OpSet:
-        """Core's ops and those that plugins bring, for the platform to put its kernels in."""
+        """Core's ops and those of plugins, to which the platform adds its kernels."""
 
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
-        """Core's model of the checkpoint, over these ops, each attention layer bound to the first backend that
+        """Core's model of the checkpoint, built on these ops. Each attention layer is bound to the first backend that
         supports it. Raises ModelError for an architecture that core does not have."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors of the checkpoint on the host, by their names in it."""
+        """The names and tensors of the checkpoint, unsharded, on the host."""
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The model's own configuration (config.json)."""
 
     def input_batch(self, plan: CachePlan) -> InputBatch:
-        """Rows of requests as host arrays for this plan; apply() them every step."""
+        """The rows of requests as host arrays, for this plan. Call its apply() in every step."""
 
     def features(self) -> Sequence[Feature]:
-        """Those that are on, in the order in which they are applied."""
+        """The enabled features, in the order in which they apply."""
 
     def sampler(self) -> HostSampler:
-        """Core's reference sampler, for logits on the host. Ask for it in load(): raises PlatformError where
-        --no-fallback forbids it."""
+        """Core's reference sampler, for logits on the host. Call this in load(). Raises PlatformError if --no-fallback
+        forbids it."""

@@ -1,5 +1,5 @@
-"""Attention as it is tried: the launches, the steps that a platform cuts them into, and a backend's layer over a cache
-in which all that is not written is NaN."""
+"""Tests of attention: the launches, the steps into which a platform splits them, and a backend's layer over a cache in
+which every slot that was not written holds NaN."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Rows = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """rows: tokens to compute and tokens in the cache after, decoding ones first. stride: tokens between the starts of
-    rows, so that padding lies between them; 0: one after the other. padding: rows, and tokens, at the end. shared:
-    blocks of their past that all rows have in common. kv_dtype: of the cache; "": as dtype; int8 has scales."""
+    """One launch to test. rows: tokens to compute and tokens in the cache afterwards, decode rows first. stride: tokens
+    between the starts of rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at
+    the end. shared: leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; int8 has scales."""
 
     rows: Rows
     block_size: int = 16
@@ -48,7 +48,7 @@ class AttentionCase:
 
     @property
     def kept(self) -> str:
-        """The dtype that keys and values are kept in."""
+        """The dtype of the keys and values in the cache."""
         return self.kv_dtype or self.dtype
 
     def spec(self) -> LayerSpec:
@@ -78,7 +78,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 
 
 def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
-    """By name: every kind of launch in every variant, with gaps between its rows, and over blocks that rows share."""
+    """Cases by name: every kind of launch in every variant, with gaps between rows, and over shared blocks."""
     for kind, rows in rows_by_kind(block_size).items():
         plain = AttentionCase(rows, block_size, dtype=dtype)
         for name, different in VARIANTS.items():
@@ -181,9 +181,9 @@ _LOOSE = 5  # tokens by which a bound of a length is over it
 
 @dataclass
 class AttentionTrial:
-    """A backend's layer over a cache of its own layout, on the device of `ops`. The rows' pasts are written through the
-    layer itself. shaping: how the platform cuts and pads launches; None: one of exactly its shape. Results are on the
-    host."""
+    """Runs a backend's layer over a cache with the backend's layout, on the device of `ops`. Earlier tokens of the rows
+    are written through the layer itself. shaping: how the platform splits and pads launches; None: one launch of its
+    exact shape. Results are on the host."""
 
     backend: AttentionBackend
     case: AttentionCase
@@ -234,7 +234,7 @@ class AttentionTrial:
         return rows.to(kept).to(rows.dtype) if kept.is_floating_point else rows
 
     def meaning(self, rows: Tensor) -> Tensor:
-        """Keys or values [tokens, Hk, D] as the cache has them, in float64."""
+        """Keys or values [tokens, Hk, D] as the cache stores them, in float64."""
         if torch_dtype(self.case.kept).is_floating_point:
             return rows.double()
         kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
@@ -245,7 +245,7 @@ class AttentionTrial:
         return self.ops.device.target
 
     def run(self) -> list[Tensor]:
-        """By row [tokens, H, D]: the pasts written, then the launch itself."""
+        """Writes the earlier tokens, then runs the launch. Returns [tokens, H, D] for each row."""
         shared = self.case.shared * self.case.block_size
         past = [length - tokens for tokens, length in self.case.rows]
         known = [(tokens - (shared if row else 0), tokens, row) for row, tokens in enumerate(past)]
@@ -256,7 +256,7 @@ class AttentionTrial:
         return self.attended()
 
     def attended(self, *, into_nan: bool = False) -> list[Tensor]:
-        """By row: the queries over what the cache holds. into_nan: the result goes where NaN was."""
+        """For each row, attention of its queries over the cache. into_nan: pass an `out` tensor filled with NaN."""
 
         def attend(q: Tensor, launch: Launch) -> Tensor:
             out = torch.full_like(q, torch.nan) if into_nan else None
@@ -267,7 +267,7 @@ class AttentionTrial:
         return self.by_row(self.queries, attend)
 
     def sums(self) -> list[Tensor]:
-        """By row [tokens, H]: the log of the sum of exponents, as attend gives it beside its result."""
+        """For each row [tokens, H], the log-sum-exp that attend() returns with lse=True."""
 
         def attend(q: Tensor, launch: Launch) -> Tensor:
             mixed = self.layer.attend(q, self.caches, launch.plans[0], lse=True)
@@ -276,8 +276,8 @@ class AttentionTrial:
         return self.by_row(self.queries, attend)
 
     def by_row(self, rows: list[Tensor], call: Callable[[Tensor, Launch], Tensor]) -> list[Tensor]:
-        """Something of each of a row's tokens through all launches, by row again, on the host. call: [T, ...] of a
-        launch to [T, ...]."""
+        """Passes one tensor per row through all launches. Returns the results by row, on the host. call: [T, ...] of a
+        launch -> [T, ...]."""
         found: list[list[Tensor]] = [[] for _ in rows]
         for grants, launch, starts in self.launches(self.grants):
             parts = []
@@ -291,7 +291,7 @@ class AttentionTrial:
         return [torch.cat(parts) for parts in found]
 
     def launches(self, grants: list[Grant]) -> Iterator[tuple[list[Grant], Launch, list[int]]]:
-        """Those that compute these grants: what each holds, and where each row's tokens start in it."""
+        """The launches that compute these grants: the grants of each, and where each row's tokens start in it."""
         if self.shaping is None:
             yield (grants, *self.launch(grants))
             return
@@ -303,7 +303,7 @@ class AttentionTrial:
         return [(*grant, row) for row, grant in enumerate(self.case.rows)]
 
     def expected(self) -> list[Tensor]:
-        """The definition, in float64, a query at a time."""
+        """The expected result of run(), in float64, computed query by query."""
         group = self.case.heads // self.case.kv_heads
         return [
             torch.stack(
@@ -316,7 +316,7 @@ class AttentionTrial:
         ]
 
     def expected_sums(self) -> list[Tensor]:
-        """The definition of sums(), in float64."""
+        """The expected result of sums(), in float64."""
         return [
             torch.stack([torch.logsumexp(scores, -1) for scores, _ in self._scored(row)])
             for row in range(len(self.queries))

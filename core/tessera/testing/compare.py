@@ -1,4 +1,4 @@
-"""What counts as the same result: one table of tolerances, and where two results differ."""
+"""Comparing results: one table of tolerances, and where two results differ."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tessera.ops import REFERENCE
 from tessera.platform.ops import Op
 
 TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2})
-"""By dtype, relative and absolute, for elements of about 1."""
+"""By dtype; both relative and absolute, for elements of about 1."""
 
 _WIDE = 512  # elements over which rounding evens out
 
 
 def tolerance(op: str | Op[Any], dtype: str) -> float:
-    """Of an op in a dtype: its own (Op.tolerances), else that of the dtype. op: one of core's by its name, or any."""
+    """The tolerance of an op in a dtype: its own (Op.tolerances), else the dtype's. op: a name of core's, or an Op."""
     own = (REFERENCE[op] if isinstance(op, str) else op).tolerances
     return own.get(dtype, TOLERANCES[dtype])
 
 
 def assert_same(result: Any, expected: Any, tolerance: float) -> None:
-    """Nested results: integers alike, floats within the tolerance, relative and absolute."""
+    """Asserts that nested results agree: integers exactly, floats within the tolerance, relative and absolute."""
     text = difference(result, expected, tolerance)
     assert text is None, text
 
 
 def difference(result: Any, expected: Any, tolerance: float) -> str | None:
-    """Where nested results differ, in one line; None: they are the same. NaN is the same as nothing."""
+    """Where nested results differ, in one line; None if they agree. NaN never agrees with anything."""
     if isinstance(expected, Tensor):
         return _of_tensors(result, expected, tolerance)
     if isinstance(expected, tuple):

@@ -1,4 +1,4 @@
-"""Counts implicit reads of device memory by the host: what would stall an asynchronous device, or be wrong in a
+"""Detects implicit reads of device memory by the host. They stall an asynchronous device and give wrong results in a
 captured step."""
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "
 
 
 class HostReads(TorchDispatchMode):
-    """`with HostReads() as reads: ...; assert not reads.found`. found: where each read was made. Explicit ones go
-    through Device.to_host."""
+    """`with HostReads() as reads: ...; assert not reads.found`. found: where each implicit read happened. Explicit
+    reads go through Device.to_host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def explicit(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A call whose reads are meant, as Device.to_host."""
+        """Wraps a call whose reads are intended, such as Device.to_host, so that they are not recorded."""
 
         def meant(*args: Any, **kwargs: Any) -> Any:
             outer, self._inside = self._inside, True

@@ -15,23 +15,23 @@ from tessera.quantization import quantised
 
 
 class OpInputs:
-    """`OpInputs(tokens, seed).of("linear", spec)`: the positional arguments of the op's hot call, on the host. The same
-    seed gives the same ones. ops: whoever is bound there prepares the weights of products, on its device; None: they
-    stay raw. dtype: of activations whose spec does not say (Op.any_dtype). Op.inputs makes them of the methods below;
-    random: the generator that they draw from."""
+    """`OpInputs(tokens, seed).of("linear", spec)`: random positional arguments of the op's hot call, on the host. The
+    same seed gives the same arguments. ops: its kernels prepare the weights of matrix products, on its device; None:
+    weights stay raw. dtype: of activations if the spec does not say (Op.any_dtype). Op.inputs uses the methods below;
+    random: the generator they draw from."""
 
     def __init__(self, tokens: int, seed: int = 0, ops: BoundOps | None = None, dtype: str = "float32") -> None:
         self.tokens, self.ops, self.dtype = tokens, ops, dtype
         self.random = torch.Generator().manual_seed(seed)
 
     def of(self, op: str | Op[Any], spec: Any) -> tuple[Any, ...]:
-        """op: one of core's by its name, or any op that has inputs."""
+        """The arguments of an op at a spec. op: the name of one of core's, or any op that has inputs."""
         found = REFERENCE[op] if isinstance(op, str) else op
         assert found.inputs is not None, found.name
         return found.inputs(spec, self)
 
     def normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> Tensor:
-        """Of standard deviation `scale`."""
+        """Normally distributed numbers, with standard deviation `scale`."""
         return (torch.randn(*shape, generator=self.random) * scale).to(torch_dtype(dtype))
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
@@ -43,7 +43,7 @@ class OpInputs:
         return low + (high - low) * torch.rand(self.tokens, generator=self.random)
 
     def weight(self, spec: LinearSpec) -> Packed:
-        """Of a product, [n, k] or [experts, n, k], in the parts of its scheme."""
+        """The weight of a matrix product, [n, k] or [experts, n, k], in the parts of its scheme."""
         shape = (spec.experts, spec.n, spec.k) if spec.experts else (spec.n, spec.k)
         packed = {"weight": self.normal(*shape, dtype=spec.dtype, scale=1 / math.sqrt(spec.k))}
         if spec.bias:

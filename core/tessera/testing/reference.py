@@ -11,7 +11,7 @@ from tessera.platform.platform import Capabilities, Platform
 
 
 class ReferencePlatform(Platform):
-    """kind: torch's name of the device; subclass with another to run a new device on core's reference."""
+    """Runs any torch device on core's reference ops. kind: torch's name for the device; set it in a subclass."""
 
     name = "reference"
     kind = "cpu"

@@ -345,7 +345,7 @@ class StrictPlatform(Platform):
 
 
 class SeparateStrictPlatform(StrictPlatform):
-    """The variant in which a step holds either prefill or decode."""
+    """The variant in which a step holds either prefill or decode rows, never both."""
 
     def step_rules(self, model: ModelFacts) -> StepRules:
         return StepRules(

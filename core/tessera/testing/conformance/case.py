@@ -1,5 +1,5 @@
-"""One thing that is checked and what came of it; and reports of all: a table for people, records for programs, tensors
-of failures for a debugger."""
+"""One conformance test and its result; and reports of all results: a table for people, records for programs, tensors of
+failures for a debugger."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Status = Literal["passed", "failed", "falls back", "n/a"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case. text: why the reference runs instead, or what the platform declares absent. timings: of a
-    case that measures."""
+    """The outcome of a case that did not fail. text: why the reference runs instead, or what the platform declares
+    absent. timings: of a case that measures."""
 
     status: Status = "passed"
     text: str = ""
@@ -45,7 +45,8 @@ def absent(why: str) -> Verdict:
 
 
 class ConformanceError(AssertionError):
-    """What is claimed and wrong, in one line. tensors: by name, those to look at. timings: of a case that measures."""
+    """A claim of the platform that is wrong, in one line. tensors: those to inspect, by name. timings: of a case that
+    measures."""
 
     def __init__(self, text: str, tensors: Mapping[str, Tensor] | None = None, timings: Sequence[Timing] = ()) -> None:
         super().__init__(text)
@@ -54,8 +55,8 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """id: "op/linear/3". subject: the op, or the part of the contract, that a failure is a failure of. run raises what
-    went wrong. measures: how fast something is."""
+    """One test. id: such as "op/linear/3". subject: the op, or the part of the contract, that it tests. run: raises if
+    the platform is wrong. measures: it measures speed."""
 
     id: str
     level: Level
@@ -67,7 +68,7 @@ class Case:
         return self.id
 
     def result(self) -> Result:
-        """Runs it. Whatever the platform raises is a failure."""
+        """Runs the case. Any exception that the platform raises is a failure."""
         start = time.perf_counter()
         tensors: Mapping[str, Tensor] = {}
         try:
@@ -81,7 +82,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """text: of a failure, where and what; of the others why. seconds: that it took."""
+    """The result of a case. text: of a failure, where and what; otherwise why it falls back or is absent. seconds: how
+    long it took."""
 
     case: Case
     status: Status
@@ -128,7 +130,7 @@ _HEADER = ("SUBJECT", "LEVEL", "PASSED", "FAILED", "FALLS BACK", "N/A", "WHY NOT
 
 
 def table(results: Sequence[Result]) -> str:
-    """A line a subject, in the order they were tried."""
+    """One line per subject, in the order of the tests."""
     subjects = dict.fromkeys((result.case.subject, result.case.level) for result in results)
     rows: list[tuple[str, ...]] = [_HEADER]
     for subject, level in subjects:
@@ -142,7 +144,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def speeds(results: Sequence[Result]) -> str:
-    """A line a measurement."""
+    """One line per measurement."""
     rows = [("OP", "DTYPE", "TOKENS", "NATIVE US", "REFERENCE US", "TIMES AS FAST")]
     for timing in (timing for result in results for timing in result.timings):
         taken = f"{timing.native * 1e6:.1f}", f"{timing.reference * 1e6:.1f}"
@@ -152,7 +154,7 @@ def speeds(results: Sequence[Result]) -> str:
 
 
 def reached(results: Sequence[Result], asked: Level) -> Level | None:
-    """The highest level asked for at and below which nothing failed."""
+    """The highest level, up to the one asked for, at which and below which nothing failed."""
     highest: Level | None = None
     for level in LEVELS[: LEVELS.index(asked) + 1]:
         if any(result.status == "failed" for result in results if result.case.level == level):
@@ -162,7 +164,7 @@ def reached(results: Sequence[Result], asked: Level) -> Level | None:
 
 
 def record(result: Result) -> dict[str, Any]:
-    """A case as --json has it."""
+    """A result as --json writes it."""
     case = result.case
     facts: dict[str, Any] = {"id": case.id, "level": case.level, "subject": case.subject}
     facts |= {"status": result.status, "text": result.text, "seconds": round(result.seconds, 4)}
@@ -170,7 +172,7 @@ def record(result: Result) -> dict[str, Any]:
 
 
 def dump(result: Result, folder: Path) -> Path | None:
-    """The tensors of a failure as safetensors in a folder, which is made; None where it has none."""
+    """Writes the tensors of a failure to a safetensors file in a folder, which it creates. None if there are none."""
     if not result.tensors:
         return None
     folder.mkdir(parents=True, exist_ok=True)

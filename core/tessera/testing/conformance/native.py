@@ -81,7 +81,7 @@ NATIVE, SOME, PARTS, REFERENCE, ABSENT = "native", "native in part", "native par
 
 
 def matrix(target: Target, results: Sequence[Result] = ()) -> str:
-    """A table of ops by dtype. results: of a run, whose failures and speeds are told."""
+    """The support matrix, a Markdown table of ops by dtype. results: of a run, whose failures and speeds it shows."""
     wrong = {result.case.subject for result in results if result.status == "failed"}
     speeds = _speeds(results)
     lines = ["| Op |" + "".join(f" {dtype} |" for dtype in DTYPES), "|---|" + "---|" * len(DTYPES)]
@@ -151,7 +151,8 @@ _LAUNCHES = {16: tuple((1, 256) for _ in range(16)), 128: ((128, 128),)}  # rows
 
 
 def perf_cases(target: Target, *, judged: bool = True) -> Iterator[Case]:
-    """One an op with a kernel and dtype, and one a backend. judged: slower than the reference is wrong."""
+    """One case per dtype for each op with a kernel and each backend. judged: being slower than the reference is a
+    failure."""
     if target.brings_a_runner:
         return
     for name in target.ops.names():

@@ -34,14 +34,14 @@ _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
 
 
 def cases_of(target: Target, level: Level = "silver") -> list[Case]:
-    """Of a level and those below it."""
+    """All cases of a level and the levels below it."""
     levels = LEVELS[: LEVELS.index(level) + 1]
     return [case for one in levels for suite in _SUITES[one] for case in suite(target)]
 
 
 def tried(case: Case) -> Result:
-    """A case's result. On one thread of the host, whose tensors are so small here that more would wait for each other
-    longer than they compute; but one that measures has them all."""
+    """Runs a case. It uses one host thread, because the tensors are so small that more threads would only wait for each
+    other. A case that measures uses all threads."""
     if case.measures:
         return case.result()
     threads = torch.get_num_threads()
@@ -53,7 +53,7 @@ def tried(case: Case) -> Result:
 
 
 def chosen(cases: list[Case], wanted: str) -> list[Case]:
-    """The one of an id, or those below it ("op/linear"). Raises ConfigError where there is none."""
+    """The case with an id, or all cases below it ("op/linear"). Raises ConfigError if there is none."""
     found = [case for case in cases if case.id == wanted or case.id.startswith(f"{wanted}/")]
     if not found:
         kinds = ", ".join(dict.fromkeys(case.id.split("/")[0] for case in cases))
@@ -63,6 +63,6 @@ def chosen(cases: list[Case], wanted: str) -> list[Case]:
 
 def conformance_cases(platform: str, level: Level = "silver", num_devices: int | None = None) -> list[Case]:
     """For pytest.mark.parametrize("case", conformance_cases("mychip"), ids=str), whose test calls case.run(). platform:
-    a name or a dotted path. num_devices: that collectives are tried over; None: as many as the probe says. Raises
+    a name or a dotted path. num_devices: how many to test collectives on; None: as many as the probe reports. Raises
     PlatformError."""
     return cases_of(Target.named(platform, num_devices), level)

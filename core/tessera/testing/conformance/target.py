@@ -1,4 +1,4 @@
-"""The platform under test: found by its name or its dotted path, one device of it opened."""
+"""The platform under test, found by its name or dotted path, with one device opened."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ OWN: Mapping[str, str] = MappingProxyType(
 
 @dataclass
 class Target:
-    """path: dotted path of the platform's class. selected: what discovery and the probe said; None where the path was
-    given. num_devices: that collectives are tried over; None: as many as the probe says. shared: the process is not the
-    kit's own, so nothing process-wide may be changed; otherwise the platform enters it as a server's worker, and speeds
-    are those of one. ops: the platform's over core's reference. backends: of an instance of its own, since ops may ask
-    which launch is under way."""
+    """path: dotted path of the platform's class. selected: the result of discovery and probe; None if a path was given.
+    num_devices: how many to test collectives on; None: as many as the probe reports. shared: the process is not the
+    kit's own, so nothing process-wide may be changed; otherwise the platform enters the process as a server's worker,
+    and speeds are those of a worker. ops: the platform's, over core's reference. backends: from a separate instance of
+    the platform, since ops may ask which launch is running."""
 
     path: str
     selected: Selected | None = None
@@ -52,13 +52,13 @@ class Target:
         self.backends = load_platform(self.path, levels).attention_backends()
 
     def open(self) -> None:
-        """Opens the device; once more for what is measured, which must not depend on how a case before it opened one:
-        on how many threads, say."""
+        """Opens the device. Cases that measure call it again, so that speeds do not depend on what an earlier case
+        changed, such as the number of threads."""
         self.device = self.platform.open(0)
 
     @classmethod
     def named(cls, name: str, num_devices: int | None = None, *, shared: bool = True) -> Target:
-        """name: of an installed platform, of one of the kit's own, or a dotted path. Raises PlatformError."""
+        """name: of an installed platform or one of the kit's own, or a dotted path. Raises PlatformError."""
         path = OWN.get(name, name)
         if ":" in path:
             return cls(path, num_devices=num_devices, shared=shared)
@@ -67,17 +67,17 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """How many there are to try collectives over, at least 1."""
+        """How many devices to test collectives on, at least 1."""
         found = 0 if self.selected is None else len(self.selected.probe.devices)
         return self.num_devices or max(found, 1)
 
     @property
     def brings_a_runner(self) -> bool:
-        """At runner depth core runs none of its ops and attention."""
+        """Whether the platform is at runner depth, where core runs none of its ops and attention."""
         return type(self.platform).runner is not Platform.runner
 
     def shaping(self, spec: LayerSpec, max_model_len: int) -> Shaping | None:
-        """How it cuts and pads launches of a model of such layers; None: launches are of exactly their shape."""
+        """How the platform splits and pads launches of a model with such layers; None: launches have exact shapes."""
         facts = ModelFacts("LlamaForCausalLM", 101, 72, 1, max_model_len, spec.dtype, (LayerCache(0, spec.cache),))
         model = ModelConfig("", "conformance", {}, facts.vocab_size, max_model_len, dtype=spec.dtype)
         scheduler = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
@@ -87,13 +87,13 @@ class Target:
 
     @property
     def exact_dtype(self) -> str:
-        """float32, where roundings choose no token; where it is not claimed, the first that is."""
+        """float32, in which rounding does not decide tokens; if it is not claimed, the first dtype that is."""
         claimed = self.platform.capabilities.dtypes
         return "float32" if "float32" in claimed else claimed[0]
 
     @property
     def reference(self) -> OpSet:
-        """Core's table, and the platform's own ops without their kernels."""
+        """Core's op table, with the platform's own ops but without their kernels."""
         own = [self.ops[name] for name in self.ops.names() if name not in REFERENCE.names()]
         return with_extra(REFERENCE, [dataclasses.replace(op, kernel=None) for op in own])
 
