@@ -17,14 +17,13 @@ from tessera.cli.listen import is_loopback, listen, socket_path, tls_context, ur
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
 from tessera.cli.platforms import choices_table, explained_platform
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
-from tessera.cli.serve import OWN_FLAGS, ServeOptions
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.environment import Environment, read_environment, unknown_variable
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
-from tessera.server.settings import CorsRules, ServerSettings
+from tessera.server.settings import SERVER_FLAGS, CorsRules, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -44,8 +43,8 @@ def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: 
     child: the engine's process, which the caller ends. began: when the command did, on the monotonic clock. Raises
     TesseraError."""
     environment = read_environment()
-    own = given_values(OWN_FLAGS, flags, as_options=True)
-    options = record_of(ServeOptions, OWN_FLAGS, own)
+    own = given_values(SERVER_FLAGS, flags, as_options=True)
+    options = record_of(ServeOptions, SERVER_FLAGS, own)
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, flags, as_options=True))
     set_up_logging(options.log_level.upper(), options.log_format)
     if options.disable_log_requests:
@@ -60,7 +59,7 @@ def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: 
         served = _Served(
             config=config,
             settings=settings,
-            supervision=record_of(Supervision, OWN_FLAGS, own),
+            supervision=record_of(Supervision, SERVER_FLAGS, own),
             child=child,
             listener=listener,
             template=template,
@@ -106,14 +105,14 @@ def server_settings(
     environment: Environment,
 ) -> ServerSettings:
     """Raises ConfigError, ModelError."""
-    values = given_values(OWN_FLAGS, flags, as_options=True)
+    values = given_values(SERVER_FLAGS, flags, as_options=True)
     keys = api_keys(options, environment)
     if "max_requests_per_key" in values and not keys:
         raise ConfigError("--max-requests-per-key needs --api-key.")
     sampling, answers = generation_defaults(flags, config)
     return record_of(
         ServerSettings,
-        OWN_FLAGS,
+        SERVER_FLAGS,
         values,
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
@@ -173,7 +172,7 @@ def _cors(values: Mapping[str, Any]) -> CorsRules | None:
         if any(values.get(name) for name in ("allowed_methods", "allowed_headers", "allow_credentials")):
             raise ConfigError("--allowed-methods, --allowed-headers and --allow-credentials require --allowed-origins.")
         return None
-    rules = record_of(CorsRules, OWN_FLAGS, values)
+    rules = record_of(CorsRules, SERVER_FLAGS, values)
     if rules.credentials and "*" in rules.origins:
         raise ConfigError("--allow-credentials needs explicit --allowed-origins: '*' would let every web page in.")
     return rules
