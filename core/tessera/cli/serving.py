@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.child import EngineChild
-    from tessera.server.serve import Started
+    from tessera.server.serve import ReadyApp
     from tessera.text.workers import TextWorkers
 
 ACCESS_LOG = "tessera.server.access"
@@ -210,8 +210,8 @@ class _Served:
             starting = asyncio.create_task(self._start(text))
             # The server's libraries load while the engine does.
             server = await asyncio.to_thread(_import_server)
-            started = self._started(server, starting, make_routes)
-            return await server.serve(started, self.listener, self.settings)
+            ready = self._ready_app(server, starting, make_routes)
+            return await server.serve(ready, self.listener, self.settings)
         finally:
             if text is not None:
                 await text.close()
@@ -238,12 +238,12 @@ class _Served:
             await asyncio.wait((engine,))
             self.announce.close()
 
-    async def _started(
+    async def _ready_app(
         self,
         server: _Server,
         starting: asyncio.Task[AsyncEngine],
         make_routes: Sequence[Any],
-    ) -> Started:
+    ) -> ReadyApp:
         engine = await starting
         app = server.create_app(engine, self.settings)
         for make in make_routes:
@@ -261,21 +261,21 @@ class _Served:
                 seconds=time.monotonic() - self.began,
             )
         )
-        return server.started(engine, app)
+        return server.ready_app(engine, app)
 
 
 @dataclass(frozen=True)
 class _Server:
     create_app: Callable[[AsyncEngine, ServerSettings], Starlette]
-    started: type[Started]
-    serve: Callable[[Coroutine[Any, Any, Started], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
+    ready_app: type[ReadyApp]
+    serve: Callable[[Coroutine[Any, Any, ReadyApp], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
 
 
 def _import_server() -> _Server:
     from tessera.server.app import create_app
-    from tessera.server.serve import Started, serve
+    from tessera.server.serve import ReadyApp, serve
 
-    return _Server(create_app, Started, serve)
+    return _Server(create_app, ReadyApp, serve)
 
 
 def _plugin_routes(names: Sequence[str]) -> list[Any]:
