@@ -113,10 +113,9 @@ SERVER_FLAG = """\
     dummy_seconds: float = flag(0.5, "A dummy.", low=0, high=9, unit="seconds", metavar="SECONDS")
 """
 SERVER_HAS_IT = """
-from tessera.cli.serve import OWN_FLAGS
 from tessera.config.flags import given_values, record_of
-from tessera.server.settings import ServerSettings
-print(record_of(ServerSettings, OWN_FLAGS, given_values(OWN_FLAGS, {"dummy_seconds": 2.5})).dummy_seconds)
+from tessera.server.settings import SERVER_FLAGS, ServerSettings
+print(record_of(ServerSettings, SERVER_FLAGS, given_values(SERVER_FLAGS, {"dummy_seconds": 2.5})).dummy_seconds)
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessera.testing.conformance import Result, Target, matrix, perf_cases
-from tessera.testing.conformance.native import Timing
+from tessera.testing.conformance.case import Timing
 from tessera_cpu.sampling import Sample
 from tools.support_matrix import PAGE, PLATFORMS, page
 

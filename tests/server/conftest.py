@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tessera.server.app import create_app
-from tessera.server.serve import Started, serve
+from tessera.server.serve import ReadyApp, serve
 from tessera.server.settings import ServerSettings
 from tests.server.fake_engine import MODEL, FakeEngine
 
@@ -63,10 +63,10 @@ class Running:
         return openai.AsyncOpenAI(**given)
 
 
-async def started(engine: Any, settings: ServerSettings, loading: asyncio.Event | None = None) -> Started:
+async def started(engine: Any, settings: ServerSettings, loading: asyncio.Event | None = None) -> ReadyApp:
     if loading is not None:
         await loading.wait()
-    return Started(engine, create_app(engine, settings))
+    return ReadyApp(engine, create_app(engine, settings))
 
 
 @asynccontextmanager

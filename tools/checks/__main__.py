@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.checks.banned_calls import banned_calls
+from tools.checks.import_circles import import_circles
 from tools.checks.module_state import module_state
 from tools.checks.neutrality import vendor_words
 from tools.checks.places import named_places
@@ -18,6 +19,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "core names no vendor": vendor_words,
     "nothing runs what it reads": banned_calls,
     "no module-level state": module_state,
+    "no modules import each other": import_circles,
     "platforms import tessera.platform alone": platform_imports,
     "no machine or registry is named": named_places,
     "the front stack loads no torch": torch_free,

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
 
-from tessera.cli.flag_command import JsonType
 from tessera.errors import ConfigError
 
 MAX_BYTES = 2**20
@@ -94,6 +93,6 @@ def _value(node: yaml.Node, parameter: click.Parameter, ctx: click.Context, wher
 
 
 def _what(parameter: click.Parameter) -> str:
-    if isinstance(parameter.type, JsonType):
+    if parameter.type.name == "json":
         return "a quoted JSON string"
     return "a value or a list of values" if parameter.multiple else "one value"

@@ -17,21 +17,20 @@ from tessera.cli.listen import is_loopback, listen, socket_path, tls_context, ur
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults, text_workers_of
 from tessera.cli.platforms import choices_table, explained_platform
 from tessera.cli.report import Announcer, LogAnnouncer, TerminalAnnouncer, report
-from tessera.cli.serve import OWN_FLAGS, ServeOptions
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import ENGINE_FLAGS
 from tessera.config.environment import Environment, read_environment, unknown_variable
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
-from tessera.server.settings import CorsRules, ServerSettings
+from tessera.server.settings import SERVER_FLAGS, CorsRules, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from tessera.engine.async_engine import AsyncEngine
     from tessera.engine.child import EngineChild
-    from tessera.server.serve import Started
+    from tessera.server.serve import ReadyApp
     from tessera.text.workers import TextWorkers
 
 ACCESS_LOG = "tessera.server.access"
@@ -44,8 +43,8 @@ def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: 
     child: the engine's process, which the caller ends. began: when the command did, on the monotonic clock. Raises
     TesseraError."""
     environment = read_environment()
-    own = given_values(OWN_FLAGS, flags, as_options=True)
-    options = record_of(ServeOptions, OWN_FLAGS, own)
+    own = given_values(SERVER_FLAGS, flags, as_options=True)
+    options = record_of(ServeOptions, SERVER_FLAGS, own)
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, flags, as_options=True))
     set_up_logging(options.log_level.upper(), options.log_format)
     if options.disable_log_requests:
@@ -60,7 +59,7 @@ def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: 
         served = _Served(
             config=config,
             settings=settings,
-            supervision=record_of(Supervision, OWN_FLAGS, own),
+            supervision=record_of(Supervision, SERVER_FLAGS, own),
             child=child,
             listener=listener,
             template=template,
@@ -106,14 +105,14 @@ def server_settings(
     environment: Environment,
 ) -> ServerSettings:
     """Raises ConfigError, ModelError."""
-    values = given_values(OWN_FLAGS, flags, as_options=True)
+    values = given_values(SERVER_FLAGS, flags, as_options=True)
     keys = api_keys(options, environment)
     if "max_requests_per_key" in values and not keys:
         raise ConfigError("--max-requests-per-key needs --api-key.")
     sampling, answers = generation_defaults(flags, config)
     return record_of(
         ServerSettings,
-        OWN_FLAGS,
+        SERVER_FLAGS,
         values,
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
@@ -173,7 +172,7 @@ def _cors(values: Mapping[str, Any]) -> CorsRules | None:
         if any(values.get(name) for name in ("allowed_methods", "allowed_headers", "allow_credentials")):
             raise ConfigError("--allowed-methods, --allowed-headers and --allow-credentials require --allowed-origins.")
         return None
-    rules = record_of(CorsRules, OWN_FLAGS, values)
+    rules = record_of(CorsRules, SERVER_FLAGS, values)
     if rules.credentials and "*" in rules.origins:
         raise ConfigError("--allow-credentials needs explicit --allowed-origins: '*' would let every web page in.")
     return rules
@@ -211,8 +210,8 @@ class _Served:
             starting = asyncio.create_task(self._start(text))
             # The server's libraries load while the engine does.
             server = await asyncio.to_thread(_import_server)
-            started = self._started(server, starting, make_routes)
-            return await server.serve(started, self.listener, self.settings)
+            ready = self._ready_app(server, starting, make_routes)
+            return await server.serve(ready, self.listener, self.settings)
         finally:
             if text is not None:
                 await text.close()
@@ -239,12 +238,12 @@ class _Served:
             await asyncio.wait((engine,))
             self.announce.close()
 
-    async def _started(
+    async def _ready_app(
         self,
         server: _Server,
         starting: asyncio.Task[AsyncEngine],
         make_routes: Sequence[Any],
-    ) -> Started:
+    ) -> ReadyApp:
         engine = await starting
         app = server.create_app(engine, self.settings)
         for make in make_routes:
@@ -262,21 +261,21 @@ class _Served:
                 seconds=time.monotonic() - self.began,
             )
         )
-        return server.started(engine, app)
+        return server.ready_app(engine, app)
 
 
 @dataclass(frozen=True)
 class _Server:
     create_app: Callable[[AsyncEngine, ServerSettings], Starlette]
-    started: type[Started]
-    serve: Callable[[Coroutine[Any, Any, Started], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
+    ready_app: type[ReadyApp]
+    serve: Callable[[Coroutine[Any, Any, ReadyApp], socket.socket, ServerSettings], Coroutine[Any, Any, int]]
 
 
 def _import_server() -> _Server:
     from tessera.server.app import create_app
-    from tessera.server.serve import Started, serve
+    from tessera.server.serve import ReadyApp, serve
 
-    return _Server(create_app, Started, serve)
+    return _Server(create_app, ReadyApp, serve)
 
 
 def _plugin_routes(names: Sequence[str]) -> list[Any]:

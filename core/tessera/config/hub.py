@@ -19,7 +19,6 @@ from huggingface_hub import constants, errors
 
 from tessera._version import __version__
 from tessera.config.checkpoint import read_checkpoint
-from tessera.config.locate import HubAccess
 from tessera.config.model_folder import (
     INDEX,
     names_in,
@@ -47,12 +46,17 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
 
 
-def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool) -> Path:
-    """The local folder of a repository with config.json and, where asked for, weights and tokenizer: from the cache,
-    and what is not there from the hub. What cannot be served is refused before its weights are fetched. Raises
-    ModelError."""
-    repository = _Repository(name, access.revision, access)
-    with in_one_line(name, access.revision, repository.cache):
+def fetch_model(
+    name: str, revision: str | None, token: str | None, folder: str | None, *, weights: bool, tokenizer: bool
+) -> Path:
+    """The local folder of a repository with config.json and, if asked for, weights and tokenizer. Files that are not in
+    the cache come from the hub. A model that cannot be served is refused before its weights are fetched.
+
+    revision: branch, tag or commit; None is the default branch. token: None uses HF_TOKEN, or the one stored by `hf
+    auth login`. folder: of the cache; None uses the library's. Raises ModelError.
+    """
+    repository = _Repository(name, revision, token, folder)
+    with in_one_line(name, revision, repository.cache):
         listing = repository.listing()
         if listing is None:
             return repository.cached(_CONFIG, weights=weights)
@@ -60,29 +64,30 @@ def fetch_model(name: str, access: HubAccess, *, weights: bool, tokenizer: bool)
         refuse_model(name, top, weights=weights)
         if tokenizer:
             refuse_tokenizer(name, top)
-        folder = repository.enter(_CONFIG)
-        read_checkpoint(folder, weights=False)
+        path = repository.enter(_CONFIG)
+        read_checkpoint(path, weights=False)
         repository.take([file for file in _SETTINGS if file in listing], listing)
         if tokenizer:
             repository.take(_tokenizer_files(listing), listing)
         if weights:
             if INDEX in listing:
                 repository.take([INDEX], listing)
-            repository.take(_weight_files(folder, top), listing)
-        return folder
+            repository.take(_weight_files(path, top), listing)
+        return path
 
 
-def fetch_tokenizer(name: str, revision: str | None, access: HubAccess) -> Path:
-    """The local folder of a repository with its tokenizer's files alone. Raises ModelError."""
-    repository = _Repository(name, revision, access)
+def fetch_tokenizer(name: str, revision: str | None, token: str | None, folder: str | None) -> Path:
+    """The local folder of a repository with its tokenizer's files alone; token and folder as in fetch_model. Raises
+    ModelError."""
+    repository = _Repository(name, revision, token, folder)
     with in_one_line(name, revision, repository.cache):
         listing = repository.listing()
         if listing is None:
             return repository.cached(_TOKENIZER[0], weights=False)
         refuse_tokenizer(name, listing)
-        folder = repository.enter(_TOKENIZER[0])
+        path = repository.enter(_TOKENIZER[0])
         repository.take(_tokenizer_files(listing), listing)
-        return folder
+        return path
 
 
 class _Repository:
@@ -90,12 +95,11 @@ class _Repository:
     Files are fetched one after the other on the caller's thread, where Ctrl-C ends them at once; the library fetches
     the parts of a large file side by side itself."""
 
-    def __init__(self, name: str, revision: str | None, access: HubAccess) -> None:
+    def __init__(self, name: str, revision: str | None, token: str | None, folder: str | None) -> None:
         self.name, self.revision = name, revision
         self.commit: str | None = None
-        folder = constants.HF_HUB_CACHE if access.folder is None else access.folder
-        self.cache = Path(folder).expanduser()
-        self._token = access.token
+        self.cache = Path(constants.HF_HUB_CACHE if folder is None else folder).expanduser()
+        self._token = token
         self._unreachable: Exception | None = None
 
     def listing(self) -> Mapping[str, int] | None:

@@ -20,8 +20,8 @@ _LONGEST_NAME = 96
 
 @dataclass(frozen=True)
 class HubAccess:
-    """What a user said about the hub. revision: branch, tag or commit. token: None takes HF_TOKEN, or what `hf auth
-    login` stored. folder: of the cache; None takes the library's."""
+    """The user's settings for the hub. revision: branch, tag or commit. token: None uses HF_TOKEN, or the one stored by
+    `hf auth login`. folder: of the cache; None uses the library's."""
 
     revision: str | None = None
     tokenizer_revision: str | None = None
@@ -55,7 +55,7 @@ def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer:
         from tessera.config.hub import fetch_model
 
         own = tokenizer and hub.tokenizer_revision is None
-        return fetch_model(model, hub, weights=weights, tokenizer=own), model
+        return fetch_model(model, hub.revision, hub.token, hub.folder, weights=weights, tokenizer=own), model
     folder = find_folder(model)
     if hub.revision is not None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def find_tokenizer(name: str, hub: HubAccess) -> Path:
     if is_on_hub(name):
         from tessera.config.hub import fetch_tokenizer
 
-        return fetch_tokenizer(name, hub.tokenizer_revision, hub)
+        return fetch_tokenizer(name, hub.tokenizer_revision, hub.token, hub.folder)
     if hub.tokenizer_revision is not None:
         raise ConfigError(
             f"--tokenizer-revision applies to tokenizers on the hub, but '{name}' is a local folder; remove it.",

@@ -41,14 +41,14 @@ class Server(uvicorn.Server):
 
 
 @dataclass(frozen=True)
-class Started:
-    """An engine that is ready, and the application over it."""
+class ReadyApp:
+    """The application, and the engine under it, which is ready."""
 
     engine: AsyncEngine
     app: Starlette
 
 
-async def serve(starting: Coroutine[Any, Any, Started], listener: socket.socket, settings: ServerSettings) -> int:
+async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket, settings: ServerSettings) -> int:
     """Serves until the end, shuts the engine down and returns the exit code. Raises what `starting` raises.
 
     Until `starting` is done /livez answers 200 and everything else 503.
@@ -67,9 +67,9 @@ async def serve(starting: Coroutine[Any, Any, Started], listener: socket.socket,
             await asyncio.wait((running, start, told), return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
                 return _ended(running)
-            started = start.result()
-            await door.open(started.app)
-            return await _until_end(started.engine, server, running, told, signals, settings.drain_seconds)
+            ready = start.result()
+            await door.open(ready.app)
+            return await _until_end(ready.engine, server, running, told, signals, settings.drain_seconds)
         finally:
             await _cancel(start, told)
             await _close(running, server)

@@ -1,4 +1,4 @@
-"""The server's settings, and the limits of everything a client can send, in one place."""
+"""The server's settings and flags, and the limits of everything a client can send, in one place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tessera.config.engine import MAX_SECONDS
+from tessera.config.engine import MAX_SECONDS, Supervision
 from tessera.config.flags import flag, flags_of
 
 if TYPE_CHECKING:
@@ -120,5 +120,57 @@ class ServerSettings:
     tls: ssl.SSLContext | None = None
 
 
-SERVER_FLAGS = (*flags_of(ServerSettings, "server"), *flags_of(CorsRules, "security"))
-"""The flags of `tessera serve` that are the server's."""
+@dataclass(frozen=True)
+class ServeOptions:
+    """The flags of `tessera serve` that become no setting as they are: the address, keys and TLS files, what it
+    prints."""
+
+    host: str = flag(
+        "127.0.0.1", "Address to listen on; 0.0.0.0 listens on all networks.", metavar="ADDRESS", common=True
+    )
+    port: int = flag(8000, "Port to listen on; 0 picks a free one.", low=0, high=65535, common=True)
+    uds: str | None = flag(None, "Unix socket to listen on, instead of host and port.", metavar="PATH")
+    routes: tuple[str, ...] = flag(
+        (), "Routes of a plugin to serve; none are served otherwise.", metavar="NAME", multiple=True
+    )
+    api_key: tuple[str, ...] = flag(
+        (), "Key that clients must send; repeat for several.", group="security", metavar="KEY", common=True,
+        multiple=True, variable="TESSERA_API_KEY",
+    )  # fmt: skip
+    api_key_file: str | None = flag(
+        None, "File of keys, one per line, so that they do not show in the process list.", group="security",
+        metavar="FILE",
+    )  # fmt: skip
+    ssl_certfile: str | None = flag(
+        None, "Certificate chain (PEM) for HTTPS.", group="security", metavar="FILE", common=True
+    )
+    ssl_keyfile: str | None = flag(
+        None, "Private key (PEM), if it is in another file.", group="security", metavar="FILE", common=True
+    )
+    ssl_ca_certs: str | None = flag(
+        None, "CA certificates (PEM) that client certificates are verified with.", group="security", metavar="FILE"
+    )
+    ssl_cert_reqs: str = flag(
+        "0", "Client certificates: 0 not requested, 1 optional, 2 required.", group="security", choices=("0", "1", "2")
+    )
+    explain: bool = flag(
+        False, "Print what was chosen (platform, attention, kernels, quantization) and why.", group="platform"
+    )
+    log_level: str = flag(
+        "info", "Minimum severity of log messages.", group="logging", metavar="LEVEL", common=True,
+        choices=("debug", "info", "warning", "error"),
+    )  # fmt: skip
+    log_format: str = flag("text", "Log as text, or as one JSON object per line.", group="logging",
+                           choices=("text", "json"))  # fmt: skip
+    disable_log_requests: bool = flag(
+        False, "Do not log each request.", group="logging", aliases=("--disable-uvicorn-access-log",)
+    )
+
+
+SERVER_FLAGS = (
+    *flags_of(ServeOptions, "server"),
+    *flags_of(ServerSettings, "server"),
+    *flags_of(CorsRules, "security"),
+    *flags_of(Supervision, "server"),
+)
+"""The flags of `tessera serve` that are not the engine's."""

@@ -7,9 +7,8 @@ which is read without those parts and can only turn token ids into text.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,7 +28,7 @@ from tessera.config.model_folder import (
     shown,
 )
 from tessera.errors import ModelError, RequestError
-from tessera.text.detokenizer import BytePieces
+from tessera.text.decoder import BytePieces, check_decoder
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -38,9 +37,6 @@ _ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special"
 _ENCODING_PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")
 _NULL = msgspec.Raw(b"null")
 _NO_MERGES = msgspec.Raw(b"[]")
-# Bytes of text that a decoder may make of a byte of a token, at most.
-_MAX_GROWTH = 16.0
-_REGEX_SYNTAX = frozenset("\\^$.|?*+()[]{}")
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -201,61 +197,6 @@ def _cannot_encode(error: BaseException) -> str:
 def _is_panic(error: BaseException) -> bool:
     """Rust's panics come as a BaseException whose class has no public name."""
     return type(error).__name__ == "PanicException"
-
-
-# ---- decoders ----------------------------------------------------------------------------------------------------
-
-
-def check_decoder(tokenizer: tokenizers.Tokenizer) -> None:
-    """Raises ModelError on a decoder that may grow text without bound, take any time, or panic.
-
-    Answers are detokenized token by token in the process that serves, where nothing could end a decoder. Each step of a
-    decoder makes at most some number of bytes of each byte that it is given; all steps together may make _MAX_GROWTH.
-    No bound is known for the steps of kinds that are not listed here, for a replaced text that is empty (it is found
-    between any two characters) and for regular expressions, whose search may also take exponential time.
-    """
-    if tokenizer.decoder is None:
-        return
-    growth = 1.0
-    for step in _steps(json.loads(tokenizer.decoder.__getstate__())):
-        growth *= _growth(step)
-    if growth > _MAX_GROWTH:
-        raise ModelError(
-            f"tokenizer.json has a decoder that can make {growth:.0f} bytes of text of each byte of a token; at most "
-            f"{_MAX_GROWTH:.0f} are allowed."
-        )
-
-
-def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if decoder["type"] != "Sequence":
-        yield decoder
-        return
-    for step in decoder["decoders"]:
-        yield from _steps(step)
-
-
-def _growth(step: Mapping[str, Any]) -> float:
-    """Bytes that a decoder's step makes of one byte, at most. Raises ModelError."""
-    kind = step["type"]
-    match kind:
-        case "Fuse" | "ByteFallback" | "Metaspace":
-            return 1.0
-        case "ByteLevel":  # U+FFFD, of 3 bytes, for what is no UTF-8
-            return 3.0
-        case "WordPiece" | "BPEDecoder" | "CTC":  # a space between two tokens, or where an empty text is replaced
-            return 2.0
-        case "Strip" if step["stop"] == 0:  # the library panics where the end of a short token is stripped
-            return 1.0
-        case "Replace":
-            pattern = step["pattern"]
-            replaced = pattern.get("String", pattern.get("Regex", ""))
-            if replaced and ("String" in pattern or _REGEX_SYNTAX.isdisjoint(replaced)):
-                return max(1.0, len(step["content"].encode()) / len(replaced.encode()))
-    raise ModelError(
-        f"tokenizer.json has a decoder of type {kind} that is refused, since nothing bounds what it makes of a token; "
-        "served are Replace of a plain text, Strip at the start, ByteLevel, ByteFallback, Fuse, Metaspace, WordPiece, "
-        "BPEDecoder and CTC."
-    )
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

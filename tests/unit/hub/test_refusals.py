@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tessera.config.hub import _Repository, in_one_line
-from tessera.config.locate import HubAccess
 from tessera.errors import ModelError
 from tests.hub.stand_in import STRANGER
 from tests.unit.hub.conftest import CONFIG, FILES
@@ -111,7 +110,7 @@ def test_what_the_disk_and_the_library_say(error, what):
 
 
 def test_what_does_not_fit_the_disk_is_not_begun(tmp_path):
-    repository = _Repository("org/tiny", None, HubAccess(folder=str(tmp_path / "not" / "yet")))
+    repository = _Repository("org/tiny", None, None, str(tmp_path / "not" / "yet"))
     with pytest.raises(ModelError, match=r"'org/tiny' needs 909495 TiB, but the disk of .*yet has .* free; free some"):
         repository.take(["model.safetensors"], {"model.safetensors": 10**18})
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from tessera.errors import ModelError, RequestError, TextLimitError, TextWorkerError
+from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text.worker import ChatJob, EncodeJob, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
@@ -280,47 +280,3 @@ def test_normalizer_that_grows_does_not_hold_up_the_front(
     begin = time.monotonic()
     assert Vocabulary.from_folder(folder).added_token_texts
     assert time.monotonic() - begin < 1
-
-
-def replace(content: str, **pattern: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": pattern, "content": content}
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        replace("x" * 17, String="a"),
-        {"type": "Sequence", "decoders": [replace("aaa", String="a")] * 3},
-        {"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": [replace("aaaa", String="a")] * 2}] * 2},
-    ],
-)
-def test_decoder_that_grows_text_is_refused(
-    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
-) -> None:
-    folder = write(tmp_path / "model", trained["byte_level"], decoder=decoder)
-    with pytest.raises(ModelError, match=r"^tokenizer.json has a decoder that can make \d+ bytes of text") as caught:
-        Vocabulary.from_folder(folder)
-    assert caught.value.exit_code == 3
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        replace("b", String=""),  # between any two characters
-        replace("b", Regex="(a+)+$"),
-        {"type": "Strip", "content": "a", "start": 0, "stop": 9},  # the library panics on a shorter token
-    ],
-)
-def test_decoder_without_a_bound_is_refused(
-    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
-) -> None:
-    folder = write(tmp_path / "model", trained["byte_level"], decoder=decoder)
-    with pytest.raises(ModelError, match="has a decoder of type (Replace|Strip) that is refused"):
-        Vocabulary.from_folder(folder)
-
-
-@pytest.mark.parametrize("decoder", [replace(" ", String="▁"), replace("▁▁", Regex="a")])
-def test_decoder_with_a_bound_is_served(
-    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path, decoder: dict[str, Any]
-) -> None:
-    assert Vocabulary.from_folder(write(tmp_path / "model", trained["byte_level"], decoder=decoder)).vocab_size

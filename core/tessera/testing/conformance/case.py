@@ -8,17 +8,40 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tessera.testing.conformance.native import Timing
-
 Level = Literal["bronze", "silver", "gold"]
 LEVELS: tuple[Level, ...] = ("bronze", "silver", "gold")
 Status = Literal["passed", "failed", "falls back", "n/a"]
+
+MARGIN = 0.15
+"""How far off a measured median may be on a shared machine: a smaller difference does not count as slower."""
+INSTANT = 2e-6
+"""Seconds by which the time of an empty call may vary."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call of an op with this many tokens, native and the reference, on the same device."""
+
+    op: str
+    dtype: str
+    tokens: int
+    native: float
+    reference: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the reference."""
+        return self.reference / self.native
+
+    @property
+    def slower(self) -> bool:
+        """Whether the kernel is slower than the reference by more than the measurement may be off."""
+        return self.native > (1 + MARGIN) * self.reference + INSTANT
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,17 @@ from tessera.platform.ops import BoundOps, HotCall, Op
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing.attention import VARIANTS, AttentionCase, AttentionTrial
 from tessera.testing.conformance.attention import block_sizes, trial
-from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Result, Verdict, absent, falls_back
+from tessera.testing.conformance.case import (
+    MARGIN,
+    PASSED,
+    Case,
+    ConformanceError,
+    Result,
+    Timing,
+    Verdict,
+    absent,
+    falls_back,
+)
 from tessera.testing.conformance.ops import dtype_of, has_native_parts, placed
 from tessera.testing.conformance.target import Target
 from tessera.testing.op_inputs import OpInputs
@@ -257,10 +266,6 @@ def _verdict(timings: list[Timing], judged: bool) -> Verdict:
 # ---- measurement: calls in turn, so that both see the same machine
 
 
-MARGIN = 0.15
-"""By how much a median of this measurement is off on a machine that others use too: less is not slower."""
-INSTANT = 2e-6
-"""Seconds that merely calling something may take more or less."""
 REPEATS = 3
 """Measurements that must all say slower before it is called so."""
 
@@ -270,27 +275,6 @@ _SHORTEST = 0.002  # seconds of a run, of as many calls as that takes
 _MOST_CALLS = 200
 
 Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Of an op at so many tokens: seconds of a call, native and the reference on the same device."""
-
-    op: str
-    dtype: str
-    tokens: int
-    native: float
-    reference: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast as the reference."""
-        return self.reference / self.native
-
-    @property
-    def slower(self) -> bool:
-        """Than the reference, by more than the measurement is off."""
-        return self.native > (1 + MARGIN) * self.reference + INSTANT
 
 
 def seconds(device: Device, calls: Sequence[Call]) -> list[float]:

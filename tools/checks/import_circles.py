@@ -1,0 +1,40 @@
+"""No circles of imports in core: modules that import each other can be neither read nor changed one at a time."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tools.checks.sources import imports, python_sources
+
+
+def import_circles(root: Path) -> list[str]:
+    """Modules of core that import each other, two or more in a ring; one finding a ring. Imports inside functions and
+    those for a type checker count too."""
+    graph = _graph(root)
+    findings: list[str] = []
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            findings.append(f"{' -> '.join(circle)}: move the shared name to a module below both, or merge them")
+            graph[circle[0]].remove(circle[1])
+        else:
+            return findings
+
+
+def _graph(root: Path) -> dict[str, list[str]]:
+    """The modules that each module imports."""
+    sources = {_module(source.name): source for source in python_sources(root, "core/tessera/**/*.py")}
+    graph: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        targets = {entry.target for entry in imports(source.tree)}
+        # A name that is no module is a member of one.
+        found = {target if target in sources else target.rpartition(".")[0] for target in targets}
+        graph[module] = sorted((found & sources.keys()) - {module})
+    return graph
+
+
+def _module(file: str) -> str:
+    return ".".join(Path(file).with_suffix("").parts[1:]).removesuffix(".__init__")
