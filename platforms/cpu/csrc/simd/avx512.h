@@ -9,7 +9,7 @@ namespace VARIANT::simd {
 
 constexpr int W = 16;             // floats of a vector
 constexpr int ROWS = 12;          // rows of a tile whose sums stay in registers beside two vectors of weights
-constexpr int AHEAD = 24;         // steps of a product that a tile which reads weights once fetches ahead
+constexpr int AHEAD = 0;          // the processor's own prefetchers read weights faster than any distance of ours
 using Float = __m512;
 using Pairs = __m512i;            // W pairs of bf16
 using Whole = __m512i;            // W numbers of 32 bits

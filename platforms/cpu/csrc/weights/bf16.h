@@ -4,9 +4,9 @@
 
 namespace VARIANT::gemm {
 
-// One row waits for nothing but memory.
+// One row waits for nothing but memory, and takes it from two places where it fetches for itself.
 template <int M> auto order_of(int64_t pairs) {
-  if constexpr (M == 1)
+  if constexpr (M == 1 && AHEAD > 0)
     return terms::Halves(pairs);
   else
     return terms::InOrder();

@@ -28,6 +28,7 @@ struct At {
 
 // Brings weights near, step by step. A panel that is read but once is fetched a little ahead of what takes it. Of one that is
 // read in several passes only the first would wait for memory, so each pass fetches a part of what comes after its block.
+// Where AHEAD is 0 nothing is fetched: the processor sees by itself what is read in the order of memory.
 struct Fetch {
   static constexpr int64_t OF_STEP = 4 * PANEL;  // bytes
   const char *from;
@@ -39,6 +40,7 @@ struct Fetch {
     from = (const char *)weights - 4 * left + (passes == 1 ? AHEAD * OF_STEP : steps * (OF_STEP + pass * apart));
   }
   void operator()(int64_t step) const {
+    if constexpr (AHEAD == 0) return;
     uint64_t at = step * apart;
     if (!apart) {
       prefetch(from + step * OF_STEP);
