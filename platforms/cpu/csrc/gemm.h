@@ -96,27 +96,32 @@ template <class Kind, int M> void of_gate_up(const Product &task, const At &at, 
 }
 
 // The same of rows that are one tile, with a run of panels: k is not cut into blocks, since nobody else takes the weights.
-template <class Kind, int M> void of_run(const Product &task, int64_t first, int64_t last) {
+template <class Kind, int M, class Take> void of_whole(const Product &task, int64_t first, int64_t last, Take &&take) {
   constexpr int V = ABREAST<M>;
+  for (int64_t panel = first; panel < last; panel++)
+    for (int left = 0; left < PANEL; left += V * W) {
+      At at{0, panel, 0, task.k, 0, 1};
+      typename Kind::Sum sum[M][V];
+      Float whole[M][V];
+      Kind::begin(task, at, sum);
+      Kind::add(task, at, left, sum);
+      Kind::end(task, at, left, sum, whole);
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) take(panel - first, m, left + v * W, whole[m][v]);
+    }
+}
+
+template <class Kind, int M> void of_run(const Product &task, int64_t first, int64_t last) {
   alignas(64) float gates[RUN][M][PANEL];
-  auto each = [&](int64_t behind, auto &&take) {
-    for (int64_t panel = first; panel < last; panel++)
-      for (int left = 0; left < PANEL; left += V * W) {
-        At at{0, panel + behind, 0, task.k, 0, 1};
-        typename Kind::Sum sum[M][V];
-        Float whole[M][V];
-        Kind::begin(task, at, sum);
-        Kind::add(task, at, left, sum);
-        Kind::end(task, at, left, sum, whole);
-        for (int m = 0; m < M; m++)
-          for (int v = 0; v < V; v++) take(panel, m, left + v * W, whole[m][v]);
-      }
-  };
-  each(0, [&](int64_t panel, int m, int column, Float gate) {
-    store(gates[panel - first][m] + column, activated(gate, task.activation));
+  of_whole<Kind, M>(task, first, last, [&](int64_t panel, int m, int column, Float gate) {
+    store(gates[panel][m] + column, gate);
   });
-  each(task.n / PANEL, [&](int64_t panel, int m, int column, Float up) {
-    store_bf16(task.out + m * task.out_stride + panel * PANEL + column, mul(load(gates[panel - first][m] + column), up));
+  float *gate = gates[0][0], *end = gates[last - first - 1][M];
+  for (; gate < end; gate += W) store(gate, activated(load(gate), task.activation));
+  bf16 *out = task.out + first * PANEL;
+  int64_t behind = task.n / PANEL;
+  of_whole<Kind, M>(task, first + behind, last + behind, [&](int64_t panel, int m, int column, Float up) {
+    store_bf16(out + m * task.out_stride + panel * PANEL + column, mul(load(gates[panel][m] + column), up));
   });
 }
 

@@ -21,7 +21,8 @@ struct Int4 {
     }
   }
 
-  template <int M, int V> static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
+  template <int M, int V>
+  [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride + at.from;
     int64_t groups = task.k / task.group, step = 0;
     const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * task.k + at.from) / 8 * 4 * PANEL + 4 * left;

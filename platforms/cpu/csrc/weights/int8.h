@@ -15,7 +15,8 @@ struct Int8 {
       for (int v = 0; v < V; v++) sum[m][v] = set_whole(-128 * task.x_sum[at.row + m]);
   }
 
-  template <int M, int V> static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
+  template <int M, int V>
+  [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     auto rows = terms::byte_rows_of<M>(task, at.row, at.from);
     int64_t quads = groups_of(task.k, 4), steps = groups_of(at.to - at.from, 4);
     const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * quads + at.from / 4) * 4 * PANEL + 4 * left;

@@ -2,7 +2,7 @@
 //
 // A kind says of what a vector of its sums is and how it is kept in memory, bits of an element, and of how many elements
 // blocks of k are multiples. Of M rows with V vectors of outputs of a panel, from the left-th on, begin() makes sums, add()
-// adds a block to them, and end() makes results of them.
+// adds a block to them, and end() makes results of them. What adds is always inlined, or its sums are in memory.
 #pragma once
 #include "../kernels.h"
 
