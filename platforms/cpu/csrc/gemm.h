@@ -12,9 +12,9 @@ namespace VARIANT::gemm {
 // Vectors of a panel that M rows take at a time: all where few rows leave registers for their sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
 constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay near while all rows take them
-// Panels of gates that rows of one tile take before those that they gate: a processor that finds by itself what comes next
-// begins anew wherever it goes on elsewhere.
-constexpr int RUN = AHEAD ? 1 : 16;
+// Panels of gates that rows of one tile take before those that they gate: a processor that reads one stream ahead by itself has
+// to find it anew after each jump.
+constexpr int RUN = READS_AHEAD ? 16 : 1;
 
 // Sums of a panel between one block of k and the next, one after the other in the order of their rows.
 struct Kept {

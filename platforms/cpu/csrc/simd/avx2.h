@@ -8,7 +8,8 @@ namespace VARIANT::simd {
 
 constexpr int W = 8;
 constexpr int ROWS = 6;
-constexpr int AHEAD = 10;  // steps of a product that a tile which reads weights once fetches ahead; 0: no product fetches
+constexpr bool READS_AHEAD = false;
+constexpr int AHEAD = 10;
 using Float = __m256;
 using Pairs = __m256i;
 using Whole = __m256i;
