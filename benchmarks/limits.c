@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const words *
     for (size_t i = 0; i < part; i += LINE) {
         for (int s = 0; s < streams; s++) {
             const words *place = data + s * part + i;
-            __builtin_prefetch(place + ahead * LINE);
+            if (ahead) __builtin_prefetch(place + ahead * LINE);
             for (int w = 0; w < LINE; w++) seen[s] ^= place[w];
         }
     }
@@ -37,7 +37,8 @@ static inline __attribute__((always_inline)) uint64_t read_streams(const words *
     return all[0] ^ all[1];
 }
 
-// lines: of 64 bytes, a multiple of 4. ahead: how many of them are fetched before they are read.
+// lines: of 64 bytes, a multiple of 4. ahead: how many of them are fetched before they are read; 0: none, since some processors
+// see by themselves what comes next and read faster so.
 uint64_t read_memory(const void *data, size_t lines, int streams, int ahead) {
     if (streams == 1) return read_streams(data, lines, 1, ahead);
     if (streams == 2) return read_streams(data, lines, 2, ahead);

@@ -12,6 +12,9 @@ namespace VARIANT::gemm {
 // Vectors of a panel that M rows take at a time: all where few rows leave registers for their sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
 constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay near while all rows take them
+// Panels of gates that rows of one tile take before those that they gate: a processor that reads one stream ahead by itself has
+// to find it anew after each jump.
+constexpr int RUN = READS_AHEAD ? 16 : 1;
 
 // Sums of a panel between one block of k and the next, one after the other in the order of their rows.
 struct Kept {
@@ -92,10 +95,38 @@ template <class Kind, int M> void of_gate_up(const Product &task, const At &at, 
   }
 }
 
+// The same of rows that are one tile, with a run of panels: k is not cut into blocks, since nobody else takes the weights.
+template <class Kind, int M, class Take> void of_whole(const Product &task, int64_t first, int64_t last, Take &&take) {
+  constexpr int V = ABREAST<M>;
+  for (int64_t panel = first; panel < last; panel++)
+    for (int left = 0; left < PANEL; left += V * W) {
+      At at{0, panel, 0, task.k, 0, 1};
+      typename Kind::Sum sum[M][V];
+      Float whole[M][V];
+      Kind::begin(task, at, sum);
+      Kind::add(task, at, left, sum);
+      Kind::end(task, at, left, sum, whole);
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) take(panel - first, m, left + v * W, whole[m][v]);
+    }
+}
+
+template <class Kind, int M> void of_run(const Product &task, int64_t first, int64_t last) {
+  alignas(64) float gates[RUN][M][PANEL];
+  of_whole<Kind, M>(task, first, last, [&](int64_t panel, int m, int column, Float gate) {
+    store(gates[panel][m] + column, gate);
+  });
+  float *gate = gates[0][0], *end = gates[last - first - 1][M];
+  for (; gate < end; gate += W) store(gate, activated(load(gate), task.activation));
+  bf16 *out = task.out + first * PANEL;
+  int64_t behind = task.n / PANEL;
+  of_whole<Kind, M>(task, first + behind, last + behind, [&](int64_t panel, int m, int column, Float up) {
+    store_bf16(out + m * task.out_stride + panel * PANEL + column, mul(load(gates[panel][m] + column), up));
+  });
+}
+
 using Tile = void (*)(const Product &task, const At &at, Kept *kept);
-struct Tiles {
-  Tile at[ROWS + 1] = {};
-};
+using Run = void (*)(const Product &task, int64_t first, int64_t last);
 
 // Elements of k that are taken at a time.
 template <class Kind> int64_t block_of(const Product &task) {
@@ -118,27 +149,31 @@ template <class Kind, class Take> void walk(const Product &task, int64_t first, 
         }
   }
 }
-template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tiles &tiles) {
-  auto take = [&](const At &at, int64_t height, Kept *kept) { tiles.at[height](task, at, kept); };
+template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tile *tiles) {
+  auto take = [&](const At &at, int64_t height, Kept *kept) { tiles[height](task, at, kept); };
   walk<Kind>(task, first, last, ROWS, take);
 }
 
-template <class Kind, int M> constexpr void fill(Tiles &plain, Tiles &gated) {
-  plain.at[M] = of_linear<Kind, M>;
-  gated.at[M] = of_gate_up<Kind, M>;
-  if constexpr (M > 1) fill<Kind, M - 1>(plain, gated);
-}
-template <class Kind> struct Both {
-  Tiles plain, gated;
-  constexpr Both() { fill<Kind, ROWS>(plain, gated); }
+// By the rows of a tile.
+template <class Kind> struct ByRows {
+  Tile plain[ROWS + 1] = {}, gated[ROWS + 1] = {};
+  Run run[ROWS + 1] = {};
+  template <int M> constexpr void fill() {
+    plain[M] = of_linear<Kind, M>;
+    gated[M] = of_gate_up<Kind, M>;
+    if constexpr (RUN > 1) run[M] = of_run<Kind, M>;
+    if constexpr (M > 1) fill<M - 1>();
+  }
+  constexpr ByRows() { fill<ROWS>(); }
 };
-template <class Kind> constexpr Both<Kind> TILES;
+template <class Kind> constexpr ByRows<Kind> TILES;
 
 template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
   walk<Kind>(task, first, last, TILES<Kind>.plain);
 }
 template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  walk<Kind>(task, first, last, TILES<Kind>.gated);
+  if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, TILES<Kind>.gated);
+  for (; first < last; first += RUN) TILES<Kind>.run[task.m](task, first, first + RUN < last ? first + RUN : last);
 }
 
 }  // namespace VARIANT::gemm

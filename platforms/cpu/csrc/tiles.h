@@ -91,7 +91,7 @@ template <class Kind> void begin(const Product &task, At at, int64_t height, cha
 
 // Adds `steps` times 64 bytes of each row, and as many rows of the panel's words, to sums in memory.
 template <class Kind, bool UPPER>
-void multiply(const char *rows, int64_t stride, const char *weights, const gemm::Fetch &fetch, int64_t steps, char *sums) {
+void multiply(const char *rows, int64_t stride, const char *weights, const gemm::Fetch<HEIGHT> &fetch, int64_t steps, char *sums) {
   char *others = sums + HEIGHT * APART;
   settle();
   _tile_loadd(0, sums, APART);
@@ -128,7 +128,7 @@ template <class Kind> int64_t add(const Product &task, const At &at, int64_t hei
   if (!at.from) begin<Kind>(task, at, height, sums);
   const char *rows = (const char *)task.x + (at.row * task.x_stride + at.from) * Kind::BYTES;
   const char *weights = (const char *)task.packed + (at.panel * words + at.from * Kind::BYTES / 4) * APART;
-  gemm::Fetch fetch(weights, steps * HEIGHT, at, 0, PANEL);
+  gemm::Fetch<HEIGHT> fetch(weights, steps * HEIGHT, at, 0, PANEL);
   auto of_height = height > HEIGHT ? multiply<Kind, true> : multiply<Kind, false>;
   of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
   return at.from + steps * unit;

@@ -8,6 +8,7 @@ namespace VARIANT::simd {
 
 constexpr int W = 8;
 constexpr int ROWS = 6;
+constexpr bool READS_AHEAD = false;
 constexpr int AHEAD = 10;
 using Float = __m256;
 using Pairs = __m256i;

@@ -9,7 +9,8 @@ namespace VARIANT::simd {
 
 constexpr int W = 16;             // floats of a vector
 constexpr int ROWS = 12;          // rows of a tile whose sums stay in registers beside two vectors of weights
-constexpr int AHEAD = 24;         // steps of a product that a tile which reads weights once fetches ahead
+constexpr bool READS_AHEAD = true;  // see weights/fetch.h
+constexpr int AHEAD = 64;         // steps of a product between fetching weights and reading them
 using Float = __m512;
 using Pairs = __m512i;            // W pairs of bf16
 using Whole = __m512i;            // W numbers of 32 bits

@@ -8,6 +8,7 @@ namespace VARIANT::simd {
 
 constexpr int W = 8;
 constexpr int ROWS = 4;
+constexpr bool READS_AHEAD = false;
 constexpr int AHEAD = 24;
 struct Float {
   float at[W];
