@@ -22,11 +22,11 @@ from tools.quantization_loss.texts import texts_of
 HEAD = (
     "--quantization",
     "--kv-cache-dtype",
-    "bits a weight",
+    "bits per weight",
     "perplexity",
-    "KL, nats a token",
-    "same likeliest token",
-    "right answers",
+    "KL, nats per token",
+    "same most likely token",
+    "correct answers",
 )
 WAYS: Sequence[tuple[str | None, str]] = (
     (None, "auto"),

@@ -63,7 +63,7 @@ def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Map
 def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     """What a class or a configuration says of itself."""
     if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
-        raise RefusedTypeError("it takes images or sound beside text")
+        raise RefusedTypeError("it needs image or audio inputs")
     if config.is_encoder_decoder:
         raise RefusedTypeError("it is the decoder of a model that has an encoder")
     if model_class._is_stateful:
