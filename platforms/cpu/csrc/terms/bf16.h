@@ -1,4 +1,4 @@
-// Rows of bf16 as they are, where an instruction multiplies pairs of them.
+// bf16 rows used directly, for instructions that multiply pairs of them.
 #pragma once
 #include "rows.h"
 
@@ -11,15 +11,15 @@ template <int M> using Rows = Apart<Term>;
 
 constexpr Part<Widening> WIDEN = nullptr;
 
-// From the from-th element on.
+// Rows from element `from` on.
 template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
   return {(const Term *)task.x + row * task.x_stride + from, task.x_stride};
 }
 inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 
-// Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
-// other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later. order: of the pairs.
+// Multiplies k elements of M rows with V vectors of packed pairs, `apart` elements from each other, and adds the products to the
+// sums. step: elements from one pair of k to the next. fetch: called with the number of each pair, to prefetch later data. order:
+// of the pairs.
 template <int M, int V, class Fetcher, class Order = InOrder>
 inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
                        Fetcher fetch, Order order = {}) {

@@ -4,7 +4,8 @@
 
 namespace VARIANT::gemm {
 
-// One row waits for memory alone, and reads it in two places unless the processor reads one stream ahead.
+// A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
+// itself.
 template <int M> auto order_of(int64_t pairs) {
   if constexpr (M == 1 && !READS_AHEAD)
     return terms::Halves(pairs);

@@ -1,4 +1,4 @@
-// Bringing weights near before a tile of a product reads them, step by step: each step reads 4 bytes for each output of a panel.
+// Prefetches weights before a tile of a product reads them, step by step. Each step reads 4 bytes for each output of a panel.
 #pragma once
 #include <type_traits>
 
@@ -6,14 +6,14 @@
 
 namespace VARIANT::gemm {
 
-constexpr int64_t LINE = 64;           // bytes that come from memory at once
+constexpr int64_t LINE = 64;           // bytes fetched from memory at once
 constexpr int64_t OF_STEP = 4 * PANEL;  // bytes: two lines
 
-// For a processor whose own prefetchers keep up with one stream (READS_AHEAD). Up to two rows compute so little that it reads
-// far enough ahead by itself, and faster than with any prefetch of ours. A tile of more rows computes for longer than the
-// processor looks ahead, so weights are fetched into the second cache AHEAD steps before they are read. Where several tiles take
-// a block in turn, only the first would wait for memory: it fetches one of each step's two lines, and the second tile fetches
-// the other one of the block that comes next.
+// For processors whose own prefetchers keep up with one stream (READS_AHEAD). With up to two rows there is so little to compute
+// that they read far enough ahead by themselves, and faster than with explicit prefetches. A tile of more rows computes for
+// longer than the processor looks ahead, so weights are fetched into the L2 cache AHEAD steps before they are read. If several
+// tiles use a block in turn, only the first would wait for memory: it fetches one of each step's two lines, and the second tile
+// fetches the other line of the next block.
 template <int M> struct FetchByTiles {
   const char *from;
   int64_t tile, tiles;
@@ -28,12 +28,12 @@ template <int M> struct FetchByTiles {
   }
 };
 
-// For other processors. A panel that is read once is fetched AHEAD steps before it is read. Of one that is read in several passes
-// only the first would wait for memory, so each pass fetches a part of what comes after its block.
+// For other processors. A panel that is read once is fetched AHEAD steps before it is read. If it is read in several passes, only
+// the first would wait for memory, so each pass fetches a part of what comes after its block.
 struct FetchByPasses {
   const char *from;
-  uint64_t apart;  // bytes that a pass of several fetches each step, or 0
-  // width: outputs of a pass; left: where it begins.
+  uint64_t apart;  // bytes that each of several passes fetches per step, or 0
+  // width: outputs of a pass; left: where the pass begins.
   FetchByPasses(const void *weights, int64_t steps, const At &at, int left, int width) {
     int64_t of_tile = PANEL / width, passes = at.tiles * of_tile, pass = at.tile * of_tile + left / width;
     apart = passes == 1 ? 0 : (OF_STEP + passes - 1) / passes;

@@ -1,4 +1,4 @@
-// int4 with 8 added, in packed eights of k, with a scale for each group of k and output; rows as for int8.
+// int4 with 8 added, in packed eights of k, with one scale per group of k and output; rows as for int8.
 #pragma once
 #include "fetch.h"
 
@@ -12,7 +12,7 @@ struct Int4 {
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
 
-  // Of four elements of each row.
+  // Adds the products of four elements of each row.
   template <int M, int V>
   static void add_products(const int8_t *x, int64_t stride, const Quads (&weight)[V], Nibbles (&part)[M][V]) {
     for (int m = 0; m < M; m++) {

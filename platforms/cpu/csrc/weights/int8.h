@@ -1,4 +1,4 @@
-// int8 with 128 added, in packed fours of k, with a scale for each output; rows are int8 with a scale each.
+// int8 with 128 added, in packed fours of k, with one scale per output; rows are int8 with one scale each.
 #pragma once
 #include "fetch.h"
 
