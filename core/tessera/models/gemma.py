@@ -1,5 +1,5 @@
 """Gemma: norm weights offset by 1, and a scaled embedding. Gemma 2 adds norms after each half of a block, windows on
-some layers and soft caps; Gemma 3 has norms of heads and a rotary embedding for each kind of layer instead of caps."""
+some layers and soft caps; Gemma 3 adds per-head norms and a rotary embedding for each kind of layer."""
 
 from __future__ import annotations
 
