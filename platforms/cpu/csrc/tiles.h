@@ -90,8 +90,8 @@ template <class Kind> void begin(const Product &task, At at, int64_t height, cha
 }
 
 // Multiplies `steps` times 64 bytes of each row with as many rows of the panel's words, and adds the products to sums in memory.
-template <class Kind, bool UPPER>
-void multiply(const char *rows, int64_t stride, const char *weights, const gemm::Fetch<HEIGHT> &fetch, int64_t steps, char *sums) {
+template <class Kind, bool UPPER, class Fetch>
+void multiply(const char *rows, int64_t stride, const char *weights, const Fetch &fetch, int64_t steps, char *sums) {
   char *others = sums + HEIGHT * APART;
   settle();
   _tile_loadd(0, sums, APART);
@@ -128,9 +128,15 @@ template <class Kind> int64_t add(const Product &task, const At &at, int64_t hei
   if (!at.from) begin<Kind>(task, at, height, sums);
   const char *rows = (const char *)task.x + (at.row * task.x_stride + at.from) * Kind::BYTES;
   const char *weights = (const char *)task.packed + (at.panel * words + at.from * Kind::BYTES / 4) * APART;
-  gemm::Fetch<HEIGHT> fetch(weights, steps * HEIGHT, at, 0, PANEL);
-  auto of_height = height > HEIGHT ? multiply<Kind, true> : multiply<Kind, false>;
-  of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
+  auto fetching = [&](auto fetch) {
+    auto of_height = height > HEIGHT ? multiply<Kind, true, decltype(fetch)> : multiply<Kind, false, decltype(fetch)>;
+    of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
+  };
+  switch (gemm::way_of(at, height)) {
+    case 2: fetching(gemm::Fetch<2>(weights, steps * HEIGHT, at, 0, PANEL)); break;
+    case 1: fetching(gemm::Fetch<1>(weights, steps * HEIGHT, at, 0, PANEL)); break;
+    default: fetching(gemm::Fetch<0>(weights, steps * HEIGHT, at, 0, PANEL));
+  }
   return at.from + steps * unit;
 }
 
@@ -147,7 +153,9 @@ template <class Kind> void linear(const Product &task, int64_t first, int64_t la
     registers.take(height);
     int64_t rest = add<Kind>(task, at, height, *kept);
     if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) { gemm::of_linear<typename Kind::Vectors, 1>(task, row, kept); });
+      finish(at, rest, height, [&](const At &row) {
+        gemm::of_linear<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
+      });
   });
 }
 
@@ -161,7 +169,9 @@ template <class Kind> void gate_up(const Product &task, int64_t first, int64_t l
     int64_t rest = add<Kind>(task, at, height, kept[0]);
     add<Kind>(task, up, height, kept[1]);
     if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) { gemm::of_gate_up<typename Kind::Vectors, 1>(task, row, kept); });
+      finish(at, rest, height, [&](const At &row) {
+        gemm::of_gate_up<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
+      });
   });
 }
 

@@ -14,6 +14,27 @@ template <class Number> struct Apart {
   const Number *at(int m, int64_t i) const { return x + m * stride + i; }
 };
 
+// The same element of M rows that lie `stride` bytes apart. One pointer reaches five rows by way of two registers, since with a
+// pointer for each row GCC runs out of registers and keeps some of them in vector registers.
+template <int M> struct Cursor {
+  static constexpr int REACH = 5;
+  const char *from[(M + REACH - 1) / REACH];
+  int64_t stride, three;
+  Cursor(const void *x, int64_t stride) : stride(stride), three(3 * stride) {
+    for (auto &row : from) row = (const char *)x + (&row - from) * REACH * stride;
+    keep(this->stride), keep(three);
+  }
+  const char *at(int m) const {
+    const char *row = from[m / REACH];
+    return m % REACH == 3 ? row + three : row + m % REACH * stride;
+  }
+  void advance(int64_t bytes) {
+    for (auto &row : from) keep(row += bytes);
+  }
+  // Keeps the compiler from working out other pointers from this one.
+  template <class Register> static void keep(Register &in) { asm("" : "+r"(in)); }
+};
+
 // M rows interleaved, one `Number` at a time, so that they are read in memory order for any M.
 template <class Number, int M> struct Woven {
   const Number *x;
