@@ -122,8 +122,8 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The flags of `tessera serve` that become no setting as they are: the address, keys and TLS files, what it
-    prints."""
+    """The flags of `tessera serve` that ServerSettings does not hold in the same form: the address, keys and TLS files,
+    and what is printed."""
 
     host: str = flag(
         "127.0.0.1", "Address to listen on; 0.0.0.0 listens on all networks.", metavar="ADDRESS", common=True
