@@ -70,7 +70,7 @@ class Engine:
         return self._scheduler.update(output)
 
     def add(self, request: Request) -> None:
-        """Queues a request. Raises OverloadedError if too many are waiting, RequestError if it could never run."""
+        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if it can never run."""
         for name in request.columns.keys() - self._columns:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in self._unsupported:
