@@ -1,4 +1,4 @@
-"""What was chosen as a model was built: the answers that backends and kernels gave then, in words."""
+"""Explains, in words, which backends, schemes and kernels were chosen when a model was built, and why not others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.quantization import Weights
 
 
 def explain(build: Build) -> tuple[Explained, ...]:
-    """Attention by kind of layer, quantization, then ops in the order in which they were bound."""
+    """All choices: attention by kind of layer, then quantization, then ops in the order in which they were bound."""
     return (*_attention(build), *_quantization(build), *map(_op, build.ops.choices.values()))
 
 
@@ -33,7 +33,7 @@ def _mixer(build: Build, bound: BoundMixer) -> Explained:
 
 
 def _spans(numbers: list[int]) -> str:
-    """Rising numbers in words: "layers 0-3, 5"."""
+    """Ascending numbers in words: "layers 0-3, 5"."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
@@ -63,14 +63,14 @@ def _weights(weights: Weights) -> Iterator[Explained]:
 
 
 def left_in_words(weights: Weights) -> Iterator[str]:
-    """Products that could not be quantised, a line a reason."""
+    """Weights of matrix products that could not be quantised, one line per reason."""
     for reason, names in _by_reason(weights, of_products=True):
         first = f"the first is {names[0]}" if len(names) > 1 else names[0]
         yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
 
 
 def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:
-    """of_products: that might have been quantised."""
+    """Names of the weights that were not quantised, by reason. of_products: only those that were meant to be."""
     reasons: dict[str, list[str]] = {}
     for left in weights.left:
         if left.wanted or not of_products:
