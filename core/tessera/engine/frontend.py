@@ -181,9 +181,7 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            failed = self.fail(
-                key, EngineStepError(end.message or "The engine could not continue this request."), now
-            )
+            failed = self.fail(key, EngineStepError(end.message or "The engine could not continue this request."), now)
             update.changed += failed.changed
             update.abort += failed.abort
             return
