@@ -163,8 +163,8 @@ class BeamSearch:
                 yield _Candidate(beam.cum_logprob + logprob.logprob, token, alternatives, beam)
 
     def _improvable(self, penalty: float) -> bool:
-        """Whether the best unfinished beam, if it ended now, would beat a finished one. transformers stops by the same
-        rule with early_stopping=False."""
+        """Whether the best unfinished beam, if it ended now, would beat the worst finished one. transformers stops by
+        the same rule with early_stopping=False."""
         return self._running[0].cum_logprob / penalty > self._finished[-1][0]
 
     def output(self, vocabulary: Vocabulary | None) -> BeamSearchOutput:

@@ -29,11 +29,10 @@ _UNBOUNDED = 1 << 60  # bytes
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The memory plan of one device; bytes are those of the tightest device if there are several. granted_bytes: how
-    many this engine may use in total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes
-    stores; 0 if unknown. groups: the cache groups. requests: maps a request length in tokens to how many such requests
-    fit. problem: why an engine would not start with this configuration; then nothing fits, and groups have no
-    blocks."""
+    """The memory plan of one device, that of the first worker. granted_bytes: how many bytes this engine may use in
+    total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes stores; 0 if unknown. groups: the
+    cache groups. requests: maps a request length in tokens to how many such requests fit. problem: why an engine would
+    not start with this configuration; then nothing fits, and groups have no blocks."""
 
     platform: str
     device: str

@@ -48,7 +48,7 @@ def _quantization(build: Build) -> Iterator[Explained]:
     yield from _weights(build.weights)
     emissions = list(build.ops.emissions.values())
     if not emissions:
-        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input in one"),))
+        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input quantised"),))
     yield from map(_emission, emissions)
 
 
@@ -86,7 +86,7 @@ def _emission(emission: Emission) -> Explained:
     place = f"activations of {emission.op}, {op_place(emission.spec)}"
     wanted = op_place(emission.emit)
     if emission.reason is None:
-        return Explained("quantization", place, wanted, (("none", "the kernel that takes them wants them so"),))
+        return Explained("quantization", place, wanted, (("none", "the kernel that reads them wants this format"),))
     return Explained("quantization", place, "none", ((wanted, emission.reason),))
 
 

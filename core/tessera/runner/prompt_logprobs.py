@@ -43,7 +43,7 @@ class Scoring:
 
 
 class PromptScorer:
-    """bind: binds the op `logprobs` for a number of alternatives."""
+    """Computes the log probabilities of prompt tokens. bind: binds the op `logprobs` for a number of alternatives."""
 
     def __init__(
         self, model: Model, batch: InputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]

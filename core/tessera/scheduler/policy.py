@@ -11,7 +11,7 @@ from tessera.errors import ConfigError
 from tessera.platform.launch import RequestView
 
 
-class SchedulingPolicy(ABC):  # noqa: B024 - every choice has a default, and FirstComeFirstServed is all of them
+class SchedulingPolicy(ABC):  # noqa: B024 - every method has a default; FirstComeFirstServed uses them all
     """Requests wait and run in the order of their rank, and of arrival if their rank is equal. A policy need not check
     rows, blocks or other resources; the scheduler does that.
 
