@@ -48,7 +48,7 @@ def _quantization(build: Build) -> Iterator[Explained]:
     yield from _weights(build.weights)
     emissions = list(build.ops.emissions.values())
     if not emissions:
-        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input quantised"),))
+        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input quantized"),))
     yield from map(_emission, emissions)
 
 
@@ -63,14 +63,14 @@ def _weights(weights: Weights) -> Iterator[Explained]:
 
 
 def left_in_words(weights: Weights) -> Iterator[str]:
-    """Weights of matrix products that could not be quantised, one line per reason."""
+    """Weights of matrix products that could not be quantized, one line per reason."""
     for reason, names in _by_reason(weights, of_products=True):
         first = f"the first is {names[0]}" if len(names) > 1 else names[0]
         yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
 
 
 def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:
-    """Names of the weights that were not quantised, by reason. of_products: only those that were meant to be."""
+    """Names of the weights that were not quantized, by reason. of_products: only those that were meant to be."""
     reasons: dict[str, list[str]] = {}
     for left in weights.left:
         if left.wanted or not of_products:

@@ -1,7 +1,7 @@
 """Turns hidden states into sampled tokens.
 
 The host keeps the sampling parameters of each row. If no request or feature changes the logits, one composite op
-samples from the hidden states. Otherwise the logits are computed, masked, edited and penalised first, in this order.
+samples from the hidden states. Otherwise the logits are computed, masked, edited and penalized first, in this order.
 """
 
 from __future__ import annotations
