@@ -48,8 +48,8 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class WorkersExecutor(Executor):
-    """Sends the same orders to all workers in the same sequence. The first worker answers for all if the answers are
-    the same on every worker."""
+    """Sends the same orders to all workers in the same sequence, except DescribeLayout, which only the first gets. The
+    first also answers for all where every worker would answer the same."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)

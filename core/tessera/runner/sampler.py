@@ -369,7 +369,7 @@ class Sampler:
         return sampled
 
     def _with_logprobs(self, spec: SampleSpec, sampled: Sampled, logits: Tensor) -> Sampled:
-        """Adds log probabilities, which are those of the logits before they were changed."""
+        """Adds log probabilities, which are those of the logits before masks, edits and penalties."""
         if spec.logprobs < 0:
             return sampled
         call = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))
