@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import socket
 from collections.abc import Coroutine, Generator, Iterator
@@ -232,6 +233,7 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
     class LimitedHttpProtocol(HttpToolsProtocol):
         head_bytes = 0
         in_body = False
+        held = b""
 
         def shutdown(self) -> None:
             super().shutdown()
@@ -240,7 +242,8 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
                 self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data if self.in_body else without_upgrade(data))
+            data, self.held = (data, b"") if self.in_body else without_upgrade(self.held + data)
+            super().data_received(data)
 
         def on_headers_complete(self) -> None:
             self.in_body = True
@@ -280,11 +283,20 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
     return LimitedHttpProtocol
 
 
-def without_upgrade(head: bytes) -> bytes:
-    """Renames the Upgrade header, keeping its length. A JSON body has no such line: its strings escape line breaks."""
-    for name, other in ((b"Upgrade", b"Ignored"), (b"upgrade", b"ignored")):
-        head = head.replace(b"\r\n%b:" % name, b"\r\n%b:" % other)
-    return head
+_UPGRADE = b"\r\nupgrade:"
+_UPGRADE_LINE = re.compile(_UPGRADE, re.IGNORECASE)
+
+
+def without_upgrade(head: bytes) -> tuple[bytes, bytes]:
+    """Renames the Upgrade header, keeping its length. Returns the data to parse now, and its last bytes if they may be
+    the start of that header, to be put before what comes next. A JSON body has no such line: its strings escape line
+    breaks."""
+    head = _UPGRADE_LINE.sub(b"\r\nignored:", head)
+    if not head.endswith(b"\r\n\r\n"):
+        for size in range(min(len(_UPGRADE) - 1, len(head)), 0, -1):
+            if _UPGRADE.startswith(head[-size:].lower()):
+                return head[:-size], head[-size:]
+    return head, b""
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown
