@@ -242,9 +242,6 @@ class BufferedMLP(Kernel[GatedMLPSpec]):
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
         return SCALED if spec.gate_up.dtype == "float32" else None
 
-    def workspace(self, spec: GatedMLPSpec, max_tokens: int) -> int:
-        return max_tokens * spec.gate_up.n * 4
-
     def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> HotCall:
         gate_up, down = ops.bind("linear", spec.gate_up), ops.bind("linear", spec.down)
         buffers: dict[int, Tensor] = {}
