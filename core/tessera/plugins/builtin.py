@@ -30,6 +30,8 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
+_FORMATS = {"compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors"}
+
 
 @hookimpl
 def extensions(registry: Registry) -> None:
@@ -37,3 +39,5 @@ def extensions(registry: Registry) -> None:
         registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
+    for name, path in _FORMATS.items():
+        registry.formats.add(name, path, level=registry.formats.level)
