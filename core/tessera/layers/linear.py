@@ -1,4 +1,4 @@
-"""Linear layers and their weights: as they are, quantized at load, or as a checkpoint has quantized them."""
+"""Linear layers and their weights: as stored, quantized at load, or quantized by the checkpoint."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def product_parameter(
     module: str = "Linear",
     keep: str = "",
 ) -> tuple[LinearSpec, Parameter]:
-    """The spec that the product has, and its parameter. module: the class that holds the weight in the model's original
-    code; "Conv1D" has it as [k, n]. keep: why it is never quantised."""
+    """The spec to bind and the registered parameter. module: the class that holds the weight in the model's original
+    code; "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
     weight: Any = parts["weight"] if stacked else [parts["weight"]]
     if keep:
         build.weights.leave(weight[0][0].name.removesuffix(".weight"), keep)
@@ -48,13 +48,12 @@ def product_parameter(
 
 
 Bounds = tuple[int, int]
-"""From start to stop, without stop."""
+"""(start, stop), excluding stop."""
 
 
 @dataclass(frozen=True)
 class WeightShard:
-    """One weight of the checkpoint, [n, k]: its name without ".weight", and the rows and columns of it that are wanted
-    here; None is all."""
+    """One checkpoint weight [n, k]: its name without ".weight", and the rows and columns to use; None for all."""
 
     name: str
     n: int
@@ -76,14 +75,14 @@ class WeightShard:
 
 
 def _less(bounds: Bounds | None, size: int) -> Bounds | None:
-    """Bounds that leave something out."""
+    """Bounds, or None if they cover everything."""
     return None if bounds == (0, size) else bounds
 
 
 class Linear:
-    """One or several weights of the checkpoint as one product: y = x W^T + b, outputs in the order of the sources. Of a
-    product sharded by columns only the first rank adds the bias, since the sum over ranks follows. keep: why the
-    weight is never quantised."""
+    """One or several checkpoint weights as one product: y = x W^T + b, with outputs in the order of the sources. If it
+    is sharded by columns, only the first rank adds the bias, because the results are summed over ranks. keep: the
+    reason why the weight must not be quantized, if any."""
 
     def __init__(self, build: Build, sources: Sequence[WeightShard], *, bias: bool = False, keep: str = "") -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
