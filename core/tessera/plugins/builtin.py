@@ -1,4 +1,4 @@
-"""Core's own models and policies, added through the same hooks that plugins use."""
+"""Core's own models, policies and formats, added through the same hooks that plugins use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
-_FORMATS = {"compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors"}
+_FORMATS = {
+    "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",
+}
 
 
 @hookimpl
