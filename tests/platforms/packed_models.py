@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are quantized, as compressed-tensors stores them, and the same weights unpacked."""
+"""Checkpoints with quantized weights, stored as compressed-tensors does, and the same weights unpacked."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ IGNORED = ("lm_head", "re:.*block_sparse_moe.gate$", "re:.*embed.*")
 def save_packed(
     plain: Path, target: Path, kind: str, *, group: int = 8, ignore: Sequence[str] = ("lm_head",)
 ) -> tuple[Path, Path]:
-    """Two folders: the model with its projections in a kind, and with what they stand for. ignore: names of other
-    matrices that are left as they are, beside routers and the embedding."""
+    """Two folders: the model with quantized projections, and with the weights that these stand for. ignore: further
+    matrices that are not quantized, beside routers and the embedding."""
     form, weights, activations = KINDS[kind]
     weights = {**weights, "group_size": group} if weights["strategy"] == "group" else dict(weights)
     packed, meant = {}, {}
@@ -68,7 +68,8 @@ def save_packed(
 
 
 def stored_as(weight: Tensor, said: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
-    """A weight [n, k] in tensors by their last names, and what they mean. said: weights of quantization_config."""
+    """The tensors of a weight [n, k] by the ends of their names, and the weight that they mean. said: `weights` in
+    quantization_config."""
     n, k = weight.shape
     if said["type"] == "int" and said["num_bits"] == 8:
         parts = quantised(weight, candidates("int8", k)[0])
@@ -98,7 +99,7 @@ def stored_as(weight: Tensor, said: Mapping[str, Any]) -> tuple[dict[str, Tensor
 
 
 def words(numbers: Tensor, bits: int) -> Tensor:
-    """[n, m] of 0 to 2**bits - 1 -> int32 [n, m / (32 / bits)], each number after the other from the lowest bit on."""
+    """[n, m] of 0 to 2**bits - 1 -> int32 [n, m / (32 / bits)], packed from the lowest bits on."""
     each = 32 // bits
     found = torch.zeros(len(numbers), -(-numbers.shape[1] // each), dtype=torch.int64)
     for at in range(numbers.shape[1]):

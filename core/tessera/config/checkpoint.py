@@ -14,9 +14,8 @@ from tessera.errors import ModelError
 
 FILE = "config.json"
 
-# Which formats there are stands above configuration, so it is reached by name, as platforms are. It raises ModelError
-# for weights in a format that is not read.
 WEIGHT_FORMAT = "tessera.plugins:weight_format"
+"""Raises ModelError for quantized weights that cannot be read. A dotted path, because config cannot import plugins."""
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_head", "n_heads", "head_dim")

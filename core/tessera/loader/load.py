@@ -100,20 +100,17 @@ class _Loader:
 
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-"""Those that stand for the same numbers, but for rounding; any other dtype means something of its own."""
+"""Dtypes that are converted into each other."""
 
 
 def _converted(stored: Tensor, dtype: torch.dtype, part: Part) -> Tensor:
-    """Raises ModelError for a tensor of another kind, such as one that is quantized though config.json denies it."""
+    """Raises ModelError if that would change what the numbers mean, as for a quantized tensor that config.json does not
+    mention."""
     if stored.dtype != dtype and not (stored.dtype in _FLOATS and dtype in _FLOATS):
-        kind = "a floating-point type" if dtype in _FLOATS else _said(dtype)
-        raise ModelError(f"'{part.name}' is stored as {_said(stored.dtype)} where config.json implies {kind}; {APART}.")
+        found, implied = (str(one).removeprefix("torch.") for one in (stored.dtype, dtype))
+        implied = "bfloat16, float16 or float32" if dtype in _FLOATS else implied
+        raise ModelError(f"'{part.name}' is stored as {found} where config.json implies {implied}; {APART}.")
     return stored.to(dtype)
-
-
-def _said(dtype: torch.dtype) -> str:
-    """Its name."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _taken_twice(parameters: Sequence[Parameter]) -> frozenset[Part]:

@@ -95,7 +95,8 @@ def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | Non
 
 
 def _product(spec: LinearSpec, scheme: Scheme, x: Activation, weight: Packed) -> Tensor:
-    """With a weight in the parts of a scheme, x [T, k] rounded as the scheme has activations; computed in float32."""
+    """The product with a weight in the parts of a scheme, computed in float32. x [T, k] is rounded as the scheme
+    says."""
     wide = rounded(plain(x, torch.float32).float(), scheme.activation, weight.get("input_scale"))
     result = wide.new_empty(len(wide), spec.n, dtype=torch_dtype(spec.dtype))
     step = max(_STRETCH // spec.k, 1)

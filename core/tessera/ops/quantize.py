@@ -53,8 +53,8 @@ def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
 
 
 def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tensor:
-    """x [T, n] float32 -> the nearest numbers that a scheme's activations can have, float32. scale: of a static one,
-    the weight's input_scale."""
+    """x [T, n] float32 -> float32, rounded to the numbers that an activation of a scheme can have. scale: the weight's
+    input_scale if the activation is static."""
     if activation is None:
         return x
     if activation.static:
@@ -65,7 +65,7 @@ def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tens
 
 
 def _divided(wide: Tensor, scale: Tensor, emit: ActSpec) -> Tensor:
-    """In the emitted dtype; what is out of its range becomes its nearest end."""
+    """wide / scale in the emitted dtype, clamped to its range."""
     dtype, limits = torch_dtype(emit.dtype), _limits(emit)
     data = wide / scale
     return (data if dtype.is_floating_point else data.round()).clamp(limits.min, limits.max).to(dtype)

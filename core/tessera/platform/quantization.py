@@ -1,4 +1,4 @@
-"""A quantization format after parsing: what the bytes of a weight mean; and how checkpoints store such weights."""
+"""Quantized numbers: what the bytes of a weight mean, and how checkpoints store quantized weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QuantSpec:
 class ActSpec(QuantSpec):
     """An activation that the op producing it quantizes. sums: if not 0, also emit the sum of every `sums` elements of a
     row, for weights with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed
-    from the activation; it is a part of the weight, "input_scale", and only the product itself can round with it."""
+    from the activation but is the part "input_scale" of the weight, so only the product can quantize."""
 
     sums: int = 0
     static: bool = False
@@ -38,8 +38,8 @@ KV_INT8 = QuantSpec("int8", granularity="token")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One of the tensors that a quantized weight consists of. Its shape is (n, k) divided by `per`, of which there may
-    be fewer; () is a single number."""
+    """One of the tensors that a quantized weight consists of. per: the divisors of its shape: (1, 2) is
+    [n, k / 2], (1,) is [n], and () is a single number."""
 
     dtype: str
     per: tuple[int, ...] = ()
@@ -48,8 +48,8 @@ class TensorSpec:
 @dataclass(frozen=True)
 class Scheme:
     """The format of a weight, and of activations and the KV cache if they are quantized too. parts: the tensors of the
-    weight by name: "weight" and "scale", and "zero_point" if it is not symmetric; the value is (weight - zero_point) *
-    scale. "input_scale" if the activation is static. granules: the smallest shard along (n, k)."""
+    weight: "weight" and "scale"; "zero_point" if it is not symmetric; "input_scale" if the activation is static. The
+    value of an element is (weight - zero_point) * scale. granules: the smallest shard along (n, k)."""
 
     weight: QuantSpec
     activation: ActSpec | None = None
@@ -67,8 +67,9 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Unpacking:
-    """How a stored tensor becomes a part of a scheme. call: takes the stored shard, on the host or on torch's meta
-    device. rows: of the result. numbers: how many of the weight's numbers it holds; 0 for scales and zero points."""
+    """How a shard of a stored tensor becomes a part of a Scheme. call: receives the shard, on the host or on torch's
+    meta device, and returns the part. rows: of the part. numbers: the number of the weight's elements that it holds; 0
+    for scales and zero points."""
 
     call: Callable[[Tensor], Tensor] = field(compare=False)
     rows: int
@@ -77,10 +78,10 @@ class Unpacking:
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all, and rows beyond the tensor's
-    are zeros. whole: the tensor's shape that config.json implies. fill: what a dummy load puts there (None: random).
-    also: other names that checkpoints have for it. dtype: to be kept in, if that is not the model's. unpacking: what is
-    done with the shard before it is joined to others."""
+    """A shard of a checkpoint tensor. rows, columns: (start, stop), or None for all; rows past the end of the tensor
+    are zeros. whole: the tensor's shape that config.json implies. fill: the constant for a dummy load; None for random
+    values. also: other names it has in some checkpoints. dtype: to keep it in, if not the model's. unpacking: what to
+    do with the shard before it is joined with others, if anything."""
 
     name: str
     whole: tuple[int, ...]
@@ -93,7 +94,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the shard, as it is stored."""
+        """The shape of the shard in the checkpoint."""
         if not self.whole:
             return ()
         rows, *rest = self.whole
@@ -105,29 +106,30 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Rows that it adds to what it is joined into."""
+        """The number of rows it has when it is joined with others."""
         return self.shape[0] if self.unpacking is None else self.unpacking.rows
 
     @property
     def numbers(self) -> int:
-        """How many of the model's numbers it holds."""
+        """The number of elements of the model's weights that it holds."""
         return prod(self.shape) if self.unpacking is None else self.unpacking.numbers
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight that the checkpoint has quantized. parts: the tensor that each part of the scheme is read from."""
+    """A quantized weight in a checkpoint. parts: for each part of the scheme, the tensor to read."""
 
     scheme: Scheme
     parts: Mapping[str, Part]
 
 
 class WeightFormat(Protocol):
-    """How a checkpoint stores the weights that it has quantized. `registry.formats` has the dotted path of a function
-    that takes config.json's quantization_config and returns one; it raises ModelError, naming the field, for what the
-    format does not support. It is called in processes without torch, which may be imported only in Unpacking.call."""
+    """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
+    quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is
+    not supported. It also runs in processes without torch, so only Unpacking.call may import torch."""
 
     def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
-        """How a shard of a weight "NAME.weight", [n, k], is stored. module: the class that holds it in the model's
-        original code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Returns a reason if the weight is not
-        quantized. Raises ModelError for a weight, or a shard of it, that cannot be stored so."""
+        """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
+        the reason why this weight is not quantized. module: the class that holds the weight in the model's original
+        code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the weight or the shard does
+        not fit the format."""

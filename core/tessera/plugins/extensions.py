@@ -38,19 +38,19 @@ def fill_registry(plugins: Plugins) -> Registry:
 
 
 def weight_format(checkpoint: Mapping[str, Any], registry: Registry | None = None) -> WeightFormat | None:
-    """How a checkpoint stores the weights that it has quantized; None: it has none. checkpoint: its config.json.
-    registry: None is one of this process's plugins. Raises ModelError, naming the field, for what cannot be read."""
-    said = checkpoint.get("quantization_config")
-    if said is None:
+    """How a checkpoint stores its quantized weights; None if it has none. checkpoint: its config.json. registry: by
+    default this process's. Raises ModelError, naming the field, for what cannot be read."""
+    config = checkpoint.get("quantization_config")
+    if config is None:
         return None
-    method = said.get("quant_method") if isinstance(said, dict) else None
+    method = config.get("quant_method") if isinstance(config, dict) else None
     if not isinstance(method, str):
         raise ModelError("quantization_config in config.json is not an object with a quant_method.")
     formats = (registry or load_registry()).formats
     if method not in formats:
         raise formats.unsupported(shown(method, 40))
     make: Callable[[Mapping[str, Any]], WeightFormat] = load_path(formats.resolve(method))
-    return make(said)
+    return make(config)
 
 
 def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[str]]:

@@ -1,5 +1,5 @@
-"""Which scheme each weight gets: asked for by name or as the checkpoint has it, taken or not by the platform, fitting
-the weight's shard or not."""
+"""Which scheme each weight gets: the one of --quantization or of the checkpoint, if the platform accepts it and it fits
+the weight's shard."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ class Left:
 
 
 Joins = Sequence[Sequence[Part]]
-"""The sources of a weight: for each of its experts, where it has several, those that follow each other by rows."""
+"""The parts that make up a product's weight: one list to concatenate by rows, or one for each expert."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What becomes of a product's weight. spec: that the product has. parts: what is read of the checkpoint, by the
-    name of the part. made: changes what was read into the parts that the product's kernel prepares; None: they are
-    those."""
+    """What was decided about a product. spec: to bind. parts: to read from the checkpoint, by name. made: turns what
+    was read, in place, into the parts that `prepare` of the op receives; None if nothing is to be done."""
 
     spec: LinearSpec
     parts: Mapping[str, Joins]
@@ -50,7 +49,7 @@ class Weights(Protocol):
     """What a model's products are to do with their weights."""
 
     name: str
-    """Of the scheme that --quantization asks for, or of the checkpoint's format; "" where there is neither."""
+    """The value of --quantization or the name of the checkpoint's format; "" if there is neither."""
 
     quantised: Counter[str]
     """Number of products by their scheme in words."""
@@ -58,8 +57,7 @@ class Weights(Protocol):
     left: list[Left]
 
     def choose(self, asked: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Chosen:
-        """asked: the product with its weight as it is. module: the class that holds the weight in the model's original
-        code (WeightFormat.stored)."""
+        """asked: the product with an unquantized weight. module: as for WeightFormat.stored."""
 
     def leave(self, weight: str, reason: Reason) -> None:
         """A weight that is to stay as it is, whatever is asked for."""
@@ -81,7 +79,7 @@ class AsTheyAre:
 
 
 class _Quantising:
-    """name: see Weights. ask: Platform.scheme."""
+    """What both ways have in common. name: as in Weights. ask: Platform.scheme."""
 
     def __init__(self, name: str, ask: Callable[[Scheme], Scheme | Reason]) -> None:
         self.name, self._ask = name, ask
@@ -99,8 +97,8 @@ class _Quantising:
         return self._taken[offered]
 
     def _fitting(self, asked: LinearSpec, offered: Scheme, ops: BoundOps) -> LinearSpec | None:
-        """With the platform's own scheme where a kernel takes it; the reference takes the parts of the offered one.
-        None: the weight is too small a part for either."""
+        """The product with the platform's scheme if a kernel supports it, else with the offered scheme, for the
+        reference. None if the shard fits neither."""
         taken, kernel = self.taken(offered), ops.ops["linear"].kernel
         if not isinstance(taken, str):
             own = replace(asked, scheme=taken)
@@ -111,7 +109,7 @@ class _Quantising:
 
 
 class AtLoad(_Quantising):
-    """Weights that the checkpoint has as they are, rounded to a scheme of --quantization."""
+    """Rounds the weights to a scheme of --quantization while they are loaded."""
 
     def choose(self, asked: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Chosen:
         reason = f"input size {asked.k} is not divisible by any of {', '.join(map(str, GROUPS))}"
@@ -131,13 +129,13 @@ class AtLoad(_Quantising):
 
 
 def _rounded(raw: dict[str, Tensor], scheme: Scheme) -> None:
-    """What it is made of is gone before it is packed."""
+    """Drops the original weight before the result is packed."""
     raw.update(quantised(raw.pop("weight"), scheme))
 
 
 class AsStored(_Quantising):
-    """Weights that the checkpoint has in a format of its own. Where the platform does not take their scheme, the
-    reference multiplies with them."""
+    """Reads weights that the checkpoint has quantized. If the platform does not accept their scheme, the reference
+    computes the products."""
 
     def __init__(self, name: str, form: WeightFormat, ask: Callable[[Scheme], Scheme | Reason]) -> None:
         super().__init__(name, ask)
@@ -149,7 +147,7 @@ class AsStored(_Quantising):
         other = next((part for part, one in found.items() if _scheme(one) != _scheme(stored)), None)
         if other is not None:
             raise ModelError(
-                f"the checkpoint quantizes '{_name(first)}' and '{_name(other)}' in different ways, but they are "
+                f"the checkpoint stores '{_name(first)}' and '{_name(other)}' in different formats, but they are "
                 "computed as one product; quantize both in the same way."
             )
         if not isinstance(stored, StoredWeight):
@@ -158,8 +156,8 @@ class AsStored(_Quantising):
         spec = self._fitting(asked, stored.scheme, ops)
         if spec is None:
             raise ModelError(
-                f"'{_name(first)}' cannot be {described(stored.scheme)}: its groups do not divide a shard of "
-                f"{asked.n} x {asked.k}; correct the format '{self.name}'."
+                f"'{_name(first)}' ({described(stored.scheme)}) has a shard of {asked.n} x {asked.k}, which the groups "
+                f"of the format '{self.name}' do not divide; use another --tensor-parallel-size."
             )
         assert spec.scheme is not None
         self.quantised[described(spec.scheme)] += 1
@@ -171,7 +169,7 @@ class AsStored(_Quantising):
 
 
 def _with_one_input_scale(raw: dict[str, Tensor]) -> None:
-    """The sources of a product see the same input, which is rounded once: by the largest of their scales."""
+    """The weights of one product share their input, which is rounded once, with the largest of their scales."""
     raw["input_scale"] = raw["input_scale"].amax(-1)
 
 
@@ -189,8 +187,8 @@ def _fits(spec: LinearSpec) -> bool:
 
 
 def weights_of(name: str | None, platform: Platform, form: WeightFormat | None = None, method: str = "") -> Weights:
-    """name: of a scheme, None for none. form: of the checkpoint, if it has quantized weights; method: its name. Raises
-    PlatformError where the platform does not take the scheme of that name."""
+    """name: the value of --quantization, or None. form: the checkpoint's, if its weights are quantized; method: the
+    form's name. Raises PlatformError if the platform does not accept the scheme of that name."""
     if form is not None:
         assert name is None, "the configuration refuses to quantize twice"
         return AsStored(method, form, platform.scheme)

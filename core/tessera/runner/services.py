@@ -98,7 +98,7 @@ class Services:
         return self.config.model.checkpoint
 
     def weights_of(self, platform: Platform) -> Weights:
-        """What products do with their weights: what --quantization or the checkpoint says."""
+        """What --quantization or the checkpoint says about the weights of products."""
         form = weight_format(self.checkpoint(), self.registry)
         method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
         return weights_of(self.config.model.quantization, platform, form, method)

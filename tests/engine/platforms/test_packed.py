@@ -181,7 +181,7 @@ def test_what_is_quantized_is_explained(packed: Packed) -> None:
     with EngineRun(packed("llama", "w4a16")[0], "reference") as run:
         found = [(one.place, one.chosen, one.others) for one in run.engine.info.choices if one.what == "quantization"]
     assert found[0] == ("weights of 8 products", "int4, a scale a group of 8", ())
-    reason = "the checkpoint leaves it as it is (quantization_config.ignore)"
+    reason = "quantization_config.ignore names it"
     assert ("weight of lm_head", "none", (("compressed-tensors", reason),)) in found
 
 
@@ -228,7 +228,7 @@ BROKEN = {
     "'{}.weight_packed' is stored as int64 where config.json implies int32": {
         "weight_packed": torch.zeros(72, 9, dtype=torch.int64)
     },
-    "'{}.weight_scale' is stored as uint8 where config.json implies a floating-point": {
+    "'{}.weight_scale' is stored as uint8 where config.json implies bfloat16, float16 or float32": {
         "weight_scale": torch.ones(72, 9, dtype=torch.uint8)
     },
 }
@@ -255,18 +255,20 @@ def configured(folder: Path, target: Path, **differs: Any) -> Path:
 
 def test_a_config_that_denies_what_the_file_has_is_one_line(packed: Packed, tmp_path: Path) -> None:
     plain = configured(packed("llama", "w8a8")[0], tmp_path / "plain")
-    with pytest.raises(ModelError, match="_proj.weight' is stored as int8 where config.json implies a floating-point"):
+    with pytest.raises(
+        ModelError, match="_proj.weight' is stored as int8 where config.json implies bfloat16, float16 or float32"
+    ):
         EngineRun(plain, "reference")
     some = configured(packed("llama", "w8a8")[0], tmp_path / "some", ignore=["re:.*k_proj", "lm_head"])
     with pytest.raises(
-        ModelError, match=r"quantizes '.*q_proj' and '.*k_proj' in different ways, but they are computed"
+        ModelError, match=r"stores '.*q_proj' and '.*k_proj' in different formats, but they are computed"
     ):
         EngineRun(some, "reference")
 
 
 def test_what_goes_with_no_packed_weights_is_one_line(packed: Packed) -> None:
     folder, _ = packed("llama", "w8a8")
-    with pytest.raises(ConfigError, match=r"^the model's weights are quantized already; remove --quantization\.$"):
+    with pytest.raises(ConfigError, match=r"^the model is already quantized; remove --quantization\.$"):
         LLM(folder, quantization="int8", skip_tokenizer_init=True)
     with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not read quantized"):
         EngineRun(folder, "numpy")

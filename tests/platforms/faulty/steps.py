@@ -163,11 +163,11 @@ def served(scheme: Scheme) -> Scheme | Reason:
     kind = scheme.weight.dtype, scheme.weight.granularity
     if kind in kinds and scheme.weight.symmetric and scheme.activation is None:
         return scheme
-    return "int8 with a scale a row and int4 with a scale a group alone"
+    return "only int8 with a scale per row and int4 with a scale per group are supported"
 
 
 class QuantizedLinear(BufferedLinear):
-    """Weights of 8 bits with a scale a row, and of 4 bits with a scale a group."""
+    """Weights of 8 bits with a scale per row, and of 4 bits with a scale per group."""
 
     def supports(self, spec: LinearSpec) -> str | None:
         taken = spec.scheme and served(spec.scheme)

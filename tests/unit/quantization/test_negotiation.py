@@ -159,7 +159,7 @@ def test_sources_that_are_stored_differently_are_one_line(other):
     with pytest.raises(ModelError) as raised:
         stored(Storing(q=INT8, **other), "qk")
     assert raised.value.message == (
-        "the checkpoint quantizes 'q' and 'k' in different ways, but they are computed as one product; quantize both "
+        "the checkpoint stores 'q' and 'k' in different formats, but they are computed as one product; quantize both "
         "in the same way."
     )
 

@@ -1,1 +1,1 @@
-"""How checkpoints store weights that they have quantized, a file a format; the table is in plugins/builtin.py."""
+"""How checkpoints store quantized weights: one file for each format, listed in plugins/builtin.py."""

@@ -1,4 +1,4 @@
-"""Silver: a product whose weights are read from a checkpoint that has them quantized."""
+"""Silver: a product with weights that are read from a quantized checkpoint."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.target import Target
 
 _SOURCES: Mapping[str, int] = MappingProxyType({"q_proj": 42, "k_proj": 27})
-"""Outputs of weights that are one product; neither is a multiple of what is packed together."""
+"""Weights of one product, and their outputs; neither number is a multiple of 8, the elements in a packed word."""
 _K = 96
 _TOKENS = (19, 1, 0)
-_ROUNDED_INPUT = 0.05  # where the platform quantizes activations of its own accord: of a result of about 1
+_INPUT_SCALE = 1 / 64
+_ROUNDED_INPUT = 0.05  # the tolerance where the platform quantizes activations that the checkpoint does not
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """weights, activation: as quantization_config has them. group: of inputs with one scale; 0: a scale for each
-    output, -1: one for all."""
+    """form: `format` in quantization_config. group: the inputs that share a scale; 0 for a scale per output, -1 for a
+    single one. activation: input_activations in quantization_config."""
 
     form: str
     bits: int
@@ -80,11 +81,11 @@ KINDS: Mapping[str, _Kind] = MappingProxyType(
         "fp8-static": _Kind("float-quantized", 8, -1, activation={**_STATIC, "type": "float"}),
     }
 )
-"""What is written and read, by name."""
+"""The kinds of weights that are tried, by name."""
 
 
 def packed_cases(target: Target) -> Iterator[Case]:
-    """One a kind and dtype."""
+    """One case for each kind and dtype."""
     if target.brings_a_runner:
         yield Case("packed", "silver", "packed", lambda: absent("the platform runs models its own way"))
         return
@@ -129,7 +130,7 @@ def _activation(kind: _Kind) -> ActSpec | None:
 
 
 def _written(kind: _Kind) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Tensors of a checkpoint by name, what the weights mean, float64 [n, k], and the scale of the input."""
+    """The tensors of a checkpoint, the weight that they mean, float64 [n, k], and the scale of the input."""
     tensors, meant = dict[str, Tensor](), []
     for number, (source, n) in enumerate(_SOURCES.items()):
         random = torch.Generator().manual_seed(number)
@@ -151,11 +152,8 @@ def _written(kind: _Kind) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     return tensors, torch.cat(meant), torch.tensor(_INPUT_SCALE)
 
 
-_INPUT_SCALE = 1 / 64
-
-
 def _elements(kind: _Kind, n: int, random: torch.Generator) -> Tensor:
-    """[n, k] of all the numbers that there are."""
+    """[n, k], random over the whole range of the dtype."""
     if kind.number == "float":
         return (torch.randn(n, _K, generator=random) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
     half = 1 << kind.bits - 1
@@ -163,12 +161,12 @@ def _elements(kind: _Kind, n: int, random: torch.Generator) -> Tensor:
 
 
 def _scales(kind: _Kind, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-    """Float32 that every dtype has, so that a result is about 1."""
+    """Float32, but exact in every dtype; results are about 1."""
     step = 2.0**-10 if kind.bits == 4 else 2.0**-14
     return torch.randint(8, 16, shape, generator=random) * step
 
 
 def _words(numbers: Tensor) -> Tensor:
-    """[n, m] of -8 to 7 -> int32 [n, m / 8], the first in the lowest bits."""
+    """[n, m] of -8 to 7 -> int32 [n, m / 8]; the first number is in the lowest bits."""
     wide = torch.nn.functional.pad(numbers.to(torch.uint8) + 8 & 15, (0, -numbers.shape[1] % 8))
     return (wide[:, 0::2] | wide[:, 1::2] << 4).contiguous().view(torch.int32)
