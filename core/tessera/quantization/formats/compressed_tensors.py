@@ -217,9 +217,11 @@ def _strategy(weights: _Fields, packed: bool) -> tuple[str, int]:
         raise weights.unsupported("group_size", limits, size)
     implied = "tensor" if size is None else "channel" if size == -1 else "group"
     strategy = weights.one_of("strategy", ("channel", "group") if packed else ("channel", "tensor"), implied)
-    if strategy == "group" and (size is None or size < 1):
+    if strategy != "group":
+        return strategy, 0
+    if size is None or size < 1:
         raise weights.unsupported("group_size", limits, size)
-    return strategy, size if strategy == "group" else 0
+    return strategy, size
 
 
 def _activation(config: _Fields) -> ActSpec:
