@@ -248,5 +248,5 @@ def test_a_quantization_format_is_a_file_and_a_row(change: Change) -> None:
     done = change.python("-c", SERVES_IT, "model")
     assert done.stdout == "3\n", done.stderr
     explained = change.tessera("plan", "model", "--platform", "tessera.testing:ReferencePlatform", "--explain")
-    assert "int8, a scale a row" in explained.stdout, explained.stderr
+    assert "int8, one scale per row" in explained.stdout, explained.stderr
     assert "it is the head" in explained.stdout

@@ -204,7 +204,7 @@ def weights_of(name: str | None, platform: Platform, form: WeightFormat | None =
 
 
 _SHARED: Mapping[str, str] = MappingProxyType(
-    {"channel": "a scale a row", "token": "a scale a token", "tensor": "one scale"}
+    {"channel": "one scale per row", "token": "one scale per token", "tensor": "one scale"}
 )
 
 
@@ -215,4 +215,4 @@ def described(scheme: Scheme) -> str:
 
 
 def _numbers(spec: QuantSpec) -> str:
-    return f"{spec.dtype}, {_SHARED.get(spec.granularity, f'a scale a {spec.granularity} of {spec.group}')}"
+    return f"{spec.dtype}, {_SHARED.get(spec.granularity, f'one scale per {spec.granularity} of {spec.group}')}"

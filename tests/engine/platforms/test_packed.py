@@ -180,7 +180,7 @@ def test_a_plan_has_the_figures_of_a_start(kind: str, platform: str, packed: Pac
 def test_what_is_quantized_is_explained(packed: Packed) -> None:
     with EngineRun(packed("llama", "w4a16")[0], "reference") as run:
         found = [(one.place, one.chosen, one.others) for one in run.engine.info.choices if one.what == "quantization"]
-    assert found[0] == ("weights of 8 products", "int4, a scale a group of 8", ())
+    assert found[0] == ("weights of 8 products", "int4, one scale per group of 8", ())
     reason = "quantization_config.ignore names it"
     assert ("weight of lm_head", "none", (("compressed-tensors", reason),)) in found
 

@@ -105,7 +105,7 @@ def test_what_is_quantised_and_what_is_not_is_explained(mixtral: Path) -> None:
     with EngineRun(mixtral, "reference", quantization="int4") as run:
         found = [one for one in run.engine.info.choices if one.what == "quantization"]
     assert found[0] == Explained(
-        "quantization", "weights of 9 products", "int4, a scale a group of 8; activations int8, a scale a token"
+        "quantization", "weights of 9 products", "int4, one scale per group of 8; activations int8, one scale per token"
     )
     assert {(one.place, one.others[0]) for one in found[1:3]} == {
         ("weight of model.embed_tokens", ("int4", "a table to look up in, which is no product")),
