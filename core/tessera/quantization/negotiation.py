@@ -24,7 +24,7 @@ from tessera.quantization.schemes import GROUPS, candidates
 
 @dataclass(frozen=True)
 class Left:
-    """A weight that stays as it is, and why. wanted: it was to be quantised."""
+    """A weight that is not quantized, and why. wanted: --quantization asked for it."""
 
     name: str
     reason: Reason
@@ -52,7 +52,7 @@ class Weights(Protocol):
     """The value of --quantization or the name of the checkpoint's format; "" if there is neither."""
 
     quantised: Counter[str]
-    """Number of products by their scheme in words."""
+    """Number of linears by the description of their scheme."""
 
     left: list[Left]
 
@@ -60,11 +60,11 @@ class Weights(Protocol):
         """asked: the product with an unquantized weight. module: as for WeightFormat.stored."""
 
     def leave(self, weight: str, reason: Reason) -> None:
-        """A weight that is to stay as it is, whatever is asked for."""
+        """Records a weight that is never quantized."""
 
 
 class AsTheyAre:
-    """Nothing is quantised."""
+    """Quantizes nothing."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -75,7 +75,7 @@ class AsTheyAre:
         return Chosen(asked, {"weight": weight})
 
     def leave(self, weight: str, reason: Reason) -> None:
-        """All do."""
+        """Records nothing: no weight is quantized."""
 
 
 class _Quantising:
