@@ -24,7 +24,6 @@ from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
 from tessera.plugins.contract import check_members
-from tessera.quantization import weights_of
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, left_in_words
@@ -117,7 +116,7 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        weights = weights_of(services.config.model.quantization, platform)
+        weights = services.weights_of(platform)
         self.model = services.build_model(ops, backends, weights)
         assert services.build is not None
         self.build = services.build

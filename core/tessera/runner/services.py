@@ -28,8 +28,8 @@ from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
-from tessera.plugins import load_path, load_registry
-from tessera.quantization import Weights
+from tessera.plugins import load_path, load_registry, weight_format
+from tessera.quantization.negotiation import Weights, weights_of
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor
 from tessera.step import RowLogprobs
@@ -96,6 +96,12 @@ class Services:
 
     def checkpoint(self) -> Mapping[str, Any]:
         return self.config.model.checkpoint
+
+    def weights_of(self, platform: Platform) -> Weights:
+        """What --quantization or the checkpoint says about the weights of products."""
+        form = weight_format(self.checkpoint(), self.registry)
+        method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
+        return weights_of(self.config.model.quantization, platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(self.source, Safetensors):

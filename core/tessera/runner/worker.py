@@ -59,6 +59,11 @@ class Worker:
                     f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
                     "remove the flag."
                 )
+        if own is not None and config.model.checkpoint.get("quantization_config") is not None:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
+                "use the unquantized model."
+            )
         return own
 
     def allocate(self, plan: CachePlan) -> None:

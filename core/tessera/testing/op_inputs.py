@@ -11,7 +11,7 @@ from torch import Tensor
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.ops import BoundOps, Op, Packed
-from tessera.quantization import quantised
+from tessera.quantization.rounding import quantised
 
 
 class OpInputs:

@@ -100,5 +100,6 @@ FAULTS: Mapping[str, Fault] = {
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
+    **dict.fromkeys(("ScalesOfTheNextRow", "NibblesSwapped"), Fault("packed", ("packed",))),
 }
 """By mistake."""

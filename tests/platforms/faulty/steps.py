@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from tessera.ops.quantize import meaning
 from tessera.platform import (
     BoundOps,
     Buffers,
@@ -157,47 +158,71 @@ GatheredBackwards = with_communicator(_GatheringBackwards)
 # ---- quantized weights -----------------------------------------------------------------------------------------------
 
 
-class Int8Linear(BufferedLinear):
-    """Weights of 8 bits with a scale a row."""
+def served(scheme: Scheme) -> Scheme | Reason:
+    kinds = ("int8", "channel"), ("int4", "group")
+    kind = scheme.weight.dtype, scheme.weight.granularity
+    if kind in kinds and scheme.weight.symmetric and scheme.activation is None:
+        return scheme
+    return "only int8 with a scale per row and int4 with a scale per group are supported"
+
+
+class QuantizedLinear(BufferedLinear):
+    """Weights of 8 bits with a scale per row, and of 4 bits with a scale per group."""
 
     def supports(self, spec: LinearSpec) -> str | None:
-        return super().supports(dataclasses.replace(spec, scheme=None))
+        taken = spec.scheme and served(spec.scheme)
+        return taken if isinstance(taken, str) else super().supports(dataclasses.replace(spec, scheme=None))
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
-        plain = super().bind(spec, ops, device)
-        if spec.scheme is None:
+        plain, scheme = super().bind(spec, ops, device), spec.scheme
+        if scheme is None:
             return plain
 
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-            wide = weight["weight"].float() * self.scales(weight["scale"])[:, None]
-            return plain(x.float(), {**weight, "weight": wide}, out=None).to(x.dtype)
+            parts = {"weight": self.elements(weight["weight"]), "scale": self.scales(weight["scale"])}
+            wide = {name: tensor.float() for name, tensor in weight.items()} | {"weight": meaning(parts, scheme)}
+            return plain(x.float(), wide, out=None).to(x.dtype)
 
         return linear
+
+    def elements(self, stored: Tensor) -> Tensor:
+        return stored
 
     def scales(self, scale: Tensor) -> Tensor:
         return scale
 
 
-class _OneScale(Int8Linear):
+class _OneScale(QuantizedLinear):
     def scales(self, scale: Tensor) -> Tensor:
-        return scale[:1].expand(len(scale))
+        return scale[:1].expand_as(scale)
 
 
-def _with_int8(linear: type[Int8Linear]) -> Plant:
+class _ScalesOfTheNextRow(QuantizedLinear):
+    def scales(self, scale: Tensor) -> Tensor:
+        return scale.roll(1, 0)
+
+
+class _NibblesSwapped(QuantizedLinear):
+    def elements(self, stored: Tensor) -> Tensor:
+        return stored >> 4 | stored << 4 if stored.dtype == torch.uint8 else stored
+
+
+def _quantizing(linear: type[QuantizedLinear]) -> Plant:
     def plant(base: Base) -> Base:
         class Platform(base):
             def ops(self, reference: OpSet) -> OpSet:
                 return replace(super().ops(reference), linear=linear())
 
             def scheme(self, scheme: Scheme) -> Scheme | Reason:
-                by_row = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
-                return scheme if by_row and scheme.activation is None else "int8 with a scale a row alone"
+                return served(scheme)
 
         return Platform
 
     return plant
 
 
-Int8 = _with_int8(Int8Linear)
+Quantizing = _quantizing(QuantizedLinear)
 """Without a mistake."""
-OneScaleForAllRows = _with_int8(_OneScale)
+OneScaleForAllRows = _quantizing(_OneScale)
+ScalesOfTheNextRow = _quantizing(_ScalesOfTheNextRow)
+NibblesSwapped = _quantizing(_NibblesSwapped)

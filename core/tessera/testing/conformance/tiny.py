@@ -24,11 +24,11 @@ from tessera.engine.engine import depth, make_policy, make_scheduler, silent
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
 from tessera.layers.build import TENSOR_GROUP
-from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Dummy
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Future
+from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
 from tessera.reference.attention import ReferenceAttention
 from tessera.request import Request
