@@ -25,6 +25,11 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def largest(n: int, dtype: str) -> float:
+    """A standard deviation near the limit of a dtype, or of float32 where that cannot add up n squares of it."""
+    return min(torch.finfo(torch_dtype(dtype)).max, (torch.finfo(torch.float32).max / n) ** 0.5) / 16
+
+
 def into(result: Tensor, out: Tensor | None) -> Tensor:
     """The result, in `out` where the caller brought one."""
     return result if out is None else out.copy_(result)

@@ -174,7 +174,7 @@ def scheduling_cases(target: Target) -> Iterator[Case]:
 
 
 def _preemption(target: Target) -> Verdict:
-    """Three requests that grow in a cache which holds one of them whole."""
+    """Requests that grow in a cache which holds three of them whole, so that rows and blocks go from one to another."""
     dtype = target.exact_dtype
     with TinyRun(target, dtype) as roomy:
         groups = roomy.started.plan.groups
@@ -188,11 +188,18 @@ def _preemption(target: Target) -> Verdict:
     with TinyRun(
         target, dtype, max_model_len=longest, kv_cache_memory_bytes=blocks, enable_prefix_caching=False
     ) as tight:
-        tight.ask(prompts, tokens)
+        _rival(tight, prompts, tokens)
         if not tight.scheduler.counters.preemptions:
             return absent("the platform's resources keep requests from competing for blocks")
         compare_answers("after preemption", Answers.of(tight), undisturbed, dtype)
     return PASSED
+
+
+def _rival(run: TinyRun, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+    """All at once; some end early, so that others get their rows while the rest goes on."""
+    for number, prompt in enumerate(prompts):
+        run.add(prompt, tokens // (1 + number % 3), seed=number)
+    run.finish()
 
 
 def _prefix(target: Target) -> Verdict:
