@@ -21,7 +21,7 @@ PLACES = {"strict": "tests.platforms.faulty", "fakechip": "tests.platforms.fault
 ALWAYS = {
     "strict": {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",
-        "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages",
+        "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages", "PlanesDense", "IntoIgnored",
     },
     "fakechip": {"StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed"},
 }  # fmt: skip
