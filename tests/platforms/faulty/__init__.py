@@ -86,6 +86,8 @@ FAULTS: Mapping[str, Fault] = {
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),
     "SecondLayerApart": Fault("block copy", ("forks",)),
+    "WindowLostAfterHit": Fault("prefix", ("prefix", "attention")),
+    "TablesKept": Fault("preemption", ("preemption",)),
     **dict.fromkeys(("NormInFewBits", "EpsOutside", "OffsetLeftOut"), Fault("rms_norm")),
     **dict.fromkeys(("SquaresInFloat16", "HeadsNormedTogether"), Fault("rms_norm")),
     **dict.fromkeys(("StrideIgnored", "BiasLeftOut"), Fault("linear")),

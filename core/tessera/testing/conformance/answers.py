@@ -50,7 +50,8 @@ def _one_runs(trials: Sequence[_Trial]) -> Verdict:
 
 @dataclass
 class _Trial:
-    """A family in a dtype. The reference runs first: what it cannot do is no fault of the platform's."""
+    """A family in a dtype. flags: of the platform's engine alone. The reference runs first: what it cannot do is no
+    fault of the platform's."""
 
     target: Target
     family: str
@@ -162,7 +163,8 @@ def _logprobs(output: RequestOutput) -> list[float]:
 
 
 _SIBLINGS = 3
-_BLOCKS = 4  # that a request may fill, and that there are
+_BLOCKS = 4  # that a request may fill
+_RIVALS, _WHOLE = 7, 3  # requests that compete for the blocks, and how many of them have room when they are whole
 
 
 def scheduling_cases(target: Target) -> Iterator[Case]:
@@ -179,12 +181,11 @@ def _preemption(target: Target) -> Verdict:
     with TinyRun(target, dtype) as roomy:
         groups = roomy.started.plan.groups
         longest = _BLOCKS * max(group.block_size for group in groups)
-        prompts = prompts_of([longest // 8 + 1, longest // 4, longest // 6 + 3])
+        prompts = prompts_of([longest // 8 + number for number in range(_RIVALS)])
         tokens = longest - max(map(len, prompts))
-        for prompt in prompts:
-            roomy.ask([prompt], tokens)
+        _rival(roomy, prompts, tokens)
         undisturbed = Answers.of(roomy)
-    blocks = sum(group.block_bytes * (group.blocks_of(longest) + 1) for group in groups)
+    blocks = sum(group.block_bytes * (_WHOLE * group.blocks_of(longest) + 1) for group in groups)
     with TinyRun(
         target, dtype, max_model_len=longest, kv_cache_memory_bytes=blocks, enable_prefix_caching=False
     ) as tight:
@@ -203,9 +204,17 @@ def _rival(run: TinyRun, prompts: Sequence[Sequence[int]], tokens: int) -> None:
 
 
 def _prefix(target: Target) -> Verdict:
+    """In a model some of whose layers have a window, where the platform runs one."""
+    try:
+        return _prefix_of(target, "gemma2")
+    except RefusedError:
+        return _prefix_of(target, "llama")
+
+
+def _prefix_of(target: Target, family: str) -> Verdict:
     """The second request begins as the first."""
     dtype = target.exact_dtype
-    with TinyRun(target, dtype) as run:
+    with TinyRun(target, dtype, family=family) as run:
         if not run.started.loaded.facts.prefix_cacheable:
             return absent("the model's caches cannot be shared by prefix")
         size = max(group.block_size for group in run.started.plan.groups)
@@ -220,7 +229,7 @@ def _prefix(target: Target) -> Verdict:
             f"prefix of {len(shared)} tokens in blocks of {size}: {hits} tokens were found in the cache, expected 0, "
             f"then at least {2 * size}"
         )
-    with TinyRun(target, dtype, enable_prefix_caching=False) as run:
+    with TinyRun(target, dtype, family=family, enable_prefix_caching=False) as run:
         for prompt in asked:
             run.ask([prompt], 8)
         compare_answers("after a prefix hit", found, Answers.of(run), dtype)

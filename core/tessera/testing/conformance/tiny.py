@@ -137,15 +137,17 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. positions: of the model. Flags are those of
-    build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens
-    are compared), tokens of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions: of the model. Flags are those
+    of build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose
+    tokens are compared), tokens of the prompt that were found in the cache."""
 
-    def __init__(self, target: Target, dtype: str, *, positions: int = 2048, **flags: Any) -> None:
+    def __init__(
+        self, target: Target, dtype: str, *, family: str = "llama", positions: int = 2048, **flags: Any
+    ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         try:
-            save_tiny(Path(self._folder.name), "llama", "float32", positions)
+            save_tiny(Path(self._folder.name), family, "float32", positions)
             config = build_config(
                 model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
             )
