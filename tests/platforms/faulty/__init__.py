@@ -49,7 +49,7 @@ class Fault:
 
 _OF_FAKECHIP = frozenset({
     "attention", "fused attention", "cache layout", "block copy", "shapes: padding", "shapes: keys", "graph capture",
-    "linear", "rms_norm", "all_reduce", "all_gather",
+    "linear", "rms_norm", "all_reduce", "all_gather", "memory",
 })  # fmt: skip
 
 
@@ -105,12 +105,18 @@ FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(("OneSeedForAll", "TopKOneTooFew", "TopPOneTooFew"), Fault("sample")),
     **dict.fromkeys(("GreedyInFewBits", "IdsOf16Bits", "TablesOf64Rows"), Fault("sample")),
     "ExpertsSwappedFrom64": Fault("experts"),
+    "MadeOnTheFirst": Fault("activation", ("devices",), devices=2, only="fakechip"),
+    "MemoryInMB": Fault("memory", ("device",)),
+    "MemoryOfTheFirst": Fault("memory", ("devices",), devices=2, only="fakechip"),
+    "SumOfOwnPart": Fault("tensor parallel", ("tensor-parallel",), devices=2),
     "GateAndUpSwapped": Fault("gated_mlp"),
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
+    "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
+    "GatherMissing": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
 }
 """By mistake."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -48,6 +48,16 @@ def _one_runs(trials: Sequence[_Trial]) -> Verdict:
     return PASSED
 
 
+def parallel_cases(target: Target) -> Iterator[Case]:
+    """A model whose weights lie on two devices, against the same model on one device of the reference."""
+    if target.devices < 2:
+        text = "it has one device; --devices N tries more"
+        yield Case("tensor-parallel", "silver", "tensor parallel", lambda: absent(text))
+        return
+    trial = _Trial(target, "llama", target.exact_dtype, {"tensor_parallel_size": 2})
+    yield Case("tensor-parallel/llama", "silver", "tensor parallel", trial.run)
+
+
 @dataclass
 class _Trial:
     """A family in a dtype. flags: of the platform's engine alone. The reference runs first: what it cannot do is no
@@ -56,12 +66,13 @@ class _Trial:
     target: Target
     family: str
     dtype: str
+    flags: Mapping[str, int] = field(default_factory=dict)
 
     def run(self) -> Verdict:
         with self._folder() as folder:
             expected = self._answers(folder, OWN["reference"])
             try:
-                found = self._answers(folder, self.target.path)
+                found = self._answers(folder, self.target.path, **self.flags)
             except RefusedError as refused:
                 return absent(refused.message)
         for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
@@ -85,13 +96,13 @@ class _Trial:
             save_tiny(Path(folder), self.family, self.dtype)
             yield folder
 
-    def _engine(self, folder: str, platform: str) -> LLM:
+    def _engine(self, folder: str, platform: str, **flags: int) -> LLM:
         return LLM(
             folder, platform=platform, skip_tokenizer_init=True, dtype=self.dtype, max_num_seqs=4,
-            max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 21,
+            max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 21, **flags,
         )  # fmt: skip
 
-    def _answers(self, folder: str, platform: str) -> list[RequestOutput]:
+    def _answers(self, folder: str, platform: str, **flags: int) -> list[RequestOutput]:
         """To prompts of many lengths, in chunks, half of them greedily and half drawn by seed."""
         chance = random.Random(0)  # noqa: S311  # no secret: the same prompts each time
         prompts = [[chance.randrange(3, VOCAB) for _ in range(length)] for length in (1, 5, 16, 17, 33, 60, 90)]
@@ -106,7 +117,7 @@ class _Trial:
             ]  # fmt: skip
             return llm.generate(prompt_token_ids=prompts, sampling_params=params, use_tqdm=False)
 
-        with self._engine(folder, platform) as llm:
+        with self._engine(folder, platform, **flags) as llm:
             try:
                 return ask(llm, 0)
             except RequestError as error:

@@ -1,4 +1,5 @@
-"""Silver: collectives over all of the platform's devices, each worker a process as core starts it."""
+"""Silver: all of the platform's devices, each with a worker in a process as core starts it: their collectives, and on
+each device its memory figures and every op."""
 
 from __future__ import annotations
 
@@ -25,18 +26,20 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.platform import WorkerSpec
-from tessera.plugins import load_platform
 from tessera.runner.collectives import join
 from tessera.testing.compare import difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, described, named
+from tessera.testing.conformance.ops import OpTrial, dtype_of
 from tessera.testing.conformance.target import Target
 
 _SECONDS = 60.0
+_TIMED_OUT = f"timed out after {_SECONDS:g} s"
 _SUBJECT = "collectives"
 
 
 def collective_cases(target: Target) -> Iterator[Case]:
-    """One a collective and dtype; all of them run in the processes that the first one starts."""
+    """One a collective and dtype, one for the memory and for each op; all run in the processes that the first one
+    starts."""
     if target.devices < 2:
         yield Case("collectives", "silver", _SUBJECT, lambda: absent("it has one device; --devices N tries more"))
         return
@@ -45,8 +48,8 @@ def collective_cases(target: Target) -> Iterator[Case]:
         yield Case("collectives", "silver", _SUBJECT, lambda: absent("one worker drives all devices"))
         return
     ranks = Ranks(target, specs)
-    for name, check, _ in checks_of(list(target.platform.capabilities.dtypes)):
-        yield Case(f"collectives/{name}", "silver", check, partial(_verdict, ranks, name))
+    for check in checks_of(target):
+        yield Case(check.id, "silver", check.subject, partial(_verdict, ranks, check.id))
 
 
 @dataclass(frozen=True)
@@ -64,30 +67,40 @@ class Ranks:
 
     @cached_property
     def found(self) -> Mapping[str, _Found]:
-        """By check, what any rank says of it."""
-        with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
-            outputs = [Path(folder, f"answers-{spec.rank}") for spec in self.specs]
-            problem = self._run(Path(folder), outputs)
-            said = [
-                [msgspec.json.decode(line, type=Said) for line in path.read_bytes().splitlines()] for path in outputs
-            ]
-            return self._merged(Path(folder), said, problem)
+        """By check, what any rank says of it. Where a check ended the processes, new ones go on with the next check;
+        where they do not even reach the first, or time out again, the rest counts as failed too."""
+        found: dict[str, _Found] = {}
+        waiting, timeouts = [check.id for check in checks_of(self.target)], 0
+        while waiting:
+            with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
+                outputs = [Path(folder, f"answers-{spec.rank}") for spec in self.specs]
+                problem = self._run(Path(folder), outputs, waiting)
+                said = [
+                    [msgspec.json.decode(line, type=Said) for line in path.read_bytes().splitlines()]
+                    for path in outputs
+                ]
+                done = min(sum(not answer.ended for answer in rank) for rank in said)
+                timeouts += problem == _TIMED_OUT
+                hopeless = not any(said) or timeouts > 1
+                tried = waiting if hopeless else waiting[: done + 1]
+                found |= self._merged(Path(folder), said, problem, tried)
+                waiting = waiting[len(tried) :]
+        return found
 
-    def _run(self, folder: Path, outputs: Sequence[Path]) -> str:
+    def _run(self, folder: Path, outputs: Sequence[Path], checks: list[str]) -> str:
         """Why the processes came to no end, or ""."""
         processes: list[subprocess.Popen[bytes]] = []
         try:
             for spec, output in zip(self.specs, outputs, strict=True):
-                processes.append(self._started(spec, folder, output))
+                processes.append(self._started(spec, folder, output, checks))
             return _awaited(processes)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
 
-    def _started(self, spec: WorkerSpec, folder: Path, output: Path) -> subprocess.Popen[bytes]:
-        dtypes = list(self.target.platform.capabilities.dtypes)
-        start = Start(self.target.path, spec, (folder / "rendezvous").as_uri(), str(folder), dtypes)
+    def _started(self, spec: WorkerSpec, folder: Path, output: Path, checks: list[str]) -> subprocess.Popen[bytes]:
+        start = Start(self.target.path, spec, (folder / "rendezvous").as_uri(), str(folder), checks)
         with output.open("wb") as answers:
             process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import run_rank; run_rank()"],
@@ -100,16 +113,18 @@ class Ranks:
             process.stdin.write(msgspec.json.encode(start))
         return process
 
-    def _merged(self, folder: Path, said: Sequence[Sequence[Said]], problem: str) -> Mapping[str, _Found]:
+    def _merged(
+        self, folder: Path, said: Sequence[Sequence[Said]], problem: str, checks: list[str]
+    ) -> Mapping[str, _Found]:
         """A check that not every rank has passed is wrong."""
         found = {}
-        for name, _, _ in checks_of(list(self.target.platform.capabilities.dtypes)):
+        for name in checks:
             answers = [answer for rank in said for answer in rank if answer.check == name]
             texts = [answer.text for answer in answers if answer.text]
             if not texts and len(answers) < len(self.specs):
-                texts = [f"{name}: not every rank finished ({problem or 'an earlier check failed'})"]
+                texts = [f"{name}: not every rank finished ({problem})"]
             if texts:
-                files = sorted(folder.glob(f"{name}-*.safetensors"))
+                files = sorted(folder.glob(f"{_file(name)}-*.safetensors"))
                 found[name] = _Found(texts[0], load_file(files[0]) if files else {})
         return found
 
@@ -125,7 +140,7 @@ def _awaited(processes: Sequence[subprocess.Popen[bytes]]) -> str:
         if all(code == 0 for code in codes):
             return ""
         time.sleep(0.02)
-    return f"timed out after {_SECONDS:g} s"
+    return _TIMED_OUT
 
 
 def _verdict(ranks: Ranks, name: str) -> Verdict:
@@ -139,13 +154,13 @@ def _verdict(ranks: Ranks, name: str) -> Verdict:
 
 
 class Start(msgspec.Struct):
-    """folder: where tensors of what fails are left, by rank."""
+    """folder: where tensors of what fails are left, by rank. checks: ids of those to run."""
 
     platform: str
     spec: WorkerSpec
     rendezvous: str
     folder: str
-    dtypes: list[str]
+    checks: list[str]
 
 
 class Said(msgspec.Struct):
@@ -156,10 +171,40 @@ class Said(msgspec.Struct):
     ended: bool = False
 
 
-def checks_of(dtypes: list[str]) -> list[tuple[str, str, str]]:
-    """Id, check and dtype of each, in the order they run."""
-    typed = [(f"{name}-{dtype}", name, dtype) for name in IN_EACH_DTYPE for dtype in dtypes]
-    return typed + [(name, name, dtypes[0]) for name in ONCE]
+@dataclass(frozen=True)
+class Check:
+    """id, subject: of its case. run: in each rank; raises ConformanceError."""
+
+    id: str
+    subject: str
+    run: Callable[[Member], None]
+
+
+def checks_of(target: Target) -> Iterator[Check]:
+    """In the order they run."""
+    dtypes = target.platform.capabilities.dtypes
+    for name, check in IN_EACH_DTYPE.items():
+        for dtype in dtypes:
+            yield Check(f"collectives/{name}-{dtype}", name, partial(_in_dtype, check, dtype))
+    for name, check in ONCE.items():
+        yield Check(f"collectives/{name}", name, partial(_in_dtype, check, dtypes[0]))
+    yield Check("devices/memory", "memory", memory)
+    for name in [] if target.brings_a_runner else target.ops.names():
+        if target.ops[name].kernel is not None:
+            yield Check(f"devices/{name}", name, partial(_op, name))
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank: its target, whose device is its own, the communicator of all, and the folder that they share."""
+
+    target: Target
+    communicator: Communicator
+    folder: Path
+
+
+def _in_dtype(check: Callable[[Group], None], dtype: str, member: Member) -> None:
+    check(Group(member.communicator, member.target.device, dtype))
 
 
 # ---- one rank
@@ -176,12 +221,12 @@ def run_rank() -> None:
 
 
 def _run_rank(start: Start, answers: TextIO) -> None:
-    platform = load_platform(start.platform)
-    platform.enter_process(start.spec)
-    device = platform.open(start.spec.devices[0])
-    communicator = join(platform, start.spec, start.rendezvous, device)
-    for name, check, dtype in checks_of(start.dtypes):
-        said = _checked(start, name, {**IN_EACH_DTYPE, **ONCE}[check], Group(communicator, device, dtype))
+    target = Target(start.platform, worker=start.spec)
+    communicator = join(target.platform, start.spec, start.rendezvous, target.device)
+    member = Member(target, communicator, Path(start.folder))
+    checks = {check.id: check for check in checks_of(target)}
+    for name in start.checks:
+        said = _checked(checks[name], member)
         answers.write(f"{msgspec.json.encode(said).decode()}\n")
         answers.flush()
         if said.ended:
@@ -189,16 +234,21 @@ def _run_rank(start: Start, answers: TextIO) -> None:
     communicator.close()
 
 
-def _checked(start: Start, name: str, check: Callable[[Group], None], group: Group) -> Said:
+def _checked(check: Check, member: Member) -> Said:
+    rank = member.communicator.rank
     try:
-        check(group)
+        check.run(member)
     except ConformanceError as error:
         if error.tensors:
-            save_file(dict(error.tensors), f"{start.folder}/{name}-{group.rank}.safetensors")
-        return Said(name, error.text)
+            save_file(dict(error.tensors), member.folder / f"{_file(check.id)}-{rank}.safetensors")
+        return Said(check.id, error.text)
     except Exception as error:  # noqa: BLE001  # as Case.result
-        return Said(name, f"{name}, rank {group.rank}: {described(error)}", ended=True)
-    return Said(name)
+        return Said(check.id, f"{check.id}, rank {rank}: {described(error)}", ended=True)
+    return Said(check.id)
+
+
+def _file(check: str) -> str:
+    return check.replace("/", ".")
 
 
 # ---- what a group must do, as each rank checks it: it knows what every other one brings
@@ -259,6 +309,8 @@ def all_reduce(group: Group) -> None:
                     named(result=found, expected=total),
                 )
             group.compare(f"all_reduce of {list(shape)}{how}", found, total)
+            group.communicator.all_reduce(torch.ones_like(mine))
+            group.compare(f"all_reduce of {list(shape)}{how}, after the next call,", found, total)
 
 
 def all_gather(group: Group) -> None:
@@ -267,7 +319,10 @@ def all_gather(group: Group) -> None:
         for how, mine in group.laid(group.rank, shape):
             for dim in (0, 1, -1):
                 what = f"all_gather along {dim} of {list(shape)}{how}"
-                group.compare(what, group.communicator.all_gather(mine, dim), torch.cat(parts, dim))
+                found = group.communicator.all_gather(mine, dim)
+                group.compare(what, found, torch.cat(parts, dim))
+                group.communicator.all_gather(torch.ones_like(mine), dim)
+                group.compare(f"{what}, after the next call,", found, torch.cat(parts, dim))
                 group.compare(f"the input of {what}", mine, parts[group.rank])
 
 
@@ -300,3 +355,51 @@ IN_EACH_DTYPE: Mapping[str, Callable[[Group], None]] = MappingProxyType(
     {"all_reduce": all_reduce, "all_gather": all_gather, "broadcast": broadcast}
 )
 ONCE: Mapping[str, Callable[[Group], None]] = MappingProxyType({"new_group": new_group, "agree": agree})
+
+
+# ---- each device by itself
+
+
+_HELD = 1 << 26  # bytes
+_TOKENS = 19
+
+
+def memory(member: Member) -> None:
+    """One rank after the other, so that no other device's memory changes meanwhile."""
+    rank, deadline = member.communicator.rank, time.monotonic() + _SECONDS
+    while rank and not (member.folder / f"turn-{rank - 1}").exists():
+        if time.monotonic() > deadline:
+            raise ConformanceError(f"memory: rank {rank - 1} did not finish")
+        time.sleep(0.005)
+    try:
+        _check_figures(member.target.device, rank)
+    finally:
+        (member.folder / f"turn-{rank}").touch()
+
+
+def _check_figures(device: Device, rank: int) -> None:
+    before = device.memory()
+    if before.host or before.free < 2 * _HELD:
+        return
+    held = torch.zeros(_HELD, dtype=torch.uint8, device=device.target)
+    device.synchronize()
+    taken = before.free - device.memory().free
+    if taken < _HELD // 2:
+        raise ConformanceError(
+            f"memory: rank {rank} took {held.nbytes} bytes of {device.target}, and of what is free {taken} bytes less "
+            "are left; the figures have to be those of the rank's own device"
+        )
+
+
+def _op(name: str, member: Member) -> None:
+    """At the first of its sample specs in each dtype that its kernel supports."""
+    target = member.target
+    op, tried = target.ops[name], set[str | None]()
+    assert op.kernel is not None
+    for spec in op.sample_specs() if op.sample_specs is not None and op.inputs is not None else ():
+        dtype = dtype_of(spec)
+        if dtype in tried or dtype not in (None, *target.platform.capabilities.dtypes):
+            continue
+        if op.kernel.supports(spec) is None:
+            OpTrial(target, op, spec, dtype or target.exact_dtype, _TOKENS, native=True).check()
+            tried.add(dtype)
