@@ -72,7 +72,7 @@ def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
 
 
 _WIDE = 131_100
-"""Entries of a vocabulary most of whose ids need more than 16 bits."""
+"""Entries of a vocabulary half of whose ids need more than 16 bits."""
 
 
 def _logprobs_specs() -> Iterator[LogprobsSpec]:

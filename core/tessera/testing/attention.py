@@ -100,7 +100,9 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
 
 
 _LONG: Rows = (1, 533), (1, 130), (9, 290), (133, 133)
+"""Just behind 128, 256 and 512 keys and 128 queries: kernels work in tiles of 64 or 128, and split many keys."""
 _MANY: Rows = tuple((1, 1 + 7 * row % 50) for row in range(70))
+"""Behind 64 rows, for which a kernel's grid or table may be made."""
 
 
 def rows_by_kind(block_size: int) -> Mapping[str, Rows]:

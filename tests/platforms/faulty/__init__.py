@@ -114,6 +114,7 @@ FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
+    "LastRankUnsummed": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "GatherMissing": Fault("all_gather", ("collectives",), devices=2),

@@ -145,6 +145,14 @@ class _Averaging(_Group):
         return super().all_reduce(x) / self.size
 
 
+class _LastUnsummed(_Group):
+    """The last rank keeps what it has brought."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        mine, total = x.clone(), super().all_reduce(x)
+        return total.copy_(mine) if self.rank == self.size - 1 else total
+
+
 class _OneScratch(_Group):
     """The sums of all calls of a shape are in the same memory."""
 
@@ -167,6 +175,7 @@ class _GatheringBackwards(_Group):
 AllReduceInScratch = with_communicator(_OneScratch)
 GatherMissing = with_communicator(_GatherMissing)
 AllReduceAverages = with_communicator(_Averaging)
+LastRankUnsummed = with_communicator(_LastUnsummed)
 GatheredBackwards = with_communicator(_GatheringBackwards)
 
 

@@ -108,7 +108,7 @@ class OpTrial:
             self._check_it_stays()
         if self._takes_out:
             self._check_out(plain)
-        if isinstance(self.spec, LinearSpec):  # whose kernel prepares a weight, for other ops too
+        if isinstance(self.spec, LinearSpec) and self.tokens == 1:  # its kernel prepares the weights of other ops too
             self._check_prepared_again()
         if self.native and self.op.compose is not None and self.op.parts:
             parts = self.run("its parts", self.op.compose(self.spec, self._ops), self._arguments(), expected=False)
