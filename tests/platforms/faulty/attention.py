@@ -209,7 +209,7 @@ class _OneOrOther(HeadsLayer):
 
 
 class _TablesKept(AttentionBackend):
-    """From the fourth row on, tables are appended to: what a row had first stays, whoever has it now."""
+    """From the sixth row on, tables are appended to: what a row had first stays, whoever has it now."""
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
         plan = super().plan(launch, group, buffers)
@@ -217,7 +217,7 @@ class _TablesKept(AttentionBackend):
         for place, row, _, after in _rows(launch) if buffers is not None else ():
             blocks = -(-after // launch.block_sizes[group])
             old = kept.get((group, row), plan.tables[place, :0])[:blocks]
-            if row >= 3 and old.any():
+            if row >= 5 and old.any():
                 plan.tables[place, : len(old)] = old
             kept[group, row] = plan.tables[place, :blocks].clone()
         return plan

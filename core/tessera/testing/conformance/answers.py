@@ -162,9 +162,7 @@ def _logprobs(output: RequestOutput) -> list[float]:
 
 
 _SIBLINGS = 3
-_BLOCKS = 3  # that a request may fill
-_RIVALS = 7  # requests that compete for blocks, so that rows behind a first tile of four go from one to another too
-_WHOLE = 3  # how many of them the cache has room for in the end; at first it has for all
+_RIVALS = 6
 
 
 def scheduling_cases(target: Target) -> Iterator[Case]:
@@ -176,27 +174,29 @@ def scheduling_cases(target: Target) -> Iterator[Case]:
 
 
 def _preemption(target: Target) -> Verdict:
-    """Requests that grow in a cache which does not hold them all, and the same ones alone."""
+    """A long request holds half of the blocks, and six short ones grow until each needs three. The last two are
+    preempted. When the long one ends, one of them starts again in its row and the other in the sixth, which has had
+    other blocks: what is kept by row for more than a few is out of date there."""
     dtype = target.exact_dtype
-    with TinyRun(target, dtype) as roomy:
-        groups = roomy.started.plan.groups
-        longest = _BLOCKS * max(group.block_size for group in groups)
-        prompts = prompts_of([longest // 8 + number for number in range(_RIVALS)])
-        most = longest - max(map(len, prompts))
-        tokens = [most // (1 + number % 3) for number in range(_RIVALS)]  # some end early: others get their rows
-        for prompt, count in zip(prompts, tokens, strict=True):
-            roomy.ask([prompt], count)
-        undisturbed = Answers.of(roomy)
-    blocks = sum(group.block_bytes * (_WHOLE * group.blocks_of(longest) + 1) for group in groups)
+    with TinyRun(target, dtype, positions=64) as run:
+        groups = run.started.plan.groups
+    size = max(group.block_size for group in groups)
+    long, short = (12 * size + 4, 4 * size // 3), (max(size, _RIVALS), 7 * size // 4)  # tokens of prompt and answer
+    prompts = prompts_of([long[0], *(short[0] - number for number in range(_RIVALS))])
+    asked = list(zip(prompts, [long[1], *[short[1]] * _RIVALS], strict=True))
     with TinyRun(
-        target, dtype, max_model_len=longest, kv_cache_memory_bytes=blocks, enable_prefix_caching=False
-    ) as tight:
-        for prompt, count in zip(prompts, tokens, strict=True):
-            tight.add(prompt, count, seed=0)
-        tight.finish()
-        if not tight.scheduler.counters.preemptions:
-            return absent("the platform's resources keep requests from competing for blocks")
-        compare_answers("after preemption", Answers.of(tight), undisturbed, dtype)
+        target, dtype, positions=14 * size, kv_cache_memory_bytes=27 * sum(group.block_bytes for group in groups),
+        enable_prefix_caching=False,
+    ) as run:  # fmt: skip
+        for prompt, tokens in asked:
+            run.ask([prompt], tokens)
+        for prompt, tokens in asked:
+            run.add(prompt, tokens, seed=0)
+        run.finish()
+    if not run.scheduler.counters.preemptions:
+        return absent("the platform's resources keep requests from competing for blocks")
+    alone, rivals = Answers.of(run, last=len(asked)), Answers.of(run, len(asked))
+    compare_answers("after preemption", rivals, alone, dtype)
     return PASSED
 
 

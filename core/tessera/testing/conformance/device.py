@@ -66,7 +66,7 @@ def _capabilities(target: Target) -> Verdict:
 
 
 _HELD = 1 << 26
-"""Bytes that every device holds, and that no device has as few of as its figures say where they are not bytes."""
+"""Every device has so many bytes, and no figure in MB is as large."""
 
 
 def _memory(target: Target) -> Verdict:
@@ -78,8 +78,7 @@ def _memory(target: Target) -> Verdict:
     for what, nbytes in (("total", figures.total), ("free", figures.free)):
         _demand(
             nbytes >= held.nbytes,
-            f"memory: the figure for {what} is {nbytes}, and the device then held {held.nbytes} bytes; figures are in "
-            "bytes",
+            f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
         )
     return PASSED
 

@@ -378,8 +378,8 @@ def _check_figures(device: Device, rank: int) -> Verdict:
     taken = before.free - device.memory().free
     if taken < _HELD // 2:  # other processes may give some back meanwhile
         raise ConformanceError(
-            f"memory: rank {rank} took {held.nbytes} bytes of {device.target}, and of what is free {taken} bytes less "
-            "are left; the figures have to be those of the rank's own device"
+            f"memory: rank {rank} allocated {held.nbytes} bytes on {device.target}, but its free memory went down by "
+            f"{taken} bytes; the figures have to be those of the rank's own device"
         )
     return PASSED
 
