@@ -1,4 +1,4 @@
-"""What all groups of ops need: dtypes by name, results in `out`, and the dtypes, sizes and tolerances of trials."""
+"""What all groups of ops share: dtypes by name, results in `out`, and the dtypes, sizes and tolerances of tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""Those that ops are tried in."""
+"""The dtypes that ops are tested in."""
 
 HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
 """Sizes of the model at which speed is measured."""
@@ -26,10 +26,10 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def largest(n: int, dtype: str) -> float:
-    """A standard deviation near the limit of a dtype, or of float32 where that cannot add up n squares of it."""
+    """A standard deviation near the limit of a dtype, but small enough for a sum of n squares in float32."""
     return min(torch.finfo(torch_dtype(dtype)).max, (torch.finfo(torch.float32).max / n) ** 0.5) / 16
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:
-    """The result, in `out` where the caller brought one."""
+    """The result, copied into `out` if the caller gave one."""
     return result if out is None else out.copy_(result)

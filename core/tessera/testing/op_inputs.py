@@ -47,7 +47,7 @@ class OpInputs:
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """int32, from low to below high."""
-        if 0 in shape:  # of nothing, for which there may be no number to choose
+        if 0 in shape:  # for which low may be high
             return torch.empty(shape, dtype=torch.int32)
         return torch.randint(low, high, shape, generator=self.random, dtype=torch.int32)
 

@@ -1,4 +1,4 @@
-"""What a group of ranks must do, as each of them checks it: it knows what every other one brings."""
+"""What each collective must do. Every rank checks its own results: it knows what the other ranks send."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SHAPES = ((7, 13), (1, 1), (0, 5), (3, 0), (130, 3))
 
 @dataclass(frozen=True)
 class Group:
-    """A communicator, this rank's device, the dtype of what is sent. wrong: what this rank has found. A check calls all
-    of its collectives even so: the other ranks, for which all may be right, wait in the next call."""
+    """A communicator, this rank's device, the dtype of what is sent. wrong: the failures on this rank. A check makes
+    all of its calls even so: the other ranks may have none, and wait in the next call."""
 
     communicator: Communicator
     device: Device
@@ -51,7 +51,7 @@ class Group:
         yield " transposed", whole.T.clone(memory_format=torch.contiguous_format).to(self.device.target).T
 
     def compare(self, what: str, found: Tensor, expected: Tensor, instead: Tensor | None = None) -> None:
-        """instead: the average of the ranks."""
+        """instead: the average of the ranks, a mistake to name."""
         self.device.synchronize()
         here = found.cpu()
         text = difference(here, expected, 0.0)
@@ -71,7 +71,7 @@ def all_reduce(group: Group) -> None:
             what = f"all_reduce of {list(shape)}{how}"
             found = group.communicator.all_reduce(mine)
             group.compare(what, found, total, (total / group.size).to(total.dtype))
-            if not how:  # memory that calls share is shared by shape
+            if not how:  # calls that return the same memory do so by shape
                 group.communicator.all_reduce(torch.ones_like(mine))
                 group.compare(f"{what}, after the next call,", found, total)
 

@@ -1,5 +1,5 @@
-"""Silver: all of the platform's devices, each with a worker in a process as core starts it: their collectives, a model
-that they share, and on each device its memory figures and every op."""
+"""Silver: tests on all of the platform's devices, with one process per worker, as core starts them: collectives, a
+sharded model, and on each device its memory figures and every op."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SUBJECT = "collectives"
 
 
 def rank_cases(target: Target) -> Iterator[Case]:
-    """One a check; all of them run in the processes that the first one starts, since starting takes longest."""
+    """One per check. All of them run in the processes that the first one starts, since starting takes longest."""
     if target.devices < 2:
         yield Case("collectives", "silver", _SUBJECT, lambda: absent("it has one device; --devices N tries more"))
         return
@@ -64,15 +64,15 @@ def rank_cases(target: Target) -> Iterator[Case]:
 
 @dataclass
 class Ranks:
-    """A process for each of the target's workers. Together they go through all checks, once."""
+    """A process for each of the target's workers. Together they run all checks, once."""
 
     target: Target
     specs: Sequence[WorkerSpec]
 
     @cached_property
     def found(self) -> Mapping[str, Verdict | ConformanceError]:
-        """By check. One that stops a process is wrong, and new processes go on with the others. If the processes do not
-        even meet, or hang for the second time, all that are left are wrong."""
+        """The result of each check. A check that stops a process has failed, and new processes continue with the
+        others. If they cannot even join each other, or hang for the second time, all that are left have failed."""
         found: dict[str, Verdict | ConformanceError] = {}
         left, hung = [check.id for check in checks_of(self.target)], 0
         while left:
@@ -93,7 +93,7 @@ class Ranks:
         return found
 
     def run(self, folder: Path, outputs: Sequence[Path], checks: list[str]) -> Stopped | None:
-        """None if all ranks came to their end."""
+        """Runs checks in new processes. None if all ranks finished."""
         processes: list[subprocess.Popen[bytes]] = []
         try:
             for spec, output in zip(self.specs, outputs, strict=True):
@@ -121,29 +121,29 @@ class Ranks:
     def _outcome(
         self, check: str, said: Sequence[Mapping[str, Said]], stopped: Stopped | None, folder: Path
     ) -> Verdict | ConformanceError:
-        """Wrong if it is for any rank, or if not every rank came through it."""
+        """Failed if it failed on any rank, or if not every rank finished it."""
         answers = [rank[check] for rank in said if check in rank]
         wrong = next((answer for answer in answers if answer.status == "failed"), None)
         if wrong is not None:
             files = sorted(folder.glob(f"{_file(check)}-*.safetensors"))
             return ConformanceError(wrong.text, load_file(files[0]) if files else {})
         if len(answers) < len(self.specs):
-            assert stopped is not None, "all have come to their end"
+            assert stopped is not None, "all ranks finished"
             return ConformanceError(f"{check}: not every rank finished ({stopped.why})")
         return Verdict(answers[0].status, answers[0].text)
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Which rank came to no end, and why."""
+    """The rank that did not finish, and why."""
 
     rank: int
     why: str
 
 
 def _awaited(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Path]) -> Stopped | None:
-    """Until all have ended, one has failed, or none says anything any more. Kernels may be compiled on the way, so what
-    counts is the time since the last answer."""
+    """Waits until all ranks have ended, one has failed, or none has answered for a minute. The minute begins with the
+    last answer, because kernels may be compiled on the way."""
     said, since = [0 for _ in outputs], time.monotonic()
     while time.monotonic() - since < _SECONDS:
         codes = [process.poll() for process in processes]
@@ -170,7 +170,7 @@ def _verdict(ranks: Ranks, check: str) -> Verdict:
 
 
 class Start(msgspec.Struct):
-    """folder: where tensors of what fails are left, by rank. checks: ids of those to run."""
+    """folder: for the tensors of failures. checks: ids of those to run."""
 
     platform: str
     spec: WorkerSpec
@@ -180,7 +180,7 @@ class Start(msgspec.Struct):
 
 
 class Said(msgspec.Struct):
-    """A rank's verdict on a check. ended: it raised another error, after which the group is of no more use."""
+    """A rank's verdict on a check. ended: it raised an unexpected error, after which the group cannot be used."""
 
     check: str
     status: Status
@@ -189,7 +189,7 @@ class Said(msgspec.Struct):
 
 
 MET = "met"
-"""Said first, by a rank that has joined the others."""
+"""What a rank says first, when it has joined the others."""
 
 
 def _read(path: Path) -> Mapping[str, Said]:
@@ -226,7 +226,7 @@ def checks_of(target: Target) -> Iterator[Check]:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its target, whose device is its own, the communicator of all, and the folder that they share."""
+    """One rank: its target, with its own device; the communicator of all ranks; the folder that they share."""
 
     target: Target
     communicator: Communicator
@@ -287,7 +287,7 @@ def _in_dtype(check: Callable[[Group], None], dtype: str, member: Member) -> Ver
     return PASSED
 
 
-# ---- a model that they share
+# ---- a model sharded over the ranks
 
 
 _PROMPTS = (1, 5, 17, 60, 90)  # tokens; the last one comes in two chunks
@@ -295,23 +295,23 @@ _ANSWER = 8  # tokens
 
 
 def tensor_parallel(member: Member) -> Verdict:
-    """A model whose weights are divided among the ranks answers as it does on one device of the reference."""
+    """A model that is sharded over the ranks must answer as it does on one device of the reference."""
     size, dtype, prompts = member.communicator.size, member.target.exact_dtype, prompts_of(_PROMPTS)
     try:
-        with RankRun(member, dtype) as divided:
-            divided.ask(prompts, _ANSWER)
+        with RankRun(member, dtype) as sharded:
+            sharded.ask(prompts, _ANSWER)
     except RefusedError as refused:
         return absent(refused.message)
     with TinyRun(Target.named("reference"), dtype, ranks=size) as whole:
         whole.ask(prompts, _ANSWER)
     what = f"a model on {size} devices, rank {member.communicator.rank}"
-    compare_answers(what, Answers.of(divided), Answers.of(whole), dtype)
+    compare_answers(what, Answers.of(sharded), Answers.of(whole), dtype)
     return PASSED
 
 
 class RankRun(TinyRun):
-    """One rank's part of an engine. Every rank schedules for itself: all of them draw the same tokens, so their steps
-    are the same."""
+    """One rank's part of an engine. Every rank has a scheduler of its own: all ranks sample the same tokens, so their
+    steps are the same."""
 
     def __init__(self, member: Member, dtype: str) -> None:
         self.member = member
@@ -332,7 +332,7 @@ class _RankExecutor(ObservedExecutor):
 
 
 class _RankWorker(Worker):
-    """Over the group in which the ranks have met already, and which stays open."""
+    """Uses the group that the ranks have already joined."""
 
     def __init__(self, executor: _RankExecutor) -> None:
         self.member = executor.member
@@ -343,7 +343,7 @@ class _RankWorker(Worker):
         return self.member.communicator
 
     def close(self) -> None:
-        """Leaves the group as it is."""
+        """Leaves the group open for the next checks."""
 
 
 # ---- each device by itself
@@ -385,7 +385,8 @@ def _check_figures(device: Device, rank: int) -> Verdict:
 
 
 def _op(name: str, member: Member) -> Verdict:
-    """At the first of its sample specs in each dtype that its kernel supports: what may go wrong here is the device."""
+    """Tests an op at its first sample spec in each dtype that the kernel supports. Bronze covers the other specs; what
+    can go wrong here is the device."""
     target = member.target
     op, tried = target.ops[name], set[str | None]()
     assert op.kernel is not None
