@@ -27,6 +27,11 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def largest(n: int, dtype: str) -> float:
+    """A standard deviation near the limit of a dtype, but small enough for a sum of n squares in float32."""
+    return min(torch.finfo(torch_dtype(dtype)).max, (torch.finfo(torch.float32).max / n) ** 0.5) / 16
+
+
 def into(result: Tensor, out: Tensor | None) -> Tensor:
     """The result, copied into `out` if the caller gave one."""
     return result if out is None else out.copy_(result)

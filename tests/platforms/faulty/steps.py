@@ -31,7 +31,7 @@ from tessera.platform import (
 )
 from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
-from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
+from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -146,13 +146,56 @@ class _Averaging(_Group):
         return super().all_reduce(x) / self.size
 
 
+class _LastUnsummed(_Group):
+    """The last rank keeps what it has brought."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        mine, total = x.clone(), super().all_reduce(x)
+        return total.copy_(mine) if self.rank == self.size - 1 else total
+
+
+class _OneScratch(_Group):
+    """The sums of all calls of a shape are in the same memory."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        found = super().all_reduce(x.clone())
+        kept = vars(self).setdefault("kept", {})
+        return kept.setdefault((found.shape, found.dtype), found).copy_(found)
+
+
+class _GatherMissing(_Group):
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        raise NotImplementedError("not written yet")
+
+
 class _GatheringBackwards(_Group):
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         return torch.cat(super().all_gather(x, dim).chunk(self.size, dim)[::-1], dim)
 
 
+AllReduceInScratch = with_communicator(_OneScratch)
+GatherMissing = with_communicator(_GatherMissing)
 AllReduceAverages = with_communicator(_Averaging)
+LastRankUnsummed = with_communicator(_LastUnsummed)
 GatheredBackwards = with_communicator(_GatheringBackwards)
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def _in_mb(device: Device, _: Callable[[int], Device]) -> Device:
+    exact = device.memory()
+    device.memory = lambda: dataclasses.replace(exact, total=exact.total >> 20, free=exact.free >> 20)
+    return device
+
+
+def _of_the_first(device: Device, opened: Callable[[int], Device]) -> Device:
+    device.memory = opened(0).memory
+    return device
+
+
+MemoryInMB = with_device(_in_mb)
+MemoryOfTheFirst = with_device(_of_the_first)
 
 
 # ---- quantized weights -----------------------------------------------------------------------------------------------

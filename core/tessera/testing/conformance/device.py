@@ -43,7 +43,10 @@ def _manifest(target: Target) -> Verdict:
     _demand(probe.reason.strip() != "", "the probe of the manifest gives no reason")
     _demand(probe.score <= 100, f"the probe of the manifest has score {probe.score}, the largest is 100")
     for device in probe.devices:
-        _demand(device.memory >= 0, f"the probe of the manifest says that {device.name} has {device.memory} bytes")
+        _demand(
+            device.memory == 0 or device.memory >= _HELD,
+            f"the probe of the manifest says that {device.name} has {device.memory} bytes; 0 is for what is not known",
+        )
     return PASSED
 
 
@@ -62,10 +65,21 @@ def _capabilities(target: Target) -> Verdict:
     return PASSED
 
 
+_HELD = 1 << 26
+"""Every device has so many bytes, and no figure in MB is as large."""
+
+
 def _memory(target: Target) -> Verdict:
-    figures = target.device.memory()
+    device = target.device
+    figures = device.memory()
     _demand(figures.total > 0, f"memory: the device has {figures.total} bytes in total")
     _demand(0 <= figures.free <= figures.total, f"memory: {figures.free} bytes are free, of {figures.total} in total")
+    held = torch.empty(_HELD, dtype=torch.uint8, device=device.target)
+    for what, nbytes in (("total", figures.total), ("free", figures.free)):
+        _demand(
+            nbytes >= held.nbytes,
+            f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
+        )
     return PASSED
 
 

@@ -49,10 +49,7 @@ _SIZES: Mapping[str, Any] = MappingProxyType(
     {
         "vocab_size": VOCAB,
         "hidden_size": 72,
-        "intermediate_size": 88,
         "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
         "head_dim": 12,
         "tie_word_embeddings": False,
         "bos_token_id": 1,
@@ -75,10 +72,11 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256) -> None:
-    """A model of FAMILIES. positions: tokens that prompt and answer may have."""
-    settings = {**_SIZES, **FAMILIES[family], "model_type": family, "max_position_embeddings": positions}
-    save_checkpoint(folder, settings, dtype)
+def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256, ranks: int = 2) -> None:
+    """A model of FAMILIES. positions: tokens that prompt and answer may have. ranks: its sizes are multiples of it."""
+    sizes = {"intermediate_size": 44 * ranks, "num_attention_heads": 3 * ranks, "num_key_value_heads": ranks}
+    named = {"model_type": family, "max_position_embeddings": positions}
+    save_checkpoint(folder, {**_SIZES, **sizes, **FAMILIES[family], **named}, dtype)
 
 
 def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> None:
@@ -137,15 +135,17 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. positions: of the model. Flags are those of
-    build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens
-    are compared), tokens of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. Flags are
+    those of build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32,
+    whose tokens are compared), tokens of the prompt that were found in the cache."""
 
-    def __init__(self, target: Target, dtype: str, *, positions: int = 2048, **flags: Any) -> None:
+    def __init__(
+        self, target: Target, dtype: str, *, family: str = "llama", positions: int = 2048, ranks: int = 2, **flags: Any
+    ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         try:
-            save_tiny(Path(self._folder.name), "llama", "float32", positions)
+            save_tiny(Path(self._folder.name), family, "float32", positions, ranks)
             config = build_config(
                 model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
             )
@@ -160,13 +160,17 @@ class TinyRun:
 
     def _start(self, config: EngineConfig) -> None:
         policy = make_policy(config)
-        self.started: StartedEngine = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
+        self.started = self.start_up(config)
         executor = self.started.executor
         assert isinstance(executor, ObservedExecutor)
         self.executor = executor
         self._depth = depth(self.started.config, executor.platform.capabilities)
         self.scheduler = make_scheduler(self.started, policy, self._depth)
         self._in_flight: deque[Future[StepOutput]] = deque()
+
+    def start_up(self, config: EngineConfig) -> StartedEngine:
+        """Its executor is an ObservedExecutor."""
+        return start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
 
     @property
     def runner(self) -> Any:
@@ -180,14 +184,17 @@ class TinyRun:
         self.finish()
         return self.answers[first:]
 
-    def add(self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, **params: Any) -> int:
-        """The request's key. leader: key of the sibling whose prompt it shares."""
+    def add(
+        self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, salt: str = "", **params: Any
+    ) -> int:
+        """The request's key. leader: key of the sibling whose prompt it shares. salt: requests with another one share
+        no blocks with it."""
         params = {"temperature": 0.0, "ignore_eos": True, **params}
         sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
         key = len(self.answers)
         self.answers.append([])
         self.logprobs.append([])
-        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader))
+        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, salt=salt, leader=leader))
         return key
 
     def finish(self) -> None:
