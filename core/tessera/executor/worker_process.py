@@ -11,7 +11,9 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tessera import parent, stacks
@@ -34,9 +36,11 @@ from tessera.executor.messages import (
     WarmUp,
 )
 from tessera.log import set_up_logging
+from tessera.platform.device import Future
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
+from tessera.step import StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +63,46 @@ class ExecutorWatch(threading.Thread):
         os._exit(0)
 
 
+class Results(threading.Thread):
+    """Waits for the outputs of steps, in their order, while the worker launches the next ones. send: called with each
+    output. failed: called with the error if a step turns out to have failed; nothing is sent after that."""
+
+    def __init__(self, send: Callable[[StepOutput], None], failed: Callable[[Exception], None]) -> None:
+        super().__init__(name="results", daemon=True)
+        self.send, self.failed = send, failed
+        self._coming: SimpleQueue[Future[StepOutput] | None] = SimpleQueue()
+        self._num_left = self._num_sent = 0  # each is counted by one thread alone
+
+    def add(self, output: Future[StepOutput]) -> None:
+        """An output that is there already is sent at once, unless one before it is not."""
+        if self._num_sent == self._num_left and output.done():
+            self.send(output.result())
+            return
+        if not self.is_alive():
+            self.start()
+        self._num_left += 1
+        self._coming.put(output)
+
+    def run(self) -> None:
+        try:
+            while (output := self._coming.get()) is not None:
+                self.send(output.result())
+                self._num_sent += 1
+        except Exception as error:  # noqa: BLE001  # whatever it is, it ends this process as it would in its main thread
+            self.failed(error)
+
+    def close(self) -> None:
+        """Returns when every output has been sent."""
+        if self.is_alive():
+            self._coming.put(None)
+            self.join()
+
+
 class WorkerProcess:
     def __init__(self, frames: Frames, watch: ExecutorWatch) -> None:
         self.frames = frames
         self.watch = watch
+        self.results = Results(self._send, self._failed)
         self.worker: Worker | None = None
         self.loaded: LoadedModel
         self.pending: Any = None
@@ -72,6 +112,7 @@ class WorkerProcess:
         while True:
             match self.frames.receive():
                 case Close():
+                    self.results.close()
                     self.frames.send(Done())
                     return
                 case Start() as start:
@@ -104,9 +145,16 @@ class WorkerProcess:
             case Execute(step):
                 self.pending = worker.execute(step)
             case Sample():
-                output = worker.sample(self.pending)
-                if worker.spec.rank == 0:  # all ranks draw the same tokens
-                    send(Stepped(output.result()))
+                self.results.add(worker.sample(self.pending))
+
+    def _send(self, output: StepOutput) -> None:
+        assert self.worker is not None
+        if self.worker.spec.rank == 0:  # all ranks draw the same tokens
+            self.frames.send(Stepped(output))
+
+    def _failed(self, error: Exception) -> None:
+        """Ends the process, whose main thread may be anywhere, even in a collective that never ends."""
+        os._exit(tell(self.frames, error))
 
     def close(self) -> None:
         if self.worker is not None:
@@ -131,15 +179,20 @@ def main() -> int:
         process.serve()
     except EOFError:
         return 0
-    except TesseraError as error:
-        frames.send(Failed(type(error).__name__, error.message))
-        return error.exit_code
-    except Exception as error:
-        log.exception("the worker failed")
-        frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
-        return 1
+    except Exception as error:  # noqa: BLE001  # tell() says what it was
+        return tell(frames, error)
     process.close()
     return 0
+
+
+def tell(frames: Frames, error: Exception) -> int:
+    """Tells the executor of an error that ends the worker; the exit code for it."""
+    if isinstance(error, TesseraError):
+        frames.send(Failed(type(error).__name__, error.message))
+        return error.exit_code
+    log.error("the worker failed", exc_info=error)
+    frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
+    return 1
 
 
 if __name__ == "__main__":
