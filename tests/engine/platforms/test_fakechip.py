@@ -13,6 +13,7 @@ import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
 from tessera.platform import TorchDevice
+from tessera.testing import HostReads
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -77,6 +78,36 @@ def test_a_step_waits_for_nothing_but_the_token_of_the_step_before(chip: Any, ll
         assert chip.waits()["an event"] <= len(run.steps) - before
         run.ask(QUESTIONS, 8, ignore_eos=True, **EVERYTHING)
     assert set(chip.waits()) == {"an event"}
+
+
+def busy_share(model: Path, platform: str, depth: int) -> float:
+    """Of 100 decode steps with host work of 0.6 of a step in each, by the chip's clocks."""
+    chip = torch.get_device_module("fakechip")
+    with EngineRun(model, platform, depth=depth) as run:
+        for first in (5, 6, 7):
+            run.add([first, 3, 4], 240, ignore_eos=True)
+
+        def share(work: float) -> tuple[float, float]:
+            for _ in range(10):
+                run.step()
+            began, busy = chip.host_clock.monotonic(), chip.busy(0)
+            for _ in range(100):
+                chip.host_clock.sleep(work)
+                run.step()
+            computed = chip.busy(0) - busy
+            return computed / 100, computed / (chip.host_clock.monotonic() - began)
+
+        step, _ = share(0.0)
+        return share(0.6 * step)[1]
+
+
+@pytest.mark.usefixtures("chip")
+def test_the_host_works_while_the_device_does(llama: Path) -> None:
+    """With one step in flight, or where inputs are copied from pageable memory, they take turns."""
+    assert busy_share(llama, "fakechip", depth=2) >= 0.97
+    pageable = "tests.platforms.faulty.on_fakechip:PageableCopies"
+    for platform, depth in (("fakechip", 1), (pageable, 2)):
+        assert busy_share(llama, platform, depth) == pytest.approx(1 / 1.6, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +197,24 @@ def test_a_copy_from_pinned_memory_alone_does_not_wait(chip: Any) -> None:
     for source, non_blocking in ((pageable, True), (pageable, False), (pinned, False)):
         x.copy_(source, non_blocking=non_blocking)
     assert chip.waits() == {"a copy from the host that waits": 3}
+
+
+def test_the_kit_sees_what_waits(chip: Any) -> None:
+    device = TorchDevice(torch, "fakechip", 0)
+    x, array = torch.zeros(3, device=device.target), np.ones(3, np.float32)
+    with HostReads() as reads:
+        device.to_device(array, x)
+        device.to_device(array)
+    assert reads.found == []
+    waits = (
+        lambda: x.copy_(torch.from_numpy(array)), lambda: torch.from_numpy(array).to(x.device), device.synchronize,
+        lambda: torch.from_numpy(array).to(x.device, non_blocking=True),
+    )  # fmt: skip
+    for wait in waits:
+        with HostReads() as reads:
+            wait()
+        assert len(reads.found) == 1, reads.found
+        assert __file__ in reads.found[0] or "device.py" in reads.found[0]
 
 
 def test_memory_of_the_host_that_is_still_copied_must_not_change(chip: Any) -> None:

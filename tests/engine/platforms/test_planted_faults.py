@@ -23,7 +23,10 @@ ALWAYS = {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",
         "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages",
     },
-    "fakechip": {"StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed"},
+    "fakechip": {
+        "StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed", "PageableCopies",
+        "ResultsAwaited",
+    },
 }  # fmt: skip
 """Each day; the others are shares of the nightly run."""
 RAISING = {"EmptyBatchRefused", "StaleAfterInvalidate"}
@@ -39,9 +42,9 @@ PLANTED = [
     )
     for place in PLACES
     for fault in sorted(FAULTS)
-    if place == "strict" or FAULTS[fault].in_fakechip
+    if place in FAULTS[fault].places
 ]
-UNPLANTED = ("shapes", "forks", "graphs", "reads", "collectives", "scheme")
+UNPLANTED = ("shapes", "forks", "graphs", "reads", "overlap", "collectives", "scheme")
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +94,7 @@ def passed_of(platform: str) -> set[str]:
 
 
 def test_without_a_mistake_the_same_cases_pass() -> None:
-    assert passed_of("tests.platforms.faulty:Int8") == set(UNPLANTED)
+    assert passed_of("tests.platforms.faulty:Int8") == set(UNPLANTED) - {"overlap"}, "its memory is the host's"
 
 
 @pytest.mark.compiler
@@ -103,8 +106,5 @@ def test_without_a_mistake_fakechips_cases_pass() -> None:
 def test_the_page_lists_every_mistake() -> None:
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE)
-    expected = [
-        (fault, planted.subject, "strict, fakechip" if planted.in_fakechip else "strict")
-        for fault, planted in FAULTS.items()
-    ]
+    expected = [(fault, planted.subject, ", ".join(planted.places)) for fault, planted in FAULTS.items()]
     assert sorted(rows) == sorted(expected)

@@ -31,18 +31,21 @@ def __getattr__(name: str) -> Base:
 class Fault:
     """subject: the op or the part of the contract at fault. kinds: of cases that are tried, the first part of their
     ids; the first of them must name it. also: subjects whose cases may fail with it. strict_only: it is in a feature
-    that fakechip does not claim."""
+    that fakechip does not claim. fakechip_only: it takes a device that is really asynchronous."""
 
     subject: str
     kinds: tuple[str, ...] = ("op", "fused")
     also: tuple[str, ...] = ()
     devices: int = 1
     strict_only: bool = False
+    fakechip_only: bool = False
 
     @property
-    def in_fakechip(self) -> bool:
-        """Whether fakechip has a part of its own where the mistake is."""
-        return self.subject in _OF_FAKECHIP and not self.strict_only
+    def places(self) -> tuple[str, ...]:
+        """Where it can be planted: in fakechip if that has a part of its own where the mistake is."""
+        if self.fakechip_only:
+            return ("fakechip",)
+        return ("strict", "fakechip") if self.subject in _OF_FAKECHIP and not self.strict_only else ("strict",)
 
 
 _OF_FAKECHIP = frozenset({
@@ -97,6 +100,8 @@ FAULTS: Mapping[str, Fault] = {
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
+    "PageableCopies": Fault("steps in flight", ("overlap",), fakechip_only=True),
+    "ResultsAwaited": Fault("steps in flight", ("overlap",), devices=2, fakechip_only=True),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),

@@ -41,6 +41,21 @@ def with_ops(**kernels: Any) -> Plant:
     return plant
 
 
+def with_device(mistake: type[Device]) -> Plant:
+    """mistake: stands before the device's own class."""
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def open(self, index: int) -> Device:
+                device = super().open(index)
+                device.__class__ = type(mistake.__name__, (mistake, type(device)), {})
+                return device
+
+        return Faulty
+
+    return plant
+
+
 Bind = Callable[[LayerSpec, Mapping[str, Tensor], BoundOps, Device], Mixer]
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in graphs, shapes of launches, collectives and quantized weights."""
+"""Mistakes in graphs, shapes of launches, copies between host and device, collectives and quantized weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array
 from tessera.platform import (
     BoundOps,
     Buffers,
     Communicator,
     Device,
+    Future,
     GraphRunner,
     Launch,
     LaunchKey,
@@ -22,15 +24,17 @@ from tessera.platform import (
     ModelFacts,
     OpSet,
     Packed,
+    Ready,
     Reason,
     Scheme,
     ShapePolicy,
     StepShape,
+    TorchDevice,
     replace,
 )
 from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
-from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
+from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -112,6 +116,25 @@ def KeyUnnamed(base: Base) -> Base:  # named as the class that it makes
             return _OneUnnamed(super().shapes(model, config))
 
     return Faulty
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+class _FromPageableMemory(TorchDevice):
+    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+        source = torch.tensor(values)
+        return source.to(self.target) if out is None else out.copy_(source)
+
+
+class _AwaitingResults(TorchDevice):
+    def to_host(self, tensor: Tensor) -> Future[Any]:
+        self.synchronize()
+        return Ready(super().to_host(tensor).result())
+
+
+PageableCopies = with_device(_FromPageableMemory)
+ResultsAwaited = with_device(_AwaitingResults)
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
