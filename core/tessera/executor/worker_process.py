@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -64,37 +65,31 @@ class ExecutorWatch(threading.Thread):
 
 
 class Results(threading.Thread):
-    """Waits for the outputs of steps, in their order, while the worker launches the next ones. send: called with each
-    output. failed: called with the error if a step turns out to have failed; nothing is sent after that."""
+    """Waits for the outputs of steps and sends them, in the order of the steps, while the main thread takes the next
+    order. send: called with each output. failed: called with the first error of a step or of sending; nothing is sent
+    after it."""
 
     def __init__(self, send: Callable[[StepOutput], None], failed: Callable[[Exception], None]) -> None:
         super().__init__(name="results", daemon=True)
         self.send, self.failed = send, failed
-        self._coming: SimpleQueue[Future[StepOutput] | None] = SimpleQueue()
-        self._num_left = self._num_sent = 0  # each is counted by one thread alone
+        self._outputs: SimpleQueue[Future[StepOutput] | None] = SimpleQueue()
 
     def add(self, output: Future[StepOutput]) -> None:
-        """An output that is there already is sent at once, unless one before it is not."""
-        if self._num_sent == self._num_left and output.done():
-            self.send(output.result())
-            return
-        if not self.is_alive():
-            self.start()
-        self._num_left += 1
-        self._coming.put(output)
+        """Never blocks. Even an output that is ready is sent by the thread: if its main thread sent it, a worker and
+        its executor could each wait for the other to receive."""
+        self._outputs.put(output)
 
     def run(self) -> None:
         try:
-            while (output := self._coming.get()) is not None:
+            while (output := self._outputs.get()) is not None:
                 self.send(output.result())
-                self._num_sent += 1
-        except Exception as error:  # noqa: BLE001  # whatever it is, it ends this process as it would in its main thread
+        except Exception as error:  # noqa: BLE001  # whatever it is, failed() tells the executor
             self.failed(error)
 
     def close(self) -> None:
-        """Returns when every output has been sent."""
+        """Returns when all outputs have been sent."""
         if self.is_alive():
-            self._coming.put(None)
+            self._outputs.put(None)
             self.join()
 
 
@@ -128,6 +123,7 @@ class WorkerProcess:
         platform = load_platform(start.config.platform, start.config.platform_levels)
         worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
+        self.results.start()
         self.frames.send(Loaded.of(self.loaded))
 
     def _do(self, worker: Worker, order: Order) -> None:
@@ -153,8 +149,8 @@ class WorkerProcess:
             self.frames.send(Stepped(output))
 
     def _failed(self, error: Exception) -> None:
-        """Ends the process, whose main thread may be anywhere, even in a collective that never ends."""
-        os._exit(tell(self.frames, error))
+        """Ends the process at once: its main thread may be in a collective that never returns."""
+        os._exit(report_failure(self.frames, error))
 
     def close(self) -> None:
         if self.worker is not None:
@@ -179,20 +175,22 @@ def main() -> int:
         process.serve()
     except EOFError:
         return 0
-    except Exception as error:  # noqa: BLE001  # tell() says what it was
-        return tell(frames, error)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the executor is told
+        return report_failure(frames, error)
     process.close()
     return 0
 
 
-def tell(frames: Frames, error: Exception) -> int:
-    """Tells the executor of an error that ends the worker; the exit code for it."""
+def report_failure(frames: Frames, error: Exception) -> int:
+    """Tells the executor, if it is still there, which error ends this worker. Returns the exit code."""
+    failed, exit_code = Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
     if isinstance(error, TesseraError):
-        frames.send(Failed(type(error).__name__, error.message))
-        return error.exit_code
-    log.error("the worker failed", exc_info=error)
-    frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
-    return 1
+        failed, exit_code = Failed(type(error).__name__, error.message), error.exit_code
+    else:
+        log.error("the worker failed", exc_info=error)
+    with suppress(OSError):
+        frames.send(failed)
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from typing import Any
 
 from tessera.arrays import int32
 from tessera.executor.messages import Failed, Frames
-from tessera.executor.worker_process import Results, tell
-from tessera.platform import Ready
+from tessera.executor.worker_process import Results, report_failure
+from tessera.platform import PlatformError, Ready
 from tessera.step import StepOutput
 
 SECONDS = 20
@@ -36,29 +36,21 @@ def output(step: int) -> StepOutput:
 
 
 class Sent:
-    """What a Results sends, and the error that ends it."""
+    """What a Results sends, from which threads, and the error that ends it."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.threads: set[str] = set()
         self.errors: list[Exception] = []
         self.results = Results(self.send, self.errors.append)
+        self.results.start()
 
     def send(self, output: StepOutput) -> None:
         self.steps.append(output.step)
         self.threads.add(threading.current_thread().name)
 
 
-def test_an_output_that_is_there_is_sent_at_once() -> None:
-    sent = Sent()
-    for step in range(3):
-        sent.results.add(Ready(output(step)))
-    assert sent.steps == [0, 1, 2]
-    assert sent.threads == {threading.current_thread().name}
-    sent.results.close()
-
-
-def test_outputs_are_waited_for_elsewhere_and_sent_in_the_order_of_their_steps() -> None:
+def test_outputs_are_sent_in_the_order_of_their_steps() -> None:
     sent, coming = Sent(), [Coming(step) for step in range(4)]
     coming[1].there.set()
     for one in coming:
@@ -71,16 +63,35 @@ def test_outputs_are_waited_for_elsewhere_and_sent_in_the_order_of_their_steps()
     assert sent.threads == {"results"}
 
 
-def test_a_step_that_fails_is_the_last_one_told_of() -> None:
+def test_the_next_order_is_taken_while_the_executor_does_not_receive() -> None:
+    """Else a worker and its executor, each with a long message for the other, would wait for ever."""
+    receives, sent = threading.Event(), []
+    results = Results(lambda _: sent.append(receives.wait(SECONDS)), lambda _: None)
+    results.start()
+    for step in range(3):
+        results.add(Ready(output(step)))
+    receives.set()
+    results.close()
+    assert sent == [True] * 3, "False: add() waited for an output to be received"
+
+
+def test_nothing_is_sent_after_a_step_that_failed() -> None:
     sent, coming = Sent(), [Coming(step) for step in range(3)]
     coming[1].error = RuntimeError("the device is gone")
     for one in coming:
         one.there.set()
-        sent.results._coming.put(one)
-    sent.results.start()
+        sent.results.add(one)
     sent.results.join(SECONDS)
+    sent.results.close()
     assert sent.steps == [0]
     assert [str(error) for error in sent.errors] == ["the device is gone"]
+
+
+def test_a_worker_whose_executor_is_gone_ends_quietly() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        assert report_failure(Frames(ours, Any), PlatformError("it is in use")) == PlatformError.exit_code
 
 
 def test_messages_of_two_threads_arrive_whole() -> None:
@@ -89,7 +100,7 @@ def test_messages_of_two_threads_arrive_whole() -> None:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         sending, receiving = Frames(ours, Any), Frames(theirs, Failed)
         texts = [letter * 100_000 for letter in "ab"]
-        threads = [threading.Thread(target=tell, args=(sending, RuntimeError(text))) for text in texts]
+        threads = [threading.Thread(target=report_failure, args=(sending, RuntimeError(text))) for text in texts]
         for thread in threads:
             thread.start()
         found = {receiving.receive().message[-1] for _ in threads}
