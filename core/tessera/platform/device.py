@@ -36,8 +36,8 @@ class MemoryFigures:
 
 
 class Future(Protocol[T_co]):
-    """A value that is not computed or copied yet; result() waits for it. Another thread than the one that launches may
-    call both."""
+    """A value that is not computed or copied yet. Both methods may be called from a thread other than the one that
+    launches: in a worker process, one thread waits for outputs while another launches the next step."""
 
     def done(self) -> bool:
         """Whether result() would return at once."""
@@ -100,11 +100,10 @@ class Device(ABC):
         """Starts a copy to the host, on a separate stream if the device has them. result() is a NumPy array."""
 
     def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
-        """Starts a copy of a C-contiguous host array into `out`, a dense tensor of the same shape and of a dtype that
-        NumPy has, or into a new tensor of the array's dtype, and returns that tensor. The copy takes place after
-        everything that was launched before. The host does not wait for it; all the same, values may be changed as soon
-        as this returns. Default: raises NotImplementedError, since core copies nothing for a platform with a model
-        runner of its own."""
+        """Starts a copy of a C-contiguous host array to the device and returns the device's tensor, without waiting.
+        out: a dense tensor of the array's shape to copy into, of any dtype that NumPy has; default: a new tensor of the
+        array's shape and dtype. The copy is ordered after all work launched before it. The caller may change values as
+        soon as this returns. Default: raises NotImplementedError; only core's model runner calls it."""
         raise NotImplementedError(f"{type(self).__name__} has no to_device(), which core's model runner needs")
 
     def arena(self, tag: Tag) -> Arena:
@@ -117,9 +116,9 @@ class Device(ABC):
 
 class TorchDevice(Device):
     """`TorchDevice(torch, "mychip", 0)`: a device that torch.accelerator supports. to_host() starts a copy, and its
-    result() waits for an event, so work that is launched later continues meanwhile. to_device() copies by way of pinned
-    host memory, which it keeps. pinned: torch can allocate such memory for the device; if not, each copy waits for
-    everything launched before it. memory() needs torch 2.10 or newer; override it for an older one."""
+    result() waits for an event, so work that is launched later continues meanwhile. to_device() copies through a ring
+    of pinned host buffers, on the current stream. pinned: torch can allocate pinned memory for the device; if not, each
+    copy waits for all work launched before it. memory() needs torch 2.10 or newer; override it for an older one."""
 
     def __init__(self, torch: Any, kind: str, index: int, *, pinned: bool = True) -> None:
         self.torch = torch
@@ -184,23 +183,22 @@ class _Copy:
         return self.copy.numpy()
 
 
-_STAGED_BYTES = 1 << 18  # the inputs of several decode steps
-_ALIGNMENT = 64
+_BUFFER_BYTES = 1 << 18  # holds the inputs of several decode steps
+_ALIGNMENT = 64  # bytes, at which each array in a buffer begins
 
 
 @dataclass
 class _PinnedBuffer:
-    """size: bytes. used: those that hold arrays whose copies were started. passed: an event after the last of these
-    copies."""
+    """memory: size bytes of pinned host memory, as a uint8 tensor. used: bytes taken by arrays, from the start. copied:
+    an event recorded after the last copy out of it. views: by torch dtype, all of it as a tensor and as an array."""
 
     memory: Any
     size: int
-    passed: Any
+    copied: Any
     used: int = 0
     views: dict[Any, tuple[Any, Array]] = field(default_factory=dict)
 
     def as_dtype(self, dtype: Any) -> tuple[Any, Array]:
-        """All of it, as a tensor and as an array."""
         if dtype not in self.views:
             tensor = self.memory.view(dtype)
             self.views[dtype] = tensor, tensor.numpy()
@@ -208,14 +206,15 @@ class _PinnedBuffer:
 
 
 class _Staging:
-    """Pinned host memory that copies to a device start from. A buffer is filled again when the copies out of it are
-    done. As long as none is free another one is allocated, so nothing ever waits; after the first steps there are as
-    many as the steps in flight need."""
+    """A ring of pinned host buffers. Each array is written into the current buffer and copied to the device from there.
+    A full buffer is used again once all copies out of it are done; if none is, another one is allocated. So nothing
+    waits, and after a few steps there are as many buffers as the steps in flight need. Not thread-safe: only the thread
+    that launches may copy."""
 
     def __init__(self, torch: Any, target: Any) -> None:
         self.torch, self.target = torch, target
-        self._filling: _PinnedBuffer | None = None
-        self._full: dict[int, deque[_PinnedBuffer]] = {}
+        self._current: _PinnedBuffer | None = None
+        self._full: dict[int, deque[_PinnedBuffer]] = {}  # by size, oldest first
 
     def copy(self, values: Array, out: Tensor | None) -> Tensor:
         if out is None:
@@ -225,24 +224,25 @@ class _Staging:
         tensor, array = buffer.as_dtype(out.dtype)
         first = buffer.used // out.itemsize
         last = first + out.numel()
+        buffer.used += -(-out.nbytes // _ALIGNMENT) * _ALIGNMENT
         array[first:last] = values.reshape(-1)
         out.copy_(tensor[first:last].view(out.shape), non_blocking=True)
-        buffer.used += -(-out.nbytes // _ALIGNMENT) * _ALIGNMENT
         return out
 
     def _with_room(self, nbytes: int) -> _PinnedBuffer:
-        buffer = self._filling
+        """The current buffer, or the next one if the array does not fit any more."""
+        buffer = self._current
         if buffer is None or buffer.used + nbytes > buffer.size:
             if buffer is not None:
-                buffer.passed.record(self.torch.accelerator.current_stream(self.target))
+                buffer.copied.record(self.torch.accelerator.current_stream(self.target))
                 self._full.setdefault(buffer.size, deque()).append(buffer)
-            buffer = self._filling = self._free(max(_STAGED_BYTES, 1 << (nbytes - 1).bit_length()))
+            buffer = self._current = self._empty(max(_BUFFER_BYTES, 1 << (nbytes - 1).bit_length()))
         return buffer
 
-    def _free(self, size: int) -> _PinnedBuffer:
-        """The oldest of this size, if its copies are done, else a new one."""
+    def _empty(self, size: int) -> _PinnedBuffer:
+        """The oldest buffer of this size if its copies are done, else a new one."""
         full = self._full.get(size)
-        if full and full[0].passed.query():
+        if full and full[0].copied.query():
             buffer = full.popleft()
             buffer.used = 0
             return buffer
@@ -250,7 +250,7 @@ class _Staging:
             memory = self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True)
         except RuntimeError as error:
             raise PlatformError(
-                f"torch cannot allocate pinned host memory for {self.target}; if the device has none, its platform "
-                "must open it with TorchDevice(..., pinned=False)."
+                f"torch allocated no pinned host memory for {self.target} ({str(error).partition(chr(10))[0]}); if "
+                "there is none for this device, its platform must open it with TorchDevice(..., pinned=False)."
             ) from error
         return _PinnedBuffer(memory, size, self.torch.Event(device=self.target))
