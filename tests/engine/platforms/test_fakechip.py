@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
-from tessera.platform import TorchDevice
+from tessera.config import EngineConfig
+from tessera.platform import ModelFacts, Problem, TorchDevice
 from tessera.testing import HostReads
+from tessera.testing.conformance import conformance_cases
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -108,6 +110,19 @@ def test_the_host_works_while_the_device_does(llama: Path) -> None:
     pageable = "tests.platforms.faulty.on_fakechip:PageableCopies"
     for platform, depth in (("fakechip", 1), (pageable, 2)):
         assert busy_share(llama, platform, depth) == pytest.approx(1 / 1.6, abs=0.02)
+
+
+def test_a_platform_that_refuses_two_workers_is_not_timed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tessera_fakechip.platform import FakechipPlatform
+
+    def check(_: Any, config: EngineConfig, model: ModelFacts) -> list[Problem]:
+        return [Problem("it runs on one device alone.")] if config.parallel.world_size > 1 else []
+
+    monkeypatch.setattr(FakechipPlatform, "check", check)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / path) for path in PATHS))
+    cases = conformance_cases("tessera_fakechip.platform:FakechipPlatform", num_devices=2)
+    (verdict,) = [case.run() for case in cases if case.id == "overlap/workers"]
+    assert (verdict.status, verdict.text) == ("n/a", "it runs on one device alone.")
 
 
 @pytest.mark.parametrize(

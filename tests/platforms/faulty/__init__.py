@@ -30,22 +30,21 @@ def __getattr__(name: str) -> Base:
 @dataclass(frozen=True)
 class Fault:
     """subject: the op or the part of the contract at fault. kinds: of cases that are tried, the first part of their
-    ids; the first of them must name it. also: subjects whose cases may fail with it. strict_only: it is in a feature
-    that fakechip does not claim. fakechip_only: it takes a device that is really asynchronous."""
+    ids; the first of them must name it. also: subjects whose cases may fail with it. only: the one place where it can
+    be; "": wherever there is a part of its own."""
 
     subject: str
     kinds: tuple[str, ...] = ("op", "fused")
     also: tuple[str, ...] = ()
     devices: int = 1
-    strict_only: bool = False
-    fakechip_only: bool = False
+    only: str = ""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where it can be planted: in fakechip if that has a part of its own where the mistake is."""
-        if self.fakechip_only:
-            return ("fakechip",)
-        return ("strict", "fakechip") if self.subject in _OF_FAKECHIP and not self.strict_only else ("strict",)
+        """Where it is planted: strict, and fakechip if that has a part of its own where the mistake is."""
+        if self.only:
+            return (self.only,)
+        return ("strict", "fakechip") if self.subject in _OF_FAKECHIP else ("strict",)
 
 
 _OF_FAKECHIP = frozenset({
@@ -78,7 +77,7 @@ FAULTS: Mapping[str, Fault] = {
         ),
         _in_attention(),
     ),
-    **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), strict_only=True)),
+    **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), only="strict")),
     "PlanesSwapped": _in_attention("cache layout"),
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),
@@ -100,8 +99,8 @@ FAULTS: Mapping[str, Fault] = {
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
-    "PageableCopies": Fault("steps in flight", ("overlap",), fakechip_only=True),
-    "ResultsAwaited": Fault("steps in flight", ("overlap",), devices=2, fakechip_only=True),
+    "PageableCopies": Fault("steps in flight", ("overlap",), only="fakechip"),
+    "ResultsAwaited": Fault("steps in flight", ("overlap",), devices=2, only="fakechip"),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),

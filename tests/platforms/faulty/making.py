@@ -41,15 +41,13 @@ def with_ops(**kernels: Any) -> Plant:
     return plant
 
 
-def with_device(mistake: type[Device]) -> Plant:
-    """mistake: stands before the device's own class."""
+def with_device(change: Callable[[Device, Callable[[int], Device]], Device]) -> Plant:
+    """change: from a device, and what opens others, to the same device with a mistake."""
 
     def plant(base: Base) -> Base:
         class Faulty(base):
             def open(self, index: int) -> Device:
-                device = super().open(index)
-                device.__class__ = type(mistake.__name__, (mistake, type(device)), {})
-                return device
+                return change(super().open(index), super().open)
 
         return Faulty
 

@@ -29,7 +29,6 @@ from tessera.platform import (
     Scheme,
     ShapePolicy,
     StepShape,
-    TorchDevice,
     replace,
 )
 from tessera.platform.ops import HotCall
@@ -121,20 +120,27 @@ def KeyUnnamed(base: Base) -> Base:  # named as the class that it makes
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-class _FromPageableMemory(TorchDevice):
-    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+def _pageable(device: Device, _: Callable[[int], Device]) -> Device:
+    def to_device(values: Array, out: Tensor | None = None) -> Tensor:
         source = torch.tensor(values)
-        return source.to(self.target) if out is None else out.copy_(source)
+        return source.to(device.target) if out is None else out.copy_(source)
+
+    device.to_device = to_device
+    return device
 
 
-class _AwaitingResults(TorchDevice):
-    def to_host(self, tensor: Tensor) -> Future[Any]:
-        self.synchronize()
-        return Ready(super().to_host(tensor).result())
+def _awaiting(device: Device, _: Callable[[int], Device]) -> Device:
+    start = device.to_host
+
+    def to_host(tensor: Tensor) -> Future[Any]:
+        return Ready(start(tensor).result())
+
+    device.to_host = to_host
+    return device
 
 
-PageableCopies = with_device(_FromPageableMemory)
-ResultsAwaited = with_device(_AwaitingResults)
+PageableCopies = with_device(_pageable)
+ResultsAwaited = with_device(_awaiting)
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
