@@ -198,7 +198,7 @@ class CoreRunner(ModelRunner):
             index_dtype=self.platform.capabilities.index_dtype,
             bits=self.bits,
         )
-        editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind)
+        editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind, self.device.to_device)
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
@@ -223,8 +223,8 @@ class CoreRunner(ModelRunner):
         began = perf_counter()
         self.batch.apply(step)
         for opened in step.opened:
-            known = len(opened.tokens)
-            self.device_tokens[opened.row, :known].copy_(torch.from_numpy(self.batch.tokens[opened.row, :known]))
+            known = slice(len(opened.tokens))
+            self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])
         self.memory.copy(step.copies)
         results = []
         for prepared in self.builder.build(step):

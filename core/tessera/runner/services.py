@@ -131,7 +131,7 @@ def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Ar
     """A HostSampler that uses the reference ops."""
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
-    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
+    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
     edited = host
     if ops := editor.ops_of(rows):
         edited = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)

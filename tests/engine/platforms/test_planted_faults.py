@@ -24,7 +24,10 @@ ALWAYS = {
         "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages", "NibblesSwapped", "PlanesDense",
         "IntoIgnored",
     },
-    "fakechip": {"StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed"},
+    "fakechip": {
+        "StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed", "PageableCopies",
+        "ResultsAwaited",
+    },
 }  # fmt: skip
 """Each day; the others are shares of the nightly run."""
 RAISING = {"EmptyBatchRefused", "StaleAfterInvalidate", "GatherMissing"}
@@ -43,8 +46,8 @@ PLANTED = [
     if place in FAULTS[fault].places
 ]
 UNPLANTED = (
-    "shapes", "forks", "preemption", "prefix", "graphs", "reads", "collectives", "devices", "tensor-parallel", "scheme",
-    "packed",
+    "shapes", "forks", "preemption", "prefix", "graphs", "reads", "overlap", "collectives", "devices",
+    "tensor-parallel", "scheme", "packed",
 )  # fmt: skip
 
 
@@ -95,7 +98,7 @@ def passed_of(platform: str) -> set[str]:
 
 
 def test_without_a_mistake_the_same_cases_pass() -> None:
-    assert passed_of("tests.platforms.faulty:Quantizing") == set(UNPLANTED)
+    assert passed_of("tests.platforms.faulty:Quantizing") == set(UNPLANTED) - {"overlap"}, "its memory is the host's"
 
 
 @pytest.mark.compiler

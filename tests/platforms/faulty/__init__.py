@@ -113,6 +113,8 @@ FAULTS: Mapping[str, Fault] = {
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
+    "PageableCopies": Fault("steps in flight", ("overlap",), only="fakechip"),
+    "ResultsAwaited": Fault("steps in flight", ("overlap",), devices=2, only="fakechip"),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "LastRankUnsummed": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),

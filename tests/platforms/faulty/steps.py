@@ -1,4 +1,4 @@
-"""Mistakes in graphs, shapes of launches, collectives and quantized weights."""
+"""Mistakes in graphs, shapes of launches, copies between host and device, collectives and quantized weights."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array
 from tessera.ops.quantize import meaning
 from tessera.platform import (
     BoundOps,
     Buffers,
     Communicator,
     Device,
+    Future,
     GraphRunner,
     Launch,
     LaunchKey,
@@ -23,6 +25,7 @@ from tessera.platform import (
     ModelFacts,
     OpSet,
     Packed,
+    Ready,
     Reason,
     Scheme,
     ShapePolicy,
@@ -113,6 +116,32 @@ def KeyUnnamed(base: Base) -> Base:  # named as the class that it makes
             return _OneUnnamed(super().shapes(model, config))
 
     return Faulty
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+def _pageable(device: Device, _: Callable[[int], Device]) -> Device:
+    def to_device(values: Array, out: Tensor | None = None) -> Tensor:
+        source = torch.tensor(values)
+        return source.to(device.target) if out is None else out.copy_(source)
+
+    device.to_device = to_device
+    return device
+
+
+def _awaiting(device: Device, _: Callable[[int], Device]) -> Device:
+    start = device.to_host
+
+    def to_host(tensor: Tensor) -> Future[Any]:
+        return Ready(start(tensor).result())
+
+    device.to_host = to_host
+    return device
+
+
+PageableCopies = with_device(_pageable)
+ResultsAwaited = with_device(_awaiting)
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from tessera.ops.tensors import torch_dtype
@@ -28,7 +29,7 @@ from tessera.testing.op_inputs import OpInputs
 def device_cases(target: Target) -> Iterator[Case]:
     for name, check in (
         ("manifest", _manifest), ("capabilities", _capabilities), ("memory", _memory), ("to_host", _to_host),
-        ("arena", _arena),
+        ("to_device", _to_device), ("arena", _arena),
     ):  # fmt: skip
         yield Case(f"device/{name}", "bronze", name, partial(check, target))
 
@@ -90,6 +91,25 @@ def _to_host(target: Target) -> Verdict:
     device.synchronize()
     found = future.result()
     _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
+    return PASSED
+
+
+def _to_device(target: Target) -> Verdict:
+    """Many copies from an array that is written to as soon as each has been started, into a new tensor and into one."""
+    device = target.device
+    numbers = np.zeros((64, 1024), np.int32)
+    if target.brings_a_runner:
+        return absent("the platform has its own model runner")
+    into = torch.empty(64, 1024, dtype=torch.int32, device=device.target)
+    found = []
+    for number in range(24):
+        numbers[:] = number
+        placed = device.to_device(numbers, into if number % 2 else None)
+        _demand(placed is into or not number % 2, "to_device does not return the tensor that it was given")
+        found.append(device.to_host(placed.clone()))
+    numbers[:] = -1
+    wrong = [number for number, copy in enumerate(found) if not (copy.result() == number).all()]
+    _demand(not wrong, f"to_device: copy {wrong[:1]} does not have what the array held when it was called")
     return PASSED
 
 

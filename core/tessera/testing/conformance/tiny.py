@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig, build_config
+from tessera.engine.child import executor_path
 from tessera.engine.engine import depth, make_policy, make_scheduler, silent
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
@@ -135,21 +136,37 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. Flags are
-    those of build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32,
-    whose tokens are compared), tokens of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. features:
+    dotted paths. workers: processes; one is this process, whose steps are observed. Flags are those of build_config.
+    folder: of the model and of the engine. logprobs, cached: by request, log probabilities of the answer's tokens (none
+    in float32, whose tokens are compared), tokens of the prompt that were found in the cache."""
+
+    executor: ObservedExecutor
 
     def __init__(
-        self, target: Target, dtype: str, *, family: str = "llama", positions: int = 2048, ranks: int = 2, **flags: Any
+        self,
+        target: Target,
+        dtype: str,
+        *,
+        family: str = "llama",
+        positions: int = 2048,
+        ranks: int = 2,
+        features: Sequence[str] = (),
+        workers: int = 1,
+        **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
+        self.folder = Path(self._folder.name)
         try:
-            save_tiny(Path(self._folder.name), family, "float32", positions, ranks)
+            save_tiny(self.folder, family, "float32", positions, ranks)
             config = build_config(
-                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
+                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype,
+                tensor_parallel_size=workers, **flags,
+            )  # fmt: skip
+            self._start(
+                dataclasses.replace(config, embedded=workers == 1, features=tuple(features), folder=self._folder.name)
             )
-            self._start(dataclasses.replace(config, embedded=True))
         except BaseException:
             self._folder.cleanup()
             raise
@@ -161,16 +178,18 @@ class TinyRun:
     def _start(self, config: EngineConfig) -> None:
         policy = make_policy(config)
         self.started = self.start_up(config)
-        executor = self.started.executor
-        assert isinstance(executor, ObservedExecutor)
-        self.executor = executor
+        executor = self._executor = self.started.executor
+        if isinstance(executor, ObservedExecutor):
+            self.executor = executor
         self._depth = depth(self.started.config, executor.platform.capabilities)
         self.scheduler = make_scheduler(self.started, policy, self._depth)
         self._in_flight: deque[Future[StepOutput]] = deque()
 
     def start_up(self, config: EngineConfig) -> StartedEngine:
-        """Its executor is an ObservedExecutor."""
-        return start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
+        """Its executor is an ObservedExecutor if there is one worker."""
+        workers = config.parallel.world_size
+        path = f"{__name__}:{ObservedExecutor.__name__}" if workers == 1 else executor_path(workers)
+        return start_up(config, path, silent)
 
     @property
     def runner(self) -> Any:
@@ -207,7 +226,7 @@ class TinyRun:
     def _step(self) -> None:
         scheduled = self.scheduler.schedule()
         if scheduled is not None:
-            self._in_flight.append(self.executor.sample(self.executor.execute(scheduled)))
+            self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
             if len(self._in_flight) < self._depth:
                 return
         if self._in_flight:
@@ -223,7 +242,7 @@ class TinyRun:
             self.cached.setdefault(started.key, started.num_cached_tokens)
 
     def close(self) -> None:
-        self.executor.close()
+        self._executor.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
