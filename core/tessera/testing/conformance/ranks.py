@@ -316,7 +316,7 @@ class RankRun(TinyRun):
     def __init__(self, member: Member, dtype: str) -> None:
         self.member = member
         size = member.communicator.size
-        super().__init__(member.target, dtype, ranks=size, tensor_parallel_size=size)
+        super().__init__(member.target, dtype, ranks=size, workers=size)
 
     def start_up(self, config: EngineConfig) -> StartedEngine:
         return bring_up(config, _RankExecutor(config, self.member), silent, Phases())
