@@ -75,6 +75,14 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
         return int(self.num_scheduled_tokens.sum())
 
 
+class TokenMasks(msgspec.Struct, array_like=True):
+    """Which tokens rows may draw. rows [M] int32: a row that is not among them may draw any token. bits [M,
+    ceil(vocabulary / 32)] int32, the lowest first: 1 if the row may draw the token."""
+
+    rows: Array
+    bits: Array
+
+
 class RowLogprobs(msgspec.Struct, array_like=True):
     """Log probabilities of the tokens drawn in a row: [tokens, 1 + k] ids and log probabilities, the drawn token first;
     its rank (1: the most likely)."""

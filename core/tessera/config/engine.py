@@ -173,8 +173,8 @@ class ParallelConfig:
 @dataclass(frozen=True)
 class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: API levels of facets that
-    it was written for; those that are missing are core's. features: dotted paths of factories (config)
-    -> Feature. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
+    it was written for; those that are missing are core's. features: names in the registry, with an
+    option after an =. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
     process, where nothing process-wide may be changed. given: dotted paths of the fields that the user set, which a
     platform's defaults leave alone. folder: of whoever starts the engine's processes, who removes it with all in it; ""
     is none. log_format: of their log, "text" or "json"."""
@@ -188,7 +188,9 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = flag(
+        (), "Features of requests to enable, those of plugins among them.", metavar="NAME[=OPTION],...",
+    )  # fmt: skip
     plugins: tuple[str, ...] = ()
     embedded: bool = False
     enforce_eager: bool = flag(False, "Disable graph capture.")

@@ -103,8 +103,8 @@ class WorkerProcess:
                 send(Done())
             case Execute(step):
                 self.pending = worker.execute(step)
-            case Sample():
-                output = worker.sample(self.pending)
+            case Sample(masks):
+                output = worker.sample(self.pending, masks)
                 if worker.spec.rank == 0:  # all ranks draw the same tokens
                     send(Stepped(output.result()))
 

@@ -80,21 +80,29 @@ def _logprobs_inputs(spec: LogprobsSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class MaskLogitsSpec:
-    """Logits [S, vocab] of tokens whose bit is 0 become -inf, in place."""
+    """In some rows of logits [S, vocab], those of tokens whose bit is 0 become -inf, in place."""
 
     vocab: int
 
 
-def mask_logits(spec: MaskLogitsSpec, logits: Tensor, bits: Tensor) -> None:
-    """logits [S, V] float32; bits [S, ceil(V / 32)] int32, the lowest first: where 0, -inf -> nothing"""
+def mask_logits(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    """logits [S, V] float32; rows [M] int32, of the S; bits [M, ceil(V / 32)] int32, the lowest first: where 0, -inf
+    -> nothing
+
+    A row may come twice, with the same bits."""
     entry = torch.arange(spec.vocab, device=logits.device)
     allowed = (bits[:, entry >> 5] >> (entry & 31)) & 1
-    logits.masked_fill_(allowed == 0, -torch.inf)
+    place = rows.long()
+    logits[place] = logits[place].masked_fill(allowed == 0, -torch.inf)
 
 
 def _mask_logits_inputs(spec: MaskLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
-    words = torch.randint(-(2**31), 2**31, (make.tokens, -(-spec.vocab // 32)), generator=make.random)
-    return make.normal(make.tokens, spec.vocab), words.to(torch.int32)
+    """Half of the rows, in any order; the last of them comes twice."""
+    number = -(-make.tokens // 2)
+    rows = torch.randperm(make.tokens, generator=make.random)[:number].to(torch.int32)
+    words = torch.randint(-(2**31), 2**31, (number, -(-spec.vocab // 32)), generator=make.random).to(torch.int32)
+    twice = (torch.cat((part, part[-1:])) for part in (rows, words))
+    return make.normal(make.tokens, spec.vocab), *twice
 
 
 # ---- edit_logits

@@ -78,15 +78,17 @@ class Table:
 
 class Registry:
     """The tables. models: by architecture, as config.json names it. policies: SchedulingPolicy by --scheduling-policy.
-    ops: by the name that models and features bind. owner: the distribution that the names are added for."""
+    ops: by the name that models and features bind. features: tessera.platform.Feature by name in --features. owner: the
+    distribution that the names are added for."""
 
     def __init__(self, owner: str, absent: Sequence[str] = ()) -> None:
         self.models = Table("model architecture", owner, level=0, unknown=ModelError, absent=absent)
         self.policies = Table("scheduling policy", owner, level=0, unknown=ConfigError, absent=absent)
         self.ops = Table("op", owner, level=0, unknown=PlatformError, absent=absent)
+        self.features = Table("feature", owner, level=0, unknown=ConfigError, absent=absent)
 
     def tables(self) -> tuple[Table, ...]:
-        return self.models, self.policies, self.ops
+        return self.models, self.policies, self.ops, self.features
 
     def take_all(self, other: Registry) -> None:
         """Adds another's entries: all of them, or, where one name is taken, none. Raises PlatformError as Table.take

@@ -16,6 +16,7 @@ from tessera.platform.runner import CachePlan
 from tessera.request import Request
 from tessera.scheduler.admission import Admission
 from tessera.scheduler.budget import Kind, Resources, ScheduledStep, TokenBudget
+from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import (
     EngineCoreOutputs,
     FinishedRequest,
@@ -26,7 +27,9 @@ from tessera.scheduler.outputs import (
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.rows import Rows, Status, StopRules, TrackedRequest, Work
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
+
+NOTHING_ALLOWED = "This request cannot go on: its fields together allow no token, or its grammar is too complex."
 
 
 class Scheduler:
@@ -34,7 +37,7 @@ class Scheduler:
 
     A row that decodes is scheduled again before its newest token is known here. That it ended is then seen one step
     late, and what it computed too much is dropped. Rows and blocks that a step in flight uses are freed when it
-    retires. chunkable: the model's prompts may be cut anywhere.
+    retires. chunkable: the model's prompts may be cut anywhere. features: the engine's halves; None is none.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Scheduler:
         max_model_len: int,
         depth: int,
         chunkable: bool = True,
+        features: EngineFeatures | None = None,
     ) -> None:
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len = depth, max_model_len
@@ -63,7 +67,8 @@ class Scheduler:
         cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * budget.max_per_request)
         self._rows = Rows(plan.num_rows, max_model_len)
         held = self._held = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
-        self._requests = Requests(config, held, policy, self.counters)
+        self._features = features or EngineFeatures()
+        self._requests = Requests(config, held, policy, self.counters, self._features)
         self._admission = Admission(
             self._requests,
             held,
@@ -82,7 +87,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._requests.waiting)
+        return self._requests.num_waiting
+
+    @property
+    def only_prepares(self) -> bool:
+        """Whether all there is are requests that a feature does not let start yet."""
+        return len(self._requests) == len(self._requests.preparing) and not self._held.in_flight
 
     @property
     def in_flight(self) -> int:
@@ -127,6 +137,8 @@ class Scheduler:
         if len(self._held.in_flight) >= self._depth:
             return None
         preemptions = self.counters.preemptions
+        if self._requests.preparing:
+            self._requests.prepare()
         self._admission.wake_followers()
         self._held.free_behind_windows()
         self._admission.make_way()
@@ -136,7 +148,8 @@ class Scheduler:
             self._fill(step)
             if not step.empty:
                 return self._emit(step)
-        if len(self._requests) and not self._held.in_flight and self.counters.preemptions == preemptions:
+        may_go_on = len(self._requests) > len(self._requests.preparing)
+        if may_go_on and not self._held.in_flight and self.counters.preemptions == preemptions:
             self._end_one_that_is_stuck()
         return None
 
@@ -237,6 +250,22 @@ class Scheduler:
             copies=copies,
         )
 
+    def is_masked(self, step: SchedulerOutput) -> bool:
+        """Whether a row draws a token in this step that a feature restricts: what it may draw is known once all steps
+        before this one have retired."""
+        return bool(self._rows.num_masked and self._rows.masked[step.samples].any())
+
+    def masks(self, step: SchedulerOutput) -> TokenMasks | None:
+        """What the rows of a step may draw, whose requests have not ended. Call it once for each masked step."""
+        rows = step.samples[self._rows.masked[step.samples]]
+        rows = rows[self._rows.going_on(rows)]
+        if not len(rows):
+            return None
+        bits = self._features.all_allowed(len(rows))
+        for row, mask in zip(rows.tolist(), bits, strict=True):
+            self._rows.request(row).features.mask(mask)
+        return TokenMasks(rows, bits)
+
     def _end_one_that_is_stuck(self) -> None:
         """No step is in flight and no request got anything, so nothing will ever change: a resource has no room for the
         first request, not even alone."""
@@ -266,7 +295,7 @@ class Scheduler:
         logprobs = self._take_logprobs(output, drawn)
         self._commit(step)
         for ending in self._stop_rules.endings(rows, drawn, tokens):
-            self._requests.end(ending.request, ending.reason, ending.stop_token)
+            self._requests.end(ending.request, ending.reason, ending.stop_token, complete=ending.complete)
         self._held.release(step)
         return EngineCoreOutputs(
             keys=keys,
@@ -287,9 +316,22 @@ class Scheduler:
         if rows.departures != step.departures:
             going_on = rows.going_on(drawn)
             drawn, tokens = drawn[going_on], tokens[going_on]
+        if rows.num_masked:
+            drawn, tokens = self._accepted(drawn, tokens)
         rows.append(drawn, tokens)
         self.counters.generation_tokens += len(drawn)
         return drawn, tokens
+
+    def _accepted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:
+        """What is left once features have seen the tokens of their rows. A request ends if its own fields leave no
+        token that they allow, since the sampler then draws any."""
+        kept = np.ones(len(drawn), dtype=bool)
+        for place in np.flatnonzero(self._rows.masked[drawn]).tolist():
+            request = self._rows.request(int(drawn[place]))
+            kept[place] = request.features.accept(int(tokens[place]))
+            if not kept[place]:
+                self._requests.end(request, "error", message=NOTHING_ALLOWED)
+        return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[RequestLogprobs]:
         if not output.logprobs:

@@ -41,6 +41,25 @@ def test_a_wrong_answer_is_found_without_log_probabilities() -> None:
         models(f"{FAULTY}:WrongBase")["model/llama-float32"].run()
 
 
+@pytest.mark.parametrize(
+    ("platform", "said"),
+    [
+        ("LateMasks", "; the mask of the token before allows it, so the mask came one step late"),
+        ("OthersMasks", r"; the mask of request \d allows it, so a row got another row's mask"),
+    ],
+)
+def test_a_mask_that_goes_wrong_is_named(platform: str, said: str) -> None:
+    (case,) = (case for case in conformance_cases(f"{FAULTY}:{platform}") if case.subject == "masks")
+    with pytest.raises(ConformanceError, match=rf"^masks: request \d drew token \d+ at place \d+ .*{said}"):
+        case.run()
+
+
+def test_a_runner_may_have_no_masks() -> None:
+    for platform, status in ((numpy_platform(), "passed"), (f"{FAULTY}:TakesNoMasks", "n/a")):
+        (case,) = (case for case in conformance_cases(platform) if case.subject == "masks")
+        assert case.run().status == status
+
+
 def test_to_refuse_every_model_is_no_level() -> None:
     cases = models(f"{FAULTY}:RefusesAll")
     assert cases["model/llama-float32"].run().status == "n/a"

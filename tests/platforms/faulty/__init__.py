@@ -93,6 +93,7 @@ FAULTS: Mapping[str, Fault] = {
     "NotRenormalised": Fault("route"),
     "CapBeforeScale": Fault("soft_cap"),
     **dict.fromkeys(("OneSeedForAll", "TopKOneTooFew", "TopPOneTooFew"), Fault("sample")),
+    **dict.fromkeys(("MaskOfAnotherRow", "MaskOneStepLate"), Fault("masks", ("masks", "op"), ("mask_logits",))),
     "GateAndUpSwapped": Fault("gated_mlp"),
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),

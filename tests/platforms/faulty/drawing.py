@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from tessera.ops import sampling
-from tessera.platform import LogprobsSpec, Sampled, SampleSpec, SamplingRows
-from tests.platforms.faulty.making import with_ops
+from tessera.platform import LogprobsSpec, MaskLogitsSpec, Sampled, SampleSpec, SamplingRows
+from tests.platforms.faulty.making import Base, with_ops
 
 
 def one_seed_for_all(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
@@ -32,6 +34,25 @@ def top_p_one_too_few(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> S
     return Sampled(tokens, *sampling.logprobs(LogprobsSpec(spec.vocab, spec.logprobs), logits.float(), tokens))
 
 
+def mask_of_another_row(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    sampling.mask_logits(spec, logits, rows, bits.roll(1, 0))
+
+
+def _late(known: dict[torch.Size, Tensor]) -> Callable[[MaskLogitsSpec, Tensor, Tensor, Tensor], None]:
+    """known: the bits that came before, by their shape, as in a buffer that is copied too late."""
+
+    def mask_one_step_late(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        sampling.mask_logits(spec, logits, rows, known.get(bits.shape, bits))
+        known[bits.shape] = bits
+
+    return mask_one_step_late
+
+
+def MaskOneStepLate(base: Base) -> Base:  # named as the class that it makes
+    return with_ops(mask_logits=_late({}))(base)
+
+
+MaskOfAnotherRow = with_ops(mask_logits=mask_of_another_row)
 OneSeedForAll = with_ops(sample=one_seed_for_all)
 TopKOneTooFew = with_ops(sample=top_k_one_too_few)
 TopPOneTooFew = with_ops(sample=top_p_one_too_few)

@@ -14,6 +14,7 @@ from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.launches import graph_cases, shape_cases
+from tessera.testing.conformance.masks import mask_cases
 from tessera.testing.conformance.native import native_cases, perf_cases
 from tessera.testing.conformance.ops import op_cases
 from tessera.testing.conformance.schemes import scheme_cases
@@ -25,8 +26,8 @@ _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
         "silver": (
-            backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, shape_cases, read_cases,
-            scheme_cases,
+            backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, mask_cases, shape_cases,
+            read_cases, scheme_cases,
         ),
         "gold": (native_cases, graph_cases, served_cases, perf_cases),
     }
