@@ -7,6 +7,7 @@ namespace sampling {
 
 void sample(const Kernels &kernels, const Sampling &task);
 void logprobs(const Kernels &kernels, const Logprobs &task);
+void mask(const Masking &task);
 
 // Arrays one after the other in somebody's memory; without memory only their size is counted.
 struct Room {
