@@ -237,6 +237,8 @@ def test_where_it_is_off_nothing_of_it_is_there(start):
     engine = start("none")
     with pytest.raises(RequestError, match="Unknown extra_args"):
         add(engine, 1, columns={"even": 1})
+    with pytest.raises(RequestError, match="structured_outputs is off here"):
+        add(engine, 2, structured_outputs={"regex": "a"})
     assert engine._features.resources() == []
     assert not engine._features.fields
 
@@ -246,6 +248,7 @@ def test_where_it_is_off_nothing_of_it_is_there(start):
     [
         ("even=many", ConfigError, "even=many: the option must be a whole number."),
         ("evne", ConfigError, "feature 'evne' is not supported; there is even"),
+        ("structured_outputs=1", ConfigError, "takes no option"),
     ],
 )
 def test_a_wrong_flag_is_one_line(start, feature, error, said):

@@ -189,7 +189,8 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     features: tuple[str, ...] = flag(
-        (), "Features of requests to enable, those of plugins among them.", metavar="NAME[=OPTION],...",
+        ("structured_outputs",), "Features of requests to enable, those of plugins among them; none disables all. The "
+        "list replaces the default.", metavar="NAME[=OPTION],...", shown_default="structured_outputs",
     )  # fmt: skip
     plugins: tuple[str, ...] = ()
     embedded: bool = False

@@ -73,6 +73,10 @@ class Engine:
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
+        if request.params.structured_outputs is not None and "structured_outputs" not in self._features.fields:
+            raise RequestError(
+                "structured_outputs is off here (--features does not name it); remove it.", param="structured_outputs"
+            )
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:

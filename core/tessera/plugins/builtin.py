@@ -37,3 +37,6 @@ def extensions(registry: Registry) -> None:
         registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
+    registry.features.add(
+        "structured_outputs", "tessera.features.structured_outputs:FEATURE", level=registry.features.level
+    )

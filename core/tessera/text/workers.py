@@ -24,7 +24,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
+from tessera.sampling_params import SamplingParams
 from tessera.text.conversation import plain_value
+from tessera.text.grammar import FIELD
 from tessera.text.tokenizer import Vocabulary, half_a_pair
 from tessera.text.worker import (
     LENGTH,
@@ -32,11 +34,13 @@ from tessera.text.worker import (
     OUT_OF_MEMORY,
     Answer,
     ChatJob,
+    Checked,
     Decoded,
     DecodeJob,
     Encoded,
     EncodeJob,
     Failed,
+    GrammarJob,
     Job,
     Limits,
     Ready,
@@ -321,6 +325,18 @@ class TextWorkers:
         """For many ids; Vocabulary.decode does the same in place. Raises as chat() does."""
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded)).text
 
+    async def check_grammar(self, params: SamplingParams) -> None:
+        """Whether its structured_outputs, if there are any, can be used. Raises RequestError if not, TextLimitError,
+        TextWorkerError."""
+        if params.structured_outputs is None:
+            return
+        try:
+            await self._ask(GrammarJob(params.structured_outputs), Checked)
+        except TextLimitError as error:
+            raise TextLimitError(
+                "structured_outputs cannot be used: compiling it took more time or memory than it may.", param=FIELD
+            ) from error
+
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
         await asyncio.gather(self._short.close(), self._long.close())
@@ -375,6 +391,10 @@ class BlockingTextWorkers:
         self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
     ) -> list[list[int]]:
         return self._run(self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens))
+
+    def check_grammar(self, params: SamplingParams) -> None:
+        if params.structured_outputs is not None:
+            self._run(self._workers.check_grammar(params))
 
     def close(self) -> None:
         """Ends the workers at once. May be called again."""

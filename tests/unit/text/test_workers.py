@@ -19,6 +19,7 @@ import pytest
 import tokenizers
 
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
+from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text.worker import ChatJob, EncodeJob, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
@@ -81,6 +82,21 @@ async def test_what_comes_back_is_what_the_tokenizer_and_the_template_say(
         assert await workers.decode(answer.ids[0]) == workers.vocabulary.decode(answer.ids[0]) == "[Hi]"
         (ids,) = (spelled := await workers.encoded(EncodeJob(["Hi there"], spelled=True))).ids
         assert spelled.spelled == [tokenizer.token(token) for token in ids]
+        assert workers.restarts == 0
+
+
+async def test_a_grammar_is_checked_where_it_can_do_no_harm(served: Served) -> None:
+    def params(regex: str | None) -> SamplingParams:
+        return SamplingParams(structured_outputs=None if regex is None else {"regex": regex})
+
+    async with served() as workers:
+        await workers.check_grammar(params(None))
+        await workers.check_grammar(params("[a-z]+"))
+        for regex, said in (("(a", "unclosed group"), (r"[^\s\S]", "no text is allowed")):
+            with pytest.raises(RequestError, match=said) as refused:
+                await workers.check_grammar(params(regex))
+            assert refused.value.param == "structured_outputs"
+        assert await workers.decode((await workers.encode(["a"]))[0]) == "a"
         assert workers.restarts == 0
 
 
