@@ -1,7 +1,7 @@
-"""How far an engine's greedy answers are those of the reference.
+"""Compares an engine's greedy answers with the reference's.
 
-Where two tokens are nearly as likely, rounding decides, and what follows differs. So an answer is followed up to the
-first token that is another; there it counts how much less likely the reference finds that token than its own."""
+If two tokens are almost equally likely, rounding decides between them, and the rest of the answer differs. So answers
+are compared up to the first different token; there, what counts is how much less likely it is for the reference."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.task import TOLERANCES
 
 
 class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Greedy answers to the prompts that are checked. near: for each token of each answer those that are likely there,
-    and how far each one's log probability is below the likeliest's."""
+    """Greedy answers to the check prompts. near: for each token of each answer, the likely tokens there, and how far
+    each one's log probability is below the most likely one's."""
 
     version: str
     prompts: list[list[int]]
@@ -23,9 +23,9 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """equal: tokens that are the reference's, of `compared`. gap: nats, the widest where an answer parts; 0 where none
-    does, None where the token is further than the reference looked, which is the widest tolerance. reference: its
-    version."""
+    """equal: how many of `compared` tokens equal the reference's. gap: the largest, in nats, where an answer diverges;
+    0 if none does, None if the reference did not list the token (its list reaches to the widest tolerance). reference:
+    its version."""
 
     equal: int
     compared: int
@@ -37,7 +37,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def agreement(answers: Sequence[Sequence[int]], reference: Reference) -> Agreement:
-    """Of the answers to the first so many prompts that are checked."""
+    """Compares the answers to the first len(answers) check prompts."""
     equal, compared, gaps = 0, 0, []
     for answer, expected, near in zip(answers, reference.answers, reference.near, strict=False):
         for token, best, likely in zip(answer, expected, near, strict=False):
@@ -50,13 +50,13 @@ def agreement(answers: Sequence[Sequence[int]], reference: Reference) -> Agreeme
 
 
 def worst(found: Sequence[Agreement]) -> Agreement:
-    """All of them as one."""
+    """All of them combined."""
     equal, compared = sum(one.equal for one in found), sum(one.compared for one in found)
     return Agreement(equal, compared, _widest([one.gap for one in found]), found[0].reference)
 
 
 def kept(path: Path, prompts: Sequence[Sequence[int]]) -> Reference | None:
-    """What a file holds of the reference's answers to these prompts; None where it does not."""
+    """The reference's answers to these prompts from a file; None if it does not hold them."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Reference)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -1,5 +1,5 @@
-"""Decode attention alone at a long context: Tessera's kernel on the CPU, vLLM's, and what the machine reads, in turn:
-`python -m benchmarks.attention --peers PEERS`."""
+"""Compares decode attention alone at a long context: Tessera's CPU kernel, vLLM's, and the machine's read bandwidth, in
+turn: `python -m benchmarks.attention --peers PEERS`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _vllm(environment: Path, task: AttentionTask) -> float:
 
 
 def _run(python: str, peer: str, task: AttentionTask, more: Mapping[str, str]) -> float:
-    """Seconds of a call."""
+    """Seconds per call."""
     command = [python, "-m", f"benchmarks.peers.{peer}_attention", asked(task)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(task.threads), **more}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Decode attention of one layer, alone: what is asked of each kernel, and how it is timed."""
+"""Decode attention of one layer, alone: the task for each kernel, and how it is timed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-COLD_BYTES = 2e8  # of keys and values that are taken in turn
+COLD_BYTES = 2e8  # of keys and values to rotate through
 SECONDS = 1.0
 ATTENTION_SEED = 11
 
 
 @dataclass(frozen=True)
 class AttentionTask:
-    """batch rows of one token each with `context` keys in bfloat16, in blocks that lie in no order."""
+    """`batch` rows of one token each, with `context` keys in bfloat16, in blocks in random order."""
 
     heads: int
     kv_heads: int
@@ -27,17 +27,18 @@ class AttentionTask:
 
     @property
     def nbytes(self) -> int:
-        """Of the keys and values that a call reads."""
+        """Bytes of keys and values that a call reads."""
         return 4 * self.batch * self.context * self.kv_heads * self.dim
 
     @property
     def copies(self) -> int:
-        """Caches that are taken in turn, so that none is still near."""
+        """The number of caches to rotate through, so that none is still in a processor cache."""
         return max(2, int(COLD_BYTES / self.nbytes))
 
 
 def drive(prepare: Callable[[AttentionTask], Sequence[Callable[[], object]]]) -> None:
-    """Reads a task from the command line, prints seconds of a call as JSON. prepare: the same call on each copy."""
+    """Reads a task from the command line and prints the seconds per call as JSON. prepare: returns the call for each
+    copy."""
     task = AttentionTask(**json.loads(sys.argv[1]))
     calls = prepare(task)
     for call in calls:

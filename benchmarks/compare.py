@@ -1,5 +1,5 @@
-"""Tessera's speed beside its peers and the machine's limits, in turn, on one machine; benchmarks/README.md says how the
-peers are installed."""
+"""Compares Tessera's speed with its peers' and the machine's limits, in turn, on one machine. benchmarks/README.md says
+how to install the peers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, it finds its own folder alone
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, only its own folder would be on the path
 
 import msgspec
 from benchmarks import limits, machine
@@ -26,9 +26,9 @@ from benchmarks.rounds import Around, Surroundings, run_rounds
 from benchmarks.running import EngineError, results
 from benchmarks.task import PRECISIONS, SHORT, Prompts, Task, checked_length
 
-WATCH_SECONDS = 2.0  # before each run, for what else the machine does
-CONVERTED = "converted"  # folder beside the peers' environments, else beside the rounds
-REFERENCE = "transformers"  # environment among the peers that answers what is checked
+WATCH_SECONDS = 2.0  # how long to watch the machine's other load before each run
+CONVERTED = "converted"  # a folder next to the peers' environments, or else next to the rounds
+REFERENCE = "transformers"  # the peer environment that answers the check prompts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in others:
         _say(f"{name} has no driver and is left out")
     engines = _asked(options, peers)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that running engines are ended on SIGTERM too
     try:
         if options.prepare:
             return _prepare(engines, task)
@@ -95,7 +95,7 @@ def _prepare(engines: list[Engine], task: Task) -> int:
 
 
 def _refer(options: argparse.Namespace, peers: list[Engine], task: Task) -> tuple[Reference | None, list[str]]:
-    """The reference's answers, where a peer can give them or has given them before, and why that failed."""
+    """The reference's answers, if a peer can give them or has given them before, and errors."""
     length, prompts = checked_length(task.input), Prompts(task).checked()
     path = _converted(options) / f"{options.model.name}.reference-{length}.json"
     peer = next((peer for peer in peers if peer.name == REFERENCE), None)
@@ -144,7 +144,7 @@ def _peers(options: argparse.Namespace) -> tuple[list[Engine], list[str]]:
 
 
 def _asked(options: argparse.Namespace, peers: list[Engine]) -> list[Engine]:
-    """The rows of this comparison."""
+    """The engines to compare."""
     engines = [
         engine
         for engine in [*ours(options.dtype, _converted(options)), *peers]

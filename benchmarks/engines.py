@@ -1,4 +1,4 @@
-"""Which engines there are to compare, in which precisions, and how each is run."""
+"""The engines to compare, their precisions, and how to run each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from benchmarks.task import PLAIN, PRECISIONS, SHORT, Task
 from benchmarks.tuning import Tuning
 
 DRIVERS = ("llama_cpp", "openvino", "tessera", "transformers", "vllm")
-READ_BYTES = 2**24  # at once, of a file that is to be in the page cache
+READ_BYTES = 2**24  # read at once, to bring a file into the page cache
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A row. module: its driver. environment: the peer's, None for the one that runs this program. tuning: of its
-    process. variant: its own name of the precision. converted: folder of models in peers' formats."""
+    """A row of the comparison. module: its driver. environment: the peer's, None for this program's. tuning: of its
+    process. variant: the engine's name for the precision. converted: folder of models in peers' formats."""
 
     name: str
     module: str
@@ -47,12 +47,12 @@ class Engine:
         return sys.executable if self.environment is None else str(self.environment / "bin" / "python")
 
     def takes(self, part: str) -> bool:
-        """Whether it can be asked what a part asks."""
+        """Whether it supports a part."""
         return part != "http" or hasattr(self._driver, "server")
 
     def prepared(self, task: Task) -> Task:
-        """The task with the precision, and with the peer's own format of the model, which is made where it is not there
-        yet. Raises EngineError."""
+        """The task with this precision, and with the model in the peer's own format, which is created if necessary.
+        Raises EngineError."""
         task = replace(task, precision=self.precision)
         choose = getattr(self._driver, "conversion", None)
         chosen = None if choose is None else choose(task)
@@ -65,18 +65,18 @@ class Engine:
         return replace(task, weights=str(path))
 
     def loaded(self, task: Task) -> Generator[dict[str, Any]]:
-        """Loads, and measures a batch size whenever the next result is asked for. Raises EngineError, as its results
-        do."""
+        """Loads the engine, and measures a batch size each time the next result is requested. Raises EngineError, as
+        does the generator."""
         measured = self._measured(self.prepared(task))
         next(measured)
         return measured
 
     def _measured(self, task: Task) -> Generator[dict[str, Any]]:
-        """The first one says only that it is loaded."""
+        """Yields the facts about the loaded engine first, then the results."""
         about = {"bits": self._bits(task)}
         if task.part == "start":
             _read_whole(Path(task.weights))
-            for _ in self._results(task):  # a start that is not timed: libraries come into the page cache too
+            for _ in self._results(task):  # an untimed start, which brings libraries into the page cache too
                 pass
         with contextlib.closing(self._served(task) if task.part == "http" else self._results(task)) as lines:
             loaded = next(lines, None)
@@ -104,7 +104,7 @@ class Engine:
             yield from lines
 
     def _bits(self, task: Task) -> float:
-        """Of a weight, as the driver knows it, else by the size of what it loads."""
+        """Bits per weight, according to the driver or else the size of the files."""
         stated = getattr(self._driver, "bits", None)
         return file_bits(Path(task.weights), Path(task.model)) if stated is None else stated(task)
 
@@ -113,7 +113,7 @@ class Engine:
         return importlib.import_module(self.module)
 
     def variables(self) -> dict[str, str]:
-        """The environment: a peer does not see the libraries that this program was given by a path."""
+        """The environment variables. A peer must not see the libraries on this program's PYTHONPATH."""
         inherited = dict(os.environ)
         if self.environment is not None:
             inherited.pop("PYTHONPATH", None)
@@ -125,8 +125,8 @@ def ours(dtype: str, converted: Path) -> list[Engine]:
 
 
 def find_peers(folder: Path, dtype: str, converted: Path) -> tuple[list[Engine], list[str]]:
-    """The rows of each virtual environment whose folder's name begins with a driver's (vllm, vllm-zentorch, llama.cpp),
-    in the order of their names, and the folders that are none."""
+    """The rows of each virtual environment whose folder name starts with a driver's (vllm, vllm-zentorch, llama.cpp),
+    sorted by name, and the names of other environments."""
     peers, others = [], []
     for environment in sorted(path for path in folder.iterdir() if (path / "bin" / "python").exists()):
         driver = environment.name.partition("-")[0].replace(".", "_")
@@ -138,7 +138,8 @@ def find_peers(folder: Path, dtype: str, converted: Path) -> tuple[list[Engine],
 
 
 def in_turn(engines: list[Engine]) -> list[tuple[Engine, ...]]:
-    """What is loaded side by side: ours with each rival of its precision, so that both are measured in a minute."""
+    """The engines to load together: ours and one rival of the same precision, so that both are measured within a
+    minute."""
     turns: list[tuple[Engine, ...]] = []
     for precision in PRECISIONS:
         same = [engine for engine in engines if engine.precision == precision]

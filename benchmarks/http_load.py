@@ -1,5 +1,5 @@
-"""A closed loop of clients on a server's /v1/completions: each sends its next request when it has its answer.
-Prompts are token ids, answers come as server-sent events."""
+"""A closed loop of clients on a server's /v1/completions: each client sends its next request when it has an answer.
+Prompts are token ids; answers arrive as server-sent events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOST = "127.0.0.1"
 
 
 class HttpError(Exception):
-    """A server did not answer as it should; says how in one line."""
+    """A server did not answer as it should; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """sent: when the request went out. arrived: when each event with text came, by the same clock. tokens: as the
-    server counts them."""
+    """sent: when the request was sent. arrived: when each event with text arrived, on the same clock. tokens: as
+    counted by the server."""
 
     sent: float
     arrived: list[float]
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Load:
-    """Answers of all clients, and the seconds from the first request to the last answer."""
+    """The answers of all clients, and the seconds from the first request to the last answer."""
 
     answers: list[Answer]
     seconds: float
@@ -52,20 +52,20 @@ class Load:
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """The least of the values that so many of a hundred do not exceed."""
+    """The smallest value that at least `share` percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
 
 
 def body(prompt: Sequence[int], tokens: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a greedy request whose answer has exactly so many tokens."""
+    """The body of a greedy request for exactly `tokens` tokens."""
     fixed = {"model": "bench", "temperature": 0, "ignore_eos": True, "stream": True}
     usage = {"stream_options": {"include_usage": True}}
     return {**fixed, **usage, **more, "prompt": list(prompt), "max_tokens": tokens}
 
 
 async def closed_loop(port: int, bodies: Sequence[Mapping[str, Any]], clients: int) -> Load:
-    """Answers are in the order of the bodies. Raises HttpError."""
+    """Returns answers in the order of the bodies. Raises HttpError."""
     waiting = deque(enumerate(bodies))
     answers: dict[int, Answer] = {}
 
@@ -80,7 +80,7 @@ async def closed_loop(port: int, bodies: Sequence[Mapping[str, Any]], clients: i
 
 
 async def is_ready(port: int) -> bool:
-    """Whether GET /health is answered with 200."""
+    """Whether GET /health returns status 200."""
     try:
         reader, writer = await asyncio.open_connection(HOST, port)
     except OSError:

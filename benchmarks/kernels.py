@@ -1,6 +1,6 @@
-"""The CPU platform's products alone, beside a plain kernel of one tile shape (what the machine allows) and torch's, and
-its sampling beside core's reference: `python benchmarks/kernels.py`. Weights are taken in turn, so that none is still
-in a cache; logits may be, as they are in a step."""
+"""Measures the CPU platform's products alone, next to a plain kernel with a single tile shape (what the machine allows)
+and torch's, and its sampling next to core's reference: `python benchmarks/kernels.py`. The weights rotate, so that none
+are still in a cache; logits may be, as in a step."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SAMPLING = {
     "temperature": SampleSpec(VOCABULARY),
     "top_p": SampleSpec(VOCABULARY, filters=True),
 }
-COLD_BYTES = 3e8  # of weights that are taken in turn
-SECONDS = 0.25  # that one place is measured
+COLD_BYTES = 3e8  # of weights to rotate through
+SECONDS = 0.25  # for measuring one place
 ROUNDS = 3
 BF16, INT8 = torch.bfloat16, torch.int8
 
@@ -129,7 +129,7 @@ def _products(library: Any, plain: Any, n: int, k: int, heights: tuple[int, ...]
 
 
 def _sampling() -> Iterator[dict[str, Any]]:
-    """Microseconds of a draw from logits as spread as a model's."""
+    """Microseconds per call, for logits with a realistic spread."""
     platform = CpuPlatform()
     ours, reference = (BoundOps(ops, platform.open(0)) for ops in (platform.ops(REFERENCE), REFERENCE))
     for name, spec in SAMPLING.items():
@@ -151,7 +151,7 @@ def _at(*tensors: torch.Tensor) -> list[ctypes.c_void_p]:
 
 
 def _best(call: Callable[[int], object], copies: int) -> float:
-    """Seconds of the fastest of the calls that fit into a time, each with other weights than the one before."""
+    """Seconds of the fastest call within a fixed time; each call uses other weights than the one before."""
     best, end, turn = float("inf"), time.perf_counter() + SECONDS, 0
     while turn < 5 or time.perf_counter() < end:
         start = time.perf_counter()

@@ -1,5 +1,5 @@
-"""The machine's limits for a model: how fast its memory can be read and its cores can multiply, and how many tokens a
-second that allows."""
+"""The machine's limits for a model: how fast it can read memory and multiply, and how many tokens per second that
+allows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ QUANTIZED_BYTES = {"int8": 1.0, "int4": 0.5}  # of a weight alone, without its s
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 READS_MEMORY = "read GB/s"
 MULTIPLIES = "registers GOP/s"
-READ_BYTES = 2**30  # far above any cache
+READ_BYTES = 2**30  # far larger than any cache
 READS = 6
 STREAMS = (1, 2, 4)
-AHEAD = (0, 6, 12, 20, 32)  # lines of 64 bytes; 0: what comes next is left to the processor
+AHEAD = (0, 6, 12, 20, 32)  # lines of 64 bytes to prefetch ahead; 0 leaves it to the processor
 CHAIN_ROUNDS = 10**7
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements of the matrices that one token needs. last: those that a prompt's last token alone needs: the head's,
-    which turn its hidden state into logits, and the last layer's, but for those of keys and values."""
+    """Elements of the matrices that one token needs. last: those needed only for a prompt's last token: the head's,
+    which turns its hidden state into logits, and the last layer's except for keys and values."""
 
     total: int
     last: int
@@ -41,15 +41,15 @@ class Weights:
 
 @dataclass(frozen=True)
 class Machine:
-    """Bytes read and operations done in a second."""
+    """Bytes read and operations done per second."""
 
     read: float
     multiply: float
 
 
 def weights(folder: Path) -> Weights:
-    """From the headers of the folder's safetensors. An embedding that is not the head too is looked up, not read, and
-    of a layer's experts only those count that one token takes."""
+    """Reads the headers of the folder's safetensors. An embedding that is not also the head is looked up, not read. Of
+    a layer's experts, only those that one token uses count."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config", config)
     experts = config.get("num_local_experts") or config.get("num_experts") or 1
@@ -67,14 +67,14 @@ def weights(folder: Path) -> Weights:
 
 
 def parameters(folder: Path) -> int:
-    """Numbers in the folder's safetensors."""
+    """The number of elements in the folder's safetensors."""
     return sum(math.prod(shape) for shape in _shapes(folder).values())
 
 
 def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens: int) -> tuple[float, float]:
-    """Most tokens a second in prefill of prompts of so many tokens and in decode, where a weight has so many bytes:
-    every step reads the weights once, and every token is multiplied with those it needs. What attention and the cache
-    cost comes on top."""
+    """The maximum tokens per second in prefill (of prompts of `tokens` tokens) and decode, with `item` bytes per
+    weight: every step reads the weights once, and every token is multiplied with those it needs. Attention and the
+    cache cost extra."""
     read = model.total * item / machine.read
     prompt = 2 * ((model.total - model.last) * tokens + model.last)
     prefill = batch * tokens / max(read, batch * prompt / machine.multiply)
@@ -83,8 +83,8 @@ def allowed(model: Weights, machine: Machine, *, item: float, batch: int, tokens
 
 
 def bound(task: Task, batch: int, found: Mapping[str, float]) -> dict[str, float]:
-    """What a machine of which probe() has found that allows in the task's precision; empty where that is not known.
-    output: of clients in a closed loop, all prompts and then all answers."""
+    """The limits in the task's precision on a machine with probe()'s results `found`; empty if not known. output: for
+    clients in a closed loop, first all prompts and then all answers."""
     kind = task.dtype if task.precision == PLAIN else "int8"
     multiply = found.get(f"{kind} {MULTIPLIES}")
     if multiply is None:
@@ -108,7 +108,7 @@ def _shapes(folder: Path) -> dict[str, list[int]]:
 
 
 def read_rate(library: Any | None, threads: int) -> float:
-    """Bytes a second, the best of many passes over a buffer."""
+    """Bytes per second; the best of many passes over a buffer."""
     with mmap.mmap(-1, READ_BYTES) as buffer:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             buffer.madvise(mmap.MADV_HUGEPAGE)
@@ -141,7 +141,7 @@ def _torch_reader(view: Any) -> Callable[[], object]:
 
 
 def probe(library: Any | None, threads: int) -> dict[str, float]:
-    """What the machine does at this moment, in about a second; empty where there is no C compiler."""
+    """The machine's current rates, measured in about a second; empty if there is no C compiler."""
     if library is None:
         return {}
     rates = {name: kernel_rate(library, name, threads) for name in ("bfloat16", "float32", "int8")}
@@ -150,7 +150,7 @@ def probe(library: Any | None, threads: int) -> dict[str, float]:
 
 
 def kernel_rate(library: Any | None, dtype: str, threads: int) -> float:
-    """Operations a second of multiplying and adding in registers; 0 where there is no such kernel."""
+    """Operations per second when multiplying and adding in registers; 0 if there is no such kernel."""
     name = f"multiply_{dtype}"
     if library is None or not hasattr(library, name):
         return 0.0
@@ -167,7 +167,7 @@ def kernel_rate(library: Any | None, dtype: str, threads: int) -> float:
 
 
 def _in_threads(threads: int, work: Callable[[int], object]) -> None:
-    """Foreign functions let go of the interpreter, so these do run beside each other."""
+    """Runs work in threads. Foreign functions release the GIL, so they run in parallel."""
     started = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
     for thread in started:
         thread.start()
@@ -182,7 +182,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def compiled(folder: Path) -> Any | None:
-    """The kernels of limits.c, by the system's compiler; None where there is none."""
+    """The kernels of limits.c, built with the system's compiler; None if there is none."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""The machine that a comparison runs on, and how much of it others use."""
+"""The machine that a comparison runs on, and how much of it other processes use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """The processor's name according to the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -19,7 +19,7 @@ def processor() -> str:
 
 
 def cores() -> list[int]:
-    """Those that this process may use."""
+    """The cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
@@ -29,8 +29,8 @@ def describe() -> str:
 
 
 def busy(seconds: float) -> float | None:
-    """Watches for that long and returns the share of all cores that is in use or taken by another virtual machine;
-    None where the system does not say."""
+    """Watches for that long and returns the fraction of all cores that is in use, or taken by another virtual machine;
+    None if it cannot be determined."""
     before = _ticks()
     time.sleep(seconds)
     after = _ticks()
@@ -41,7 +41,7 @@ def busy(seconds: float) -> float | None:
 
 
 def _ticks() -> tuple[int, int] | None:
-    """Used and idle since the system started."""
+    """Used and idle ticks since the system started."""
     try:
         fields = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]
     except OSError:

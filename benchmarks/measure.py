@@ -1,6 +1,5 @@
-"""What every engine is asked to do, in a process of its own: load, then for each batch size, when its turn has come,
-answer what is checked and what is timed. Imports the standard library alone, since it runs in each peer's
-environment."""
+"""The measurement of every engine, in its own process: load, then for each batch size, when it is its turn, answer the
+check prompts and the timed ones. Imports only the standard library, since it runs in each peer's environment."""
 
 from __future__ import annotations
 
@@ -14,23 +13,23 @@ from typing import Any, Protocol
 from benchmarks.process import claim_stdout, peak_bytes
 from benchmarks.task import CHECK_TOKENS, Prompts, Task
 
-WARM_TOKENS = 2048  # of whole prompts before the first batch size that is timed
+WARM_TOKENS = 2048  # of whole prompts, to warm up before the first timed batch size
 
 Stepped = Callable[[Collection[Hashable]], None]
-"""Hears after each step which prompts have a token more, each once for each such token, by any name it keeps."""
+"""Called after each step with the prompts that got a token, once per token, under any name the engine uses."""
 
 
 class Engine(Protocol):
     version: str
 
     def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
-        """Answers all prompts as one batch, greedily, each with that many tokens whatever they are."""
+        """Answers all prompts as one batch, greedily, each with exactly that many tokens."""
         ...
 
 
 class Steps:
-    """When all of so many prompts had their first token, and what came until one of them had all of its `tokens`: so
-    long all rows of the batch are answered. clock: in seconds."""
+    """Measures when all `prompts` prompts had their first token, and the tokens from then until one of them had all its
+    `tokens`: until then, all rows of the batch are running. clock: in seconds."""
 
     def __init__(self, prompts: int, tokens: int, clock: Callable[[], float]) -> None:
         self._prompts, self._tokens = prompts, tokens
@@ -54,8 +53,8 @@ class Steps:
         return max(self._had.values(), default=0) < self._tokens
 
     def values(self, prompt_tokens: int) -> dict[str, float]:
-        """prefill: prompt tokens until every prompt has its first token. decode: the tokens after that moment by the
-        seconds after it, while all rows are answered, where there are any."""
+        """prefill: prompt tokens per second until every prompt has its first token. decode: tokens per second from then
+        on while all rows are running, if there are any."""
         first = self._first - self._began
         values = {"prefill": self._prompts * prompt_tokens / first, "first_s": first}
         if self._decoded:
@@ -67,8 +66,8 @@ class Steps:
 
 
 def drive(load: Callable[[Task], Engine]) -> None:
-    """The main program of a driver: the task is the one argument. Writes a line of JSON when it is loaded, and one for
-    each batch size, which it begins when a line is there to be read. A start is over before the first of them."""
+    """The main program of a driver; its one argument is the task. Writes a line of JSON when it has loaded, and one per
+    batch size, each of which it starts when it can read a line. For part "start", it is done before the first line."""
     task = Task.from_json(sys.argv[1])
     results = claim_stdout()
 
@@ -89,7 +88,7 @@ def drive(load: Callable[[Task], Engine]) -> None:
 
 
 def start(engine: Engine, task: Task, clock: Callable[[], float]) -> dict[str, Any]:
-    """Seconds from the start of the process until the first token. clock: the one that task.began was read from."""
+    """Seconds from process start to the first token. clock: the one that task.began was read from."""
     _answers(engine, Prompts(task).drawn(1, task.input), 1)
     ready = clock() - task.began
     return {"batch": 1, "values": {"ready_s": ready}, "answers": _checked(engine, Prompts(task), 1)}
@@ -98,12 +97,12 @@ def start(engine: Engine, task: Task, clock: Callable[[], float]) -> dict[str, A
 def rates(
     engine: Engine, task: Task, clock: Callable[[], float], turn: Callable[[], object] = lambda: None
 ) -> Iterator[dict[str, Any]]:
-    """Rates for each batch size. turn: returns when the next may begin, since another engine may have the machine."""
+    """Rates for each batch size. turn: returns when the next may start, since another engine may be running."""
     prompts = Prompts(task)
     warm = 0
     for batch in task.batches:
         turn()
-        # Memory is claimed and kernels are chosen once for each shape; the answers are those that are checked.
+        # The first run with a shape allocates memory and selects kernels; its answers are the checked ones.
         checked = _checked(engine, prompts, batch)
         rows = min(batch, max(1, WARM_TOKENS // task.input))
         if rows > warm:
@@ -116,7 +115,7 @@ def rates(
 
 
 def _checked(engine: Engine, prompts: Prompts, batch: int) -> list[list[int]]:
-    """Short answers of a batch of this size, to those of its prompts that the reference has answered too."""
+    """Short answers of a batch of this size, for those of its prompts that the reference has answered too."""
     known = prompts.checked()[:batch]
     others = prompts.drawn(batch - len(known), len(known[0]))
     return _answers(engine, known + others, CHECK_TOKENS)[: len(known)]

@@ -1,4 +1,4 @@
-"""The parts of a comparison: what is asked in each, and which figures come of it."""
+"""The parts of a comparison: the task of each, and the figures that result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """name: of the value in a result. title: of its table, with the unit. less: whether less of it is better."""
+    """name: of the value in a result. title: of its table, with the unit. less: whether smaller is better."""
 
     name: str
     title: str
@@ -17,7 +17,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Part:
-    """input, output: tokens of a prompt and of an answer, where nothing else is asked for. batches: prompts at once, or
+    """input, output: default number of tokens of a prompt and an answer. batches: numbers of concurrent prompts, or
     clients."""
 
     name: str

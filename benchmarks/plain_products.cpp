@@ -1,5 +1,5 @@
-// The rate that a product of small batches can reach on this machine: one tile shape a type, weights packed ahead, each
-// thread a stretch of the outputs. It has no scales, biases or tails, and writes float32 or int32: a ceiling, not a kernel.
+// The rate that a product of small batches can reach on this machine: one tile shape per type, weights packed beforehand, and a
+// range of the outputs per thread. It has no scales, biases or tails, and writes float32 or int32: a ceiling, not a kernel.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -29,7 +29,7 @@ template <int ROWS> void bf16_tile(const uint16_t *x, const uint16_t *panel, flo
     for (int side = 0; side < 2; side++) _mm512_storeu_ps(y + (int64_t)r * n + 16 * side, sums[r][side]);
 }
 
-// The same of bytes: x without a sign, a panel [k / 4][32][4] with one.
+// The same for bytes: x is unsigned, the panel [k / 4][32][4] signed.
 template <int ROWS> void int8_tile(const uint8_t *x, const int8_t *panel, int32_t *y, int n, int k) {
   __m512i sums[ROWS][2] = {};
   for (int i = 0; i < k; i += 4, panel += 4 * PANEL) {
@@ -46,7 +46,7 @@ template <int ROWS> void int8_tile(const uint8_t *x, const int8_t *panel, int32_
     for (int side = 0; side < 2; side++) _mm512_storeu_si512(y + (int64_t)r * n + 16 * side, sums[r][side]);
 }
 
-#else  // AVX2: bfloat16 is widened as it is read, and sums of two products of bytes may saturate
+#else  // AVX2: bfloat16 is widened when it is read, and sums of two byte products may saturate
 constexpr int TALL_BF16 = 4, TALL_INT8 = 4;
 
 template <int ROWS> void bf16_tile(const uint16_t *x, const uint16_t *panel, float *y, int n, int k) {
@@ -93,7 +93,7 @@ template <int ROWS> void int8_tile(const uint8_t *x, const int8_t *panel, int32_
 }
 #endif
 
-// The rows that tall tiles leave over go by eight, four and one.
+// Rows left over by tall tiles are processed in tiles of eight, four and one.
 template <int TALL, class Rows> void by_tiles(int m, Rows rows) {
   int row = 0;
   for (; row + TALL <= m; row += TALL) rows(row, std::integral_constant<int, TALL>());

@@ -1,5 +1,5 @@
-"""What a process does to be measured: keeps its output to the results, and says what memory it took. Imports the
-standard library alone, since it runs in each peer's environment."""
+"""Helpers for measured processes: keep stdout free for results, and report peak memory. Imports only the standard
+library, since it runs in each peer's environment."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import TextIO
 
 
 def claim_stdout() -> TextIO:
-    """Standard output for the results alone; what libraries print goes to standard error."""
+    """Reserves standard output for results; what libraries print goes to standard error."""
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return results
 
 
 def peak_bytes(root: int | None = None) -> int:
-    """Most memory that a process (this one) and those it started have had resident, each at its own peak."""
+    """The sum of peak resident memory of a process (default: this one) and its descendants, each at its own peak."""
     first = os.getpid() if root is None else root
     parents, peaks = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
-        if "VmHWM" in fields:  # kernel threads have no memory of their own
+        if "VmHWM" in fields:  # kernel threads have no memory
             number = int(fields["Pid"])
             parents[number] = int(fields["PPid"])
             peaks[number] = int(fields["VmHWM"].split()[0]) * 1024

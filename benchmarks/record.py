@@ -1,4 +1,4 @@
-"""The rounds of a comparison as JSON, written anew after each result, so that an interrupted one can be continued."""
+"""The rounds of a comparison as JSON, rewritten after each result, so that an interrupted comparison can continue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FORMAT = 3
 
 
 class RecordError(Exception):
-    """The file cannot be continued; says why in one line."""
+    """The file cannot be continued; the message says why in one line."""
 
 
 class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What has to be the same for results to stand in one file. model: name of its folder."""
+    """What must be the same for results in one file. model: the name of its folder."""
 
     model: str
     dtype: str
@@ -25,19 +25,19 @@ class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What has to be the same for results to stand in one table: tokens of a prompt and of an answer."""
+    """What must be the same for results in one table: tokens of a prompt and of an answer."""
 
     input: int
     output: int
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One engine at one batch size in one turn of a round of a part. turn: those of the same one were measured right
-    after each other; it is named by the rival's row. variant: the engine's own name of the precision. batch: prompts at
-    once, or clients. values: by name of figure. time: UTC. busy: share of the machine that others used just before.
-    bits: of a weight, embedding and head included. missing: tuning that could not be applied. answers: to the prompts
-    that are checked, and how far they are the reference's, where there is one. machine: what it could do just
-    before."""
+    """One engine at one batch size in one turn of a round of a part. turn: cells of the same turn were measured right
+    after each other; its name is the rival's row. variant: the engine's name for the precision. batch: number of
+    concurrent prompts, or clients. values: by name of figure. time: UTC. busy: fraction of the machine that other
+    processes used just before. bits: per weight, including embedding and head. missing: tuning that could not be
+    applied. answers: to the check prompts. agreement: with the reference's answers, if there is a reference. machine:
+    its rates just before."""
 
     part: str
     round: int
@@ -64,7 +64,7 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> tuple[str, int, str, str, int]:
-        """No two cells of a record have the same."""
+        """Identifies the cell within a record."""
         return self.part, self.round, self.turn, self.row, self.batch
 
 
@@ -80,7 +80,7 @@ class _Format(msgspec.Struct):
 
 
 class Record:
-    """What has been measured so far, in memory and in a file. shapes: by part."""
+    """The measurements so far, in memory and in a file. shapes: by part."""
 
     def __init__(self, path: Path, setup: Setup, shapes: Mapping[str, Shape], cells: Sequence[Cell] = ()) -> None:
         self.path = path
@@ -90,7 +90,7 @@ class Record:
 
     @classmethod
     def open(cls, path: Path, setup: Setup, shapes: Mapping[str, Shape]) -> Record:
-        """Continues the file, or begins one. Raises RecordError where it holds something else."""
+        """Continues the file, or starts a new one. Raises RecordError if it holds something else."""
         if not path.exists():
             return cls(path, setup, shapes)
         document = _read(path)
@@ -101,12 +101,12 @@ class Record:
         return cls(path, setup, document.shapes | dict(shapes), document.cells)
 
     def lacks(self, part: str, number: int, turn: str, rows: Sequence[str], batches: Sequence[int]) -> list[int]:
-        """Those batch sizes that not all of the rows have run in a turn."""
+        """The batch sizes that some of the rows have not run in a turn."""
         done = {cell.place for cell in self.cells}
         return [batch for batch in batches if any((part, number, turn, row, batch) not in done for row in rows)]
 
     def add(self, *cells: Cell) -> None:
-        """In place of those that stand at theirs."""
+        """Adds cells, replacing those with the same place."""
         places = {cell.place for cell in cells}
         self.cells = [*(cell for cell in self.cells if cell.place not in places), *cells]
         self._write()

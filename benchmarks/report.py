@@ -1,5 +1,5 @@
-"""The tables of a part: medians of the rounds with their spread, ours divided by each other's, and how ours stands to
-the best rival of its precision."""
+"""The tables of a part: medians of the rounds with their spread, our result divided by each other engine's, and ours
+compared with the best rival of the same precision."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.task import CHECK_TOKENS, PRECISIONS, WIDEST
 
 OURS = "tessera"
 LIMIT = "limit"
-IDLE = 0.05  # of the machine; with more in use the figures are marked
+IDLE = 0.05  # as a fraction of the machine; figures are marked if more is in use
 
 
 def report(record: Record, part: Part, batches: Sequence[int]) -> str:
-    """All of a part, as text to print."""
+    """The whole report of a part, as text to print."""
     setup, shape = record.setup, record.shapes[part.name]
     cells = [cell for cell in record.cells if cell.part == part.name and cell.batch in batches]
     tables = [line for figure in part.figures for line in [*_figures(figure, part, cells, batches), ""]]
@@ -37,13 +37,13 @@ def report(record: Record, part: Part, batches: Sequence[int]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median (lowest-highest), with three digits that matter."""
+    """Median (lowest-highest), with three significant digits."""
     low, middle, high = (_number(value) for value in (min(values), statistics.median(values), max(values)))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def ratio(cells: Iterable[Cell], ours: str, other: str, batch: int, value: str) -> float | None:
-    """Of two rows that were measured in the same turns, the median of these; None where there is none."""
+    """The ratio of two rows: the median over turns in which both were measured; None if there are none."""
     by_turn: dict[tuple[int, str], dict[str, float]] = {}
     for cell in cells:
         if cell.batch == batch and cell.row in (ours, other) and value in cell.values:
@@ -53,7 +53,7 @@ def ratio(cells: Iterable[Cell], ours: str, other: str, batch: int, value: str) 
 
 
 def _figures(figure: Figure, part: Part, cells: list[Cell], batches: Sequence[int]) -> list[str]:
-    """The table of a figure, and below it ours divided by the best rival's and by the limit."""
+    """The table of a figure, followed by our result divided by the best rival's and by the limit."""
 
     def entry(row: str, batch: int) -> str:
         values = _values(cells, row, figure, batch)
@@ -91,13 +91,13 @@ def _is_ours(engine: str) -> bool:
 
 
 def _ours(cells: list[Cell], row: str) -> str | None:
-    """Our row in the precision of another."""
+    """Our row in the same precision as another row."""
     precision = next(cell.precision for cell in cells if cell.row == row)
     return next((cell.row for cell in cells if cell.engine == OURS and cell.precision == precision), None)
 
 
 def _rows(cells: list[Cell]) -> list[str]:
-    """By precision; in each ours first, the limit last, the others in the order in which they ran."""
+    """Rows sorted by precision; within each, ours first, the limit last and the others in the order they ran."""
     first = {cell.row: cell for cell in reversed(cells)}
     order = list(dict.fromkeys(cell.row for cell in cells))
 
@@ -118,7 +118,7 @@ def _about(row: str, cells: list[Cell]) -> list[str]:
 
 
 def _answers(cells: list[Cell]) -> list[str]:
-    """How far each row's greedy answers are the reference's."""
+    """How far each row's greedy answers agree with the reference."""
     compared = {
         row: [cell.agreement for cell in cells if cell.row == row and cell.agreement is not None]
         for row in _rows(cells)

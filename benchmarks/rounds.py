@@ -1,5 +1,5 @@
-"""Runs what a record lacks: all turns of a part once, then all again. In a turn ours and one rival are loaded, and each
-batch size is measured with one and then with the other while the first one waits."""
+"""Runs what a record lacks: all turns of a part once, then all again. A turn loads our engine and one rival, and
+measures each batch size with one and then the other, while the first one waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.tuning import Tuning
 
 
 class Runnable(Protocol):
-    """An engine as the rounds see it."""
+    """The interface of an engine that the rounds need."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Of a measurement, just before it: the share of the machine that others used, and what the machine could do."""
+    """The conditions just before a measurement: the fraction of the machine that others used, and its rates."""
 
     busy: float | None
     machine: Mapping[str, float]
@@ -44,9 +44,9 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Around:
-    """What the rounds do beside the engines. say: a line to who waits. look: at the machine. judge: answers to prompts
-    that are checked, None where there is no reference. bound: values that what the machine can do allows for a batch
-    size of a task, none where that is not known. is_over: whether the time is."""
+    """Everything the rounds need besides engines. say: prints a line for the user. look: measures the surroundings.
+    judge: compares answers to the check prompts; None if there is no reference. bound: the values that the machine's
+    rates allow for a batch size of a task; empty if not known. is_over: whether time is up."""
 
     say: Callable[[str], None]
     look: Callable[[], Surroundings]
@@ -57,15 +57,15 @@ class Around:
 
 @dataclass(frozen=True)
 class Outcome:
-    """failed: why rows were left out. unfinished: whether the time was over before the last round."""
+    """failed: why rows were dropped. unfinished: whether time was up before the last round ended."""
 
     failed: list[str]
     unfinished: bool
 
 
 def run_rounds(turns: Sequence[Sequence[Runnable]], task: Task, record: Record, rounds: int, around: Around) -> Outcome:
-    """An engine that fails is left out from there on; no turn is begun when the time is over. turns: of engines of one
-    precision; each is named by the last of its engines, the rival, without which it is left out."""
+    """Runs all rounds. An engine that fails is dropped from then on; no turn is started once time is up. turns: engines
+    of one precision each, named after the last one, the rival; a turn is dropped if its rival is."""
     failed: dict[str, str] = {}
     for number in range(1, rounds + 1):
         for turn in turns:
@@ -79,14 +79,14 @@ def run_rounds(turns: Sequence[Sequence[Runnable]], task: Task, record: Record, 
             rows = ", ".join(engine.row for engine in engines)
             around.say(f"round {number} of {rounds}: {rows}; {PARTS[task.part].at} {', '.join(map(str, batches))}")
             asked = replace(task, batches=batches, seed=number, precision=turn[-1].precision)
-            # Who is first takes turns too, since the machine changes while they run.
+            # Alternate which engine runs first, since the machine's speed drifts during a turn.
             _run_turn(engines if number % 2 else engines[::-1], _Place(asked, number, name), record, around, failed)
     return Outcome(list(failed.values()), unfinished=False)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A turn of a round: what is asked in it, and the rival that it is named by."""
+    """A turn of a round: its task, and the rival that names it."""
 
     task: Task
     round: int
@@ -109,7 +109,7 @@ class _Place:
 def _run_turn(
     engines: Sequence[Runnable], place: _Place, record: Record, around: Around, failed: dict[str, str]
 ) -> None:
-    """Adds to those that failed, by row, why."""
+    """Runs a turn. Adds failures to `failed`, by row."""
     with contextlib.ExitStack() as ends:
         loaded = []
         for engine in engines:
@@ -149,7 +149,8 @@ def _measured(
 
 
 def _limit(place: _Place, batch: int, found: Surroundings, around: Around) -> list[Cell]:
-    """What the machine allows at this moment, as a row beside the engines'; none where nothing of it is in the part."""
+    """What the machine allows at the moment, as a row like the engines'; none if it applies to no figure of the
+    part."""
     task = place.task
     allowed = around.bound(task, batch, found.machine)
     values = {figure.name: allowed[figure.name] for figure in PARTS[task.part].figures if figure.name in allowed}

@@ -1,4 +1,4 @@
-"""Processes of engines: their own environment, ended in any case, and their last line where they fail."""
+"""Runs engines' processes: in their own environment, always ended, and reported with their last line if they fail."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
 LONGEST_RUN = 3600  # seconds
-LONGEST_END = 10  # seconds until one that was asked to end is killed
+LONGEST_END = 10  # seconds until a process that was asked to end is killed
 
 
 class EngineError(Exception):
-    """An engine could not be run; says why in one line."""
+    """An engine could not be run; the message says why in one line."""
 
 
 def results(name: str, command: Sequence[str], variables: Mapping[str, str]) -> Generator[dict[str, Any]]:
-    """The lines of JSON that a program writes, as they come. It goes on, and has a line of input to read, when the next
-    result is asked for. Raises EngineError where it fails."""
+    """Yields the JSON lines that a program prints, as they arrive. The program continues, and receives a line of input,
+    when the next result is requested. Raises EngineError if it fails."""
     with (
         output_file() as said,
         subprocess.Popen(
@@ -44,20 +44,20 @@ def results(name: str, command: Sequence[str], variables: Mapping[str, str]) -> 
         while line := process.stdout.readline():
             with at_rest(process):
                 yield json.loads(line)
-            with contextlib.suppress(BrokenPipeError):  # it may have ended, which its end tells
-                os.write(process.stdin.fileno(), b"\n")  # not kept for a second try, which closing would be
+            with contextlib.suppress(BrokenPipeError):  # the program may have ended; its exit status tells
+                os.write(process.stdin.fileno(), b"\n")  # unbuffered, so that closing does not try to write it again
         if process.wait() != 0:
             raise EngineError(f"{name} ended with {process.returncode}: {last_line(said)}")
 
 
 def output_file() -> IO[str]:
-    """For what a process says; gone when it is closed."""
+    """A file for a process's output, deleted when it is closed."""
     return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
 
 
 @contextlib.contextmanager
 def ended_at_the_latest(process: subprocess.Popen[Any], seconds: float) -> Iterator[None]:
-    """Ends the process and what it started after so many seconds, and in any case at the end of the block."""
+    """Kills the process and everything it started after this many seconds, and in any case at the end of the block."""
 
     def end(how: signal.Signals = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -69,7 +69,7 @@ def ended_at_the_latest(process: subprocess.Popen[Any], seconds: float) -> Itera
         yield
     finally:
         timer.cancel()
-        end(signal.SIGTERM)  # shared memory and sockets are given back by those that hear it
+        end(signal.SIGTERM)  # gives processes that handle it the chance to release shared memory and sockets
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LONGEST_END)
         end()
@@ -77,7 +77,7 @@ def ended_at_the_latest(process: subprocess.Popen[Any], seconds: float) -> Itera
 
 @contextlib.contextmanager
 def at_rest(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Stops the process and what it started while another one has the machine: some look out for work all the time."""
+    """Stops the process and its children while another one is measured, since some of them spin for work."""
 
     def tell(how: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

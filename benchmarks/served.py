@@ -1,4 +1,4 @@
-"""An engine behind its own HTTP server: started, asked until it answers, and loaded by clients."""
+"""An engine behind its own HTTP server: started, polled until it is ready, and loaded by clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEWEST_REQUESTS = 4
 
 @dataclass(frozen=True)
 class Server:
-    """How one is started, and what its requests have beside what all have."""
+    """How to start a server, and the additional fields of its requests."""
 
     command: Sequence[str]
     variables: Mapping[str, str]
@@ -37,8 +37,8 @@ def free_port() -> int:
 
 
 def run(name: str, server: Server, port: int, task: Task) -> Generator[dict[str, Any]]:
-    """A line when it has answered once, and one for each number of clients, whenever the next is asked for. Raises
-    EngineError."""
+    """Yields a line when the server has answered once, and one per number of clients, each time the next is requested.
+    Raises EngineError."""
     began = time.monotonic()
     with (
         output_file() as said,

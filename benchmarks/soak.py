@@ -1,11 +1,11 @@
-"""Whether a server under mixed load keeps memory: resident memory of its two processes, minute by minute.
+"""Whether a server leaks memory under mixed load: resident memory of its two processes, minute by minute.
 
     python -m benchmarks.soak --minutes 60
 
-Starts `tessera serve` (the bundled demo unless --model says otherwise) on a free port and asks it, from --clients at
-once, for chats and completions: whole, streamed, left in the middle, with n > 1, with log probabilities, of prompts
-that are new and that repeat, and for things that are errors. Memory that is only reused levels off; memory that is kept
-grows with the requests, so the last line gives the growth over the second half of the run.
+Starts `tessera serve` (with the bundled demo unless --model is given) on a free port, and sends it chats and
+completions from --clients clients at once: whole, streamed, abandoned midway, with n > 1, with log probabilities, with
+new and repeated prompts, and invalid ones. Memory that is reused levels off; leaked memory grows with the number of
+requests, so the last line shows the growth over the second half of the run.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from benchmarks.served import free_port
 READY_SECONDS = 120
 END_SECONDS = 30
 MIB = 2**20
-# A cache that is soon full: until then the engine's memory grows by the blocks that are used for the first time.
+# A cache that fills up quickly: until then the engine's memory grows with each block that is used for the first time.
 CACHE = "48MiB"
 WORDS = ("the", "a", "light", "river", "stone", "seven", "under", "asks", "blue", "machine", "morning", "answer")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """seconds: since the load began. front, engine: resident bytes. requests: done until then. tasks: of the front's
-    event loop, by its metrics."""
+    """seconds: since the load started. front, engine: resident bytes. requests: finished until then. tasks: in the
+    front end's event loop, from its metrics."""
 
     seconds: float
     requests: int
@@ -50,7 +50,7 @@ class Sample:
 
 
 class Clients:
-    """What is asked, by kind, and how often each was."""
+    """The kinds of requests, and how often each was sent."""
 
     def __init__(self, http: httpx.AsyncClient, model: str, seed: int) -> None:
         self._http = http
@@ -75,7 +75,7 @@ class Clients:
             self.done[kind] += 1
 
     def _text(self) -> str:
-        """New each time, or one of a few that repeat and so are found in the prefix cache."""
+        """A new text, or one of a few that repeat and so hit the prefix cache."""
         chance = random.Random(self._random.randrange(20)) if self._random.random() < 0.5 else self._random
         return " ".join(chance.choices(WORDS, k=chance.randrange(4, 120)))
 
@@ -129,7 +129,7 @@ class Clients:
 
 
 def resident(pid: int) -> int:
-    """Bytes."""
+    """The process's resident memory in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -153,7 +153,7 @@ async def sampled(front: int, http: httpx.AsyncClient, clients: Clients, began: 
 
 
 async def watch(front: int, http: httpx.AsyncClient, clients: Clients, options: argparse.Namespace) -> list[Sample]:
-    """Loads the server for so many minutes and prints a line each interval."""
+    """Loads the server for options.minutes and prints a line at each interval."""
     began = time.monotonic()
     end = began + 60 * options.minutes
     asking = [asyncio.create_task(clients.ask_until(end)) for _ in range(options.clients)]

@@ -1,5 +1,5 @@
-"""One run of an engine: what it loads, and the prompts that all engines are asked. Imports the standard library alone,
-since it runs in each peer's environment."""
+"""One run of an engine: what it loads, and the prompts that all engines get. Imports only the standard library, since
+it runs in each peer's environment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TOLERANCES = {PLAIN: 0.1, "int8": 0.3, "int4": 1.5}  # nats by which a checked t
 WIDEST = max(TOLERANCES.values())
 CHECK_PROMPTS = 4
 CHECK_TOKENS = 8
-CHECK_SHARE = 4  # a prompt that is checked is as many times shorter than one that is timed
-CHECK_SEED = -1  # that of no round
+CHECK_SHARE = 4  # check prompts are this many times shorter than timed ones
+CHECK_SEED = -1  # not the seed of any round
 
 
 @dataclass(frozen=True)
 class Task:
-    """part: of the comparison. model: its folder. weights: what the driver loads, the folder itself unless the peer
-    needs a converted copy. precision: of the weights, "plain" is that of dtype. input, output: tokens of each prompt
-    and of each answer. batches: how many prompts at once, over HTTP how many clients. platform: of Tessera, "" for the
-    installed one. began: when the process was started, by the system's monotonic clock."""
+    """part: of the comparison. model: its folder. weights: what the driver loads; the folder itself unless the peer
+    needs a converted copy. precision: of the weights; "plain" is that of dtype. input, output: tokens of each prompt
+    and each answer. batches: numbers of concurrent prompts or, over HTTP, of clients. platform: for Tessera; "" for the
+    installed one. began: when the process was started, on the system's monotonic clock."""
 
     part: str
     model: str
@@ -49,28 +49,28 @@ class Task:
 
     @property
     def room(self) -> int:
-        """Tokens of the longest request."""
+        """The number of tokens of the longest request."""
         return self.input + max(self.output, CHECK_TOKENS)
 
 
 def checked_length(tokens: int) -> int:
-    """Of the prompts that are checked, where those that are timed have so many."""
+    """The length of check prompts if timed prompts have this many tokens."""
     return max(1, tokens // CHECK_SHARE)
 
 
 class Prompts:
-    """Random token ids, the same for all engines and in each round others."""
+    """Random token ids, the same for all engines but different in each round."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._draw = random.Random(task.seed)
 
     def drawn(self, count: int, length: int) -> list[list[int]]:
-        """New ones each time, so that nothing can be answered from a cache."""
+        """New prompts each time, so that nothing can be answered from a cache."""
         return _random(self._draw, self._task.vocab, count, length)
 
     def checked(self) -> list[list[int]]:
-        """Those that the reference answers too."""
+        """The check prompts, which the reference answers too."""
         return _random(random.Random(CHECK_SEED), self._task.vocab, CHECK_PROMPTS, checked_length(self._task.input))
 
 

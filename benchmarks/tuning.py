@@ -1,4 +1,4 @@
-"""How a peer's process is set up before it starts, and what of that could not be had on this machine."""
+"""How a peer's process is configured before it starts, and which settings this machine cannot provide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.task import Task
 
 @dataclass(frozen=True)
 class Tuning:
-    """variables: of the environment. missing: what its documentation asks for and this machine lacks."""
+    """variables: environment variables. missing: what its documentation asks for but this machine lacks."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
@@ -20,8 +20,9 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The format a peer loads in place of the model's folder. name: of the file or folder that module writes, which is
-    called with what it is made from, the target and the form. source: what that is, None for the model's folder."""
+    """The format that a peer loads instead of the model's folder. name: of the file or folder that module writes;
+    module is called with the source, the target and the form. source: another conversion, or None for the model's
+    folder."""
 
     name: str
     module: str
@@ -30,15 +31,15 @@ class Conversion:
 
 
 def with_tokenizer(task: Task) -> Conversion | None:
-    """The model's folder with a tokenizer, which servers insist on; None where nothing has to be made."""
+    """The model's folder with a tokenizer, which servers require; None if no conversion is needed."""
     if task.part != "http" or (Path(task.model) / "tokenizer.json").exists():
         return None
     return Conversion(f"{Path(task.model).name}.tokenizer", "benchmarks.peers.byte_tokenizer", "")
 
 
 def preload(environment: Path, *, system: Sequence[str], own: Sequence[str]) -> tuple[str, list[str]]:
-    """A value for LD_PRELOAD, and the libraries that were not found. system: names as a linker takes them. own: files
-    in the peer's environment."""
+    """A value for LD_PRELOAD, and the libraries that were not found. system: names for the linker. own: files in the
+    peer's environment."""
     found: list[str] = []
     missing: list[str] = []
     for name in system:
@@ -51,7 +52,7 @@ def preload(environment: Path, *, system: Sequence[str], own: Sequence[str]) -> 
 
 
 def ranges(cores: Sequence[int]) -> str:
-    """0,1,2,5 as 0-2,5."""
+    """Formats core numbers as ranges: 0,1,2,5 as 0-2,5."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and core == runs[-1][-1] + 1:

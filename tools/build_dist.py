@@ -1,4 +1,5 @@
-"""Build the wheels of core and of every platform package into dist/, and see that they hold what the tree holds."""
+"""Builds the wheels of core and every platform package into dist/, and checks that they contain all files of the
+tree."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def distributions(root: Path) -> dict[Path, Path]:
-    """Each folder that holds a pyproject.toml, with the package that its wheel carries."""
+    """Every folder with a pyproject.toml, and the package that its wheel contains."""
     platforms = sorted((root / "platforms").glob("*/pyproject.toml"))
     return {
         root: root / "core/tessera",
@@ -21,7 +22,7 @@ def distributions(root: Path) -> dict[Path, Path]:
 
 
 def missing_files(wheel: Path, package: Path) -> list[str]:
-    """Files of the package, and of the template that comes with core, which git keeps and the wheel lacks."""
+    """Files tracked by git that the wheel lacks, in the package and in the template that core includes."""
     wanted = {f"{package.name}/{name}" for name in _kept(package)}
     template = package.parents[1] / "plugins_template"
     if package.name == "tessera" and template.is_dir():
@@ -31,14 +32,14 @@ def missing_files(wheel: Path, package: Path) -> list[str]:
 
 
 def _kept(folder: Path) -> list[str]:
-    """Files that git keeps, by their names in the folder."""
+    """Files tracked by git, relative to the folder."""
     command = ["git", "ls-files", "-z", "."]
     listed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     return [name for name in listed.split("\0") if name]
 
 
 def build(root: Path, into: Path) -> dict[Path, Path]:
-    """One wheel a distribution, built with the environment's own hatchling; returns wheel -> package."""
+    """Builds one wheel per distribution with the environment's own hatchling. Returns wheel -> package."""
     shutil.rmtree(into, ignore_errors=True)
     wheels = {}
     for folder, package in distributions(root).items():

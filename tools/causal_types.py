@@ -1,7 +1,7 @@
-"""The table of all causal types that the installed transformers has: native, through its code, or refused and why.
+"""A table of all causal types of the installed transformers: native, through its code, or refused and why.
 
-Each type that is not native is built as at load, from the configuration that its class has by default, with few layers:
-the code that decides here is the code that decides there. `--write` puts the table into docs/models.md.
+Each type that is not native is built as it would be at load, from the default configuration of its class with few
+layers, so the table is decided by the code that decides at load. `--write` puts the table into docs/models.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TYPICAL: Mapping[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }
-"""What a class leaves out and published models say."""
+"""Fields that a class leaves out but published models have."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Row:
 
 
 def decide(model_type: str, architecture: str, native: frozenset[str]) -> Row:
-    """native: architectures."""
+    """native: the architectures with a native implementation."""
     if architecture in native:
         return Row(model_type, architecture, NATIVE)
     try:
@@ -77,17 +77,17 @@ def decide(model_type: str, architecture: str, native: frozenset[str]) -> Row:
 
 
 def typical_config(model_type: str, architecture: str) -> dict[str, Any]:
-    """As a config.json would have it, with LAYERS layers where the class lets itself be cut."""
+    """A config.json of the type, with LAYERS layers if the class allows it."""
     said = _TYPICAL.get(model_type, {})
     config = _default(model_type, {"num_hidden_layers": LAYERS, **said}) or _default(model_type, said) or said
     return {**config, "architectures": [architecture], "model_type": model_type}
 
 
 def _default(model_type: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty where the class does not accept it."""
+    """The class's default configuration with these fields; empty if the class does not accept them."""
     try:
         made: dict[str, Any] = CONFIG_MAPPING[model_type](**said).to_dict()
-    except Exception:  # noqa: BLE001 - a class may raise anything for what it does not accept
+    except Exception:  # noqa: BLE001 - a class may raise anything for fields it does not accept
         return {}
     return made
 
@@ -120,7 +120,7 @@ def _said(row: Row) -> str:
 
 
 def written(page: Path = PAGE) -> str:
-    """What the page says now."""
+    """The table that the page has now."""
     return page.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
 
 

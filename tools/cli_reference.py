@@ -1,5 +1,5 @@
-"""Writes docs/cli.md and the keywords in docs/llm.md from the flags themselves: `python -m tools.cli_reference`. A test
-keeps them alike."""
+"""Generates docs/cli.md and the keywords in docs/llm.md from the flags: `python -m tools.cli_reference`. A test checks
+that they are up to date."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _option_row(option: click.Option) -> tuple[str, ...]:
 
 
 def _paragraphs(command: click.Command) -> str:
-    """click's mark for lines that keep their breaks is an indented block here."""
+    """A command's help, with click's marker for preformatted lines replaced by an indented block."""
     blocks = (command.help or "").split("\n\n")
     return "\n\n".join(
         textwrap.indent(block.removeprefix("\b\n"), "    ") if block.startswith("\b\n") else block for block in blocks
@@ -134,7 +134,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator
 
 
 def llm_page(before: str) -> str:
-    """docs/llm.md with its table of keywords."""
+    """docs/llm.md with its table of keywords updated."""
     head, _, _ = before.partition(_KEYWORDS)
     rows = [(f"`{flag.name}`", meaning(flag), flag.default_in_words) for flag in KEYWORDS]
     return f"{head}{_KEYWORDS}" + "\n".join(_table(("Keyword", "Meaning", "Default"), rows))

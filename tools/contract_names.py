@@ -1,4 +1,4 @@
-"""What plugins are written against, name by name, read from core's source: by facet, in the order of the files."""
+"""The names that plugins are written against, read from core's source: by facet, in file order."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.ops": "ops.core",
     }
 )
-"""Modules by dotted name, each with the facet or op group that its names are of. What groups of ops name in their
-__all__ comes after these."""
+"""Modules by dotted name, and the facet or op group their names belong to. The modules of op groups follow these, with
+the names in their __all__."""
 
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tessera.request": ("Request",),
     }
 )
-"""Of modules that hold more than what plugins see, that."""
+"""The names that plugins see, for modules that also contain others."""
 
 TESTING = ("tessera.testing", "tessera.testing.conformance")
 OPS = "tessera.ops"
@@ -72,7 +72,7 @@ class Name:
 
 
 def names() -> list[Name]:
-    """All of them."""
+    """All public names."""
     found = [name for module, facet in FACETS.items() for name in _of_module(module, facet)]
     for module in _groups():
         known = _listed(module)
@@ -84,7 +84,7 @@ def names() -> list[Name]:
 
 
 def left_out() -> list[str]:
-    """Names that tessera.platform exports and no facet has."""
+    """Names that tessera.platform exports but no facet contains."""
     known = {name.name for name in names()}
     return sorted(name for name in _exports("tessera.platform") if name not in known)
 
@@ -97,12 +97,12 @@ def _of_module(module: str, facet: str) -> Iterator[Name]:
 
 
 def _groups() -> list[str]:
-    """Modules of ops, in the order of the table."""
+    """The modules of ops, in the order of the table."""
     return [f"{OPS}.{ast.unparse(module)}" for module in _assigned(OPS, "GROUPS").elts]
 
 
 def _facet(module: str) -> str:
-    """That of a group's ops, which stands in the row of each."""
+    """The facet of a group's ops, taken from the rows of the ops."""
     rows = _assigned(module, "OPS").elts
     groups = {ast.literal_eval(row.args[1]) for row in rows if isinstance(row, ast.Call)}
     assert len(groups) == 1, f"the ops of {module} are of {sorted(groups)}"
@@ -138,7 +138,7 @@ def _exports(package: str) -> dict[str, str]:
 
 
 def _source(module: str, name: str) -> str:
-    """Through packages that pass a name on."""
+    """The module that defines a name, following packages that re-export it."""
     return (
         _exports(module).get(name, module) if _path(module).name == "__init__.py" and module.count(".") > 1 else module
     )
@@ -148,7 +148,7 @@ def _definitions(module: str, facet: str) -> Iterator[Name]:
     body = [
         statement
         for node in _parse(module).body
-        # What only a type checker sees is what it is for a reader too.
+        # Definitions for type checkers are also what readers should see.
         for statement in (node.body if isinstance(node, ast.If) else [node])
     ]
     for node, after in zip(body, [*body[1:], None], strict=True):

@@ -1,5 +1,5 @@
-"""Writes docs/plugins/reference.md from the contract's own docstrings: `python -m tools.contract_reference`. A test
-keeps the two alike."""
+"""Generates docs/plugins/reference.md from the contract's docstrings: `python -m tools.contract_reference`. A test
+checks that it is up to date."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From nothing to a served token on a chip that has a torch device and nothing else: `python -m tools.first_token`.
+"""From nothing to a first served token on a chip that has only a torch device: `python -m tools.first_token`.
 
-In an empty folder: the package is generated, installed, found, tried by the kit at bronze, and serves a chat. Prints
-each command, its seconds, and the lines written by hand. The chip is tests/torch_fakechip, as its vendor's extension of
-torch; its device is compiled before the clock starts. Nothing is fetched.
+In an empty folder, a package is generated, installed, discovered, tested at bronze, and serves a chat. Prints each
+command with its seconds, and the number of hand-written lines. The chip is tests/torch_fakechip, in place of a vendor's
+torch extension; its device is compiled before timing starts. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_SECONDS = 200
 
 
 class Walk:
-    """work: an empty folder. seconds: of each command, as a person types it."""
+    """work: an empty folder. seconds: the duration of each command, as a user would type it."""
 
     def __init__(self, work: Path) -> None:
         self.work, self.site, self.package = work, work / "site", work / f"tessera-{NAME}"
@@ -36,7 +36,7 @@ class Walk:
         self.seconds: dict[str, float] = {}
 
     def take(self) -> str:
-        """All steps; the answer. Raises FailedError at the first that does not come to what it should."""
+        """Runs all steps and returns the answer. Raises FailedError at the first step that fails."""
         self._given()
         self._step("tessera " + " ".join(NEW), lambda: self._tessera(*NEW))
         self._step(f"pip install --no-deps {self.package.name}", lambda: self._install(self.package))
@@ -49,11 +49,11 @@ class Walk:
         return self._step(f"tessera {' '.join(serve)}, ready and asked: {QUESTION}", lambda: self._chat(*serve))
 
     def lines(self) -> int:
-        """Written by hand."""
+        """The number of hand-written lines."""
         return sum(count_written_lines(self.package).values())
 
     def _given(self) -> None:
-        """The chip's extension of torch, which the vendor has."""
+        """Installs the chip's torch extension, which the vendor already has."""
         self._install(CHIP)
         self.environment["TORCH_FAKECHIP_BUILD"] = os.environ.get("TORCH_FAKECHIP_BUILD", str(CHIP / ".build"))
         self._said(sys.executable, "-c", "import torch_fakechip")

@@ -1,7 +1,7 @@
-"""A package that `tessera plugin new` wrote for torch's own device, with reference ops alone, on the real device:
-`make gpu`. Needs no network; .whl (make gpu-wheels) has what the machine's Python lacks.
+"""Tests a package that `tessera plugin new` wrote for torch's own device, using only reference ops, on the real device:
+`make gpu`. Needs no network; .whl (make gpu-wheels) contains what the machine's Python lacks.
 
-Runs with the machine's python3, which has torch and transformers, before anything of Tessera is installed.
+Runs with the machine's python3, which has torch and transformers, before any part of Tessera is installed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 QUESTION, ANSWER = "What is the capital of France?", "Paris"
-ROWS, PROMPT, NEW = 8, 128, 64  # of the batch that is measured
+ROWS, PROMPT, NEW = 8, 128, 64  # of the measured batch
 READY_SECONDS, STEP_SECONDS = 180, 400
 Figures = dict[str, Any]
 
 
 @dataclass
 class Step:
-    """figures: what it found. closing: the end of what it said, or why it failed."""
+    """figures: the results. closing: the end of the output, or why it failed."""
 
     name: str
     outcome: str = "passed"
@@ -43,11 +43,11 @@ class Step:
 
 
 class FailedError(Exception):
-    """A step did not come to what it should."""
+    """A step did not have the expected result."""
 
 
 class Run:
-    """device: torch's name of it. out: where figures and logs go. work: of this run alone."""
+    """device: torch's name for it. out: folder for results and logs. work: a folder for this run only."""
 
     def __init__(self, device: str, wheels: Path, out: Path, work: Path) -> None:
         self.device, self.wheels, self.out, self.work = device, wheels, out, work
@@ -67,10 +67,10 @@ class Run:
         }
 
     def install(self) -> Figures:
-        """Core and the host's platform from this tree, in an environment over the machine's own."""
+        """Installs core and the host's platform from this tree, in an environment on top of the machine's own."""
         venv = [sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(self.python.parents[1])]
         self.call("install", venv)
-        # Where this Python is itself of an environment, venv takes the packages below that one.
+        # If this Python is in a virtual environment itself, venv would use the packages of its base.
         asked = [str(self.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         Path(site, "machine.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
@@ -124,12 +124,12 @@ class Run:
         return self.call(step, [str(self.python), "-m", "tessera.cli", *arguments])
 
     def pip(self, *arguments: str) -> str:
-        """The machine's pip, on the environment; nothing is fetched."""
+        """Runs the machine's pip on the environment; downloads nothing."""
         command = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check", "install"]
         return self.call("install", [*command, "--no-index", "--find-links", str(self.wheels), "--quiet", *arguments])
 
     def call(self, step: str, command: list[str]) -> str:
-        """What a command prints; its log goes to the folder of figures. Raises FailedError with its last line."""
+        """A command's stdout; its output is logged. Raises FailedError with the last line."""
         environment = {**os.environ, "PYTHONPATH": ""}
         done = subprocess.run(
             command, cwd=self.work, env=environment, capture_output=True, text=True, timeout=STEP_SECONDS, check=False
@@ -144,14 +144,14 @@ class Run:
 
 
 def run(steps: dict[str, Callable[[], Figures]]) -> list[Step]:
-    """All of them, whichever failed before."""
+    """Runs all steps, even after a failure."""
     done = []
     for name, act in steps.items():
         step, begin = Step(name), time.perf_counter()
         try:
             step.figures = act()
             step.closing = ", ".join(f"{key} {_shown(value)}" for key, value in step.figures.items())[:100]
-        except Exception as error:  # noqa: BLE001  # a step that failed stops no other
+        except Exception as error:  # noqa: BLE001  # a failed step does not stop the others
             step.outcome, step.closing = "failed", " ".join(str(error).split())[:300] or type(error).__name__
         step.seconds = round(time.perf_counter() - begin, 2)
         print(f"{step.name:<12} {step.seconds:7.1f} s  {step.outcome:<7} {step.closing}", flush=True)
@@ -160,8 +160,8 @@ def run(steps: dict[str, Callable[[], Figures]]) -> list[Step]:
 
 
 def one_chat(command: list[str], log: Path, folder: Path, environment: Mapping[str, str] | None = None) -> Figures:
-    """Serves by a command, asks the question, and ends the server. ready_s: from process start. Raises FailedError
-    where it does not become ready or answers something else."""
+    """Starts a server, asks the question, and ends the server. ready_s: seconds from process start. Raises FailedError
+    if it does not become ready or gives another answer."""
     port = _free_port()
     begin = time.perf_counter()
     with log.open("wb") as file:
@@ -203,7 +203,7 @@ def _shown(value: Any) -> str:
 
 def _is_ready(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:  # noqa: S310  # of this script's own server
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:  # noqa: S310  # this script's own server
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -227,7 +227,7 @@ def _free_port() -> int:
 
 
 def obstacle(device: str, wheels: Path) -> str | None:
-    """Why nothing can be run here, or None."""
+    """Why nothing can run here, or None."""
     if device != "cpu":
         program = (
             f"import sys, torch; a = torch.accelerator.current_accelerator(); sys.exit(not a or a.type != {device!r})"

@@ -1,4 +1,5 @@
-"""Downloads what a machine with torch and transformers, but without network, lacks for Tessera: `make gpu-wheels`."""
+"""Downloads the packages that a machine with torch and transformers but no network needs for Tessera: `make
+gpu-wheels`."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-BESIDES = ("hatchling", "pytest")  # what builds and tries it there
-# The machine's own, which fit its devices; and the packages of this tree, which are built there.
+BESIDES = ("hatchling", "pytest")  # for building and testing there
+# Provided by the machine, matching its devices. The packages of this tree are built there.
 LEFT_OUT = frozenset({"torch", "triton", "transformers", "numpy"})
 PYTHON = "3.12"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -32,13 +33,13 @@ TARGET = {
 
 
 def wanted() -> list[str]:
-    """What core asks for, and its extra that writes packages."""
+    """The dependencies of core, its extra for generating packages, and BESIDES."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["plugin"], *BESIDES]
 
 
 def closure(wanted: Sequence[str]) -> list[str]:
-    """Names of all that these need on the target, LEFT_OUT and what only that brings aside."""
+    """Names of all dependencies on the target, without LEFT_OUT and what only those need."""
     waiting, seen = [Requirement(text) for text in wanted], set[tuple[str, frozenset[str]]]()
     while waiting:
         requirement = waiting.pop()
@@ -62,7 +63,7 @@ def _requires(name: str) -> list[str]:
     try:
         return requires(name) or []
     except PackageNotFoundError:
-        return []  # for another system: pip knows its version, and nobody here what it needs
+        return []  # for another system: pip knows its version, but its dependencies are unknown here
 
 
 def pins() -> dict[str, str]:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# make_venv.sh FOLDER: a virtual environment of the first Python >= 3.11 with venv that PATH offers (or of $PYTHON).
+# make_venv.sh FOLDER: creates a virtual environment with the first Python >= 3.11 on PATH that has venv (or $PYTHON).
 set -eu
 
 usable() {

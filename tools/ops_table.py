@@ -1,5 +1,5 @@
-"""Writes the table of docs/decisions/ops.md from the declarations in tessera.ops: `python -m tools.ops_table`. A test
-keeps the two alike."""
+"""Generates the table in docs/decisions/ops.md from the declarations in tessera.ops: `python -m tools.ops_table`. A
+test checks that it is up to date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def table() -> str:
-    """A line an op, in the order of the table."""
+    """One line per op, in the order of the table."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for op in reference_ops():
         out = "yes" if "out" in hot_call(op).parameters else ""
@@ -34,7 +34,7 @@ def table() -> str:
 
 
 def shapes(op: Op[Any]) -> tuple[str, str]:
-    """An op's arguments and its result, as the first paragraph of its definition's docstring has them."""
+    """An op's arguments and result, from the first paragraph of its definition's docstring."""
     first = inspect.getdoc(op.reference or op.compose) or ""
     arguments, arrow, result = " ".join(first.partition("\n\n")[0].split()).partition(" -> ")
     assert arrow, f"the docstring of op '{op.name}' begins with its arguments and result: x [T, n] act -> [T, n] act"
@@ -42,7 +42,7 @@ def shapes(op: Op[Any]) -> tuple[str, str]:
 
 
 def page(text: str) -> str:
-    """The page with the table in place of the one that it has."""
+    """The page with its table replaced."""
     return _TABLE.sub(lambda _: table(), text, count=1)
 
 

@@ -1,6 +1,7 @@
-"""Writes docs/plugins/surface.txt, all that a plugin can touch: `python -m tools.public_surface`.
+"""Generates docs/plugins/surface.txt, everything that a plugin can touch: `python -m tools.public_surface`.
 
-A facet at level 0 is written anew. From level 1 on its part is fixed until its level rises, and the command refuses.
+Facets at level 0 are rewritten freely. From level 1 on, a facet's part is fixed until its level rises, and the command
+refuses changes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def surface(levels: Mapping[str, int] = API_LEVELS) -> str:
 
 
 def problems(recorded: str, now: str) -> list[str]:
-    """What keeps the file from being written anew: parts that changed at a level that was promised."""
+    """Why the file cannot be rewritten: facets that changed without raising a promised level."""
     before, after = _parts(recorded), _parts(now)
     found = []
     for facet, (level, lines) in before.items():
@@ -56,7 +57,7 @@ def problems(recorded: str, now: str) -> list[str]:
 
 
 def difference(recorded: str, now: str) -> str | None:
-    """Why the file is not what the code says, and what to do; None where it is."""
+    """Why the file differs from the code, and what to do; None if it does not."""
     if recorded == now:
         return None
     fixed = problems(recorded, now)
@@ -66,7 +67,7 @@ def difference(recorded: str, now: str) -> str | None:
 
 
 def _parts(text: str) -> dict[str, tuple[int, list[str]]]:
-    """By facet its level and its lines."""
+    """The level and the lines of each facet."""
     found: dict[str, tuple[int, list[str]]] = {}
     lines: list[str] = []
     for line in text.splitlines():
@@ -106,7 +107,7 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _attributes(init: ast.FunctionDef) -> Iterator[str]:
-    """Public ones that __init__ sets."""
+    """Public attributes that __init__ sets."""
     targets = [
         target
         for node in ast.walk(init)
@@ -144,7 +145,7 @@ def spec_of(op: Op[Any]) -> type:
 
 
 def hot_call(op: Op[Any]) -> inspect.Signature:
-    """The signature of the hot call: what follows the spec."""
+    """The signature of an op's hot call: the arguments after the spec."""
     import torch
 
     from tessera.ops import REFERENCE

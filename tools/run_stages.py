@@ -1,4 +1,4 @@
-"""Run the stages that tools/stages.toml lists for check, test or nightly: in order, timed, up to the first failure."""
+"""Runs the stages that tools/stages.toml lists for check, test or nightly: in order, timed, up to the first failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 ROOT = Path(__file__).parents[1]
-MAX_WORKERS = 8  # each holds torch; more of them cost more memory than they save time
+MAX_WORKERS = 8  # each loads torch; more would cost more memory than they save time
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minutes: float = 15.0
 
     def obstacle(self, root: Path, search_path: str) -> str | None:
-        """Why it cannot run here, or None."""
+        """Why the stage cannot run here, or None."""
         if self.paths and not self.present(root):
             return f"no {' or '.join(self.paths)}"
         for need in self.needs:
@@ -51,7 +51,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Result:
-    """How a stage ended: the last line that it wrote, or why it did not run."""
+    """A stage's outcome. closing: the last line of its output, or why it did not run."""
 
     stage: Stage
     outcome: Literal["passed", "failed", "did not run", "not reached"]
@@ -60,13 +60,13 @@ class Result:
 
 
 def read_stages(path: Path, when: str) -> list[Stage]:
-    """The stages of a table that `when` runs, in the table's order."""
+    """The stages of a table for `when`, in the table's order."""
     table = msgspec.toml.decode(path.read_bytes(), type=dict[Literal["stage"], list[Stage]])
     return [stage for stage in table["stage"] if when in stage.when]
 
 
 def run_stages(stages: Sequence[Stage], root: Path, *, require_all: bool) -> list[Result]:
-    """Run in order and stop at the first that failed, or that did not run where all are required."""
+    """Runs stages in order. Stops at the first that fails or, if require_all, that cannot run."""
     environment = _environment()
     values = {"workers": str(_workers()), "today": datetime.now(UTC).date().isoformat()}
     results: list[Result] = []
@@ -92,7 +92,7 @@ def _run_stage(
 
 
 def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], limit_s: float) -> tuple[int, str]:
-    """Run a command, pass its output on as it comes, and return its exit status and last line."""
+    """Runs a command, forwards its output as it arrives, and returns its exit status and last line."""
     process = subprocess.Popen(
         argv,
         cwd=root,
@@ -101,7 +101,7 @@ def _stream(argv: Sequence[str], root: Path, environment: Mapping[str, str], lim
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that what it started can be ended with it
+        start_new_session=True,  # so that everything it starts can be killed with it
     )
     overtime = threading.Timer(limit_s, _end, (process,))
     overtime.start()
@@ -130,7 +130,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment's programs come first, and each test process computes on one thread."""
+    """Puts the environment's programs first, and limits each test process to one thread."""
     search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": search_path, "PYTHONUNBUFFERED": "1"}
 
@@ -141,7 +141,7 @@ def _workers() -> int:
 
 
 def print_table(results: Sequence[Result], total_s: float) -> None:
-    """A line a stage, with the last line that it wrote, and the total."""
+    """Prints one line per stage, with the last line of its output, and the total."""
     width = max(len(result.stage.name) for result in results)
     print("\n---- stages")
     for result in results:

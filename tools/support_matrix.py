@@ -1,5 +1,5 @@
-"""docs/support-matrix.md: who computes each op in each dtype on the platforms of this repository. It is written anew by
-`python -m tools.support_matrix`; `--perf` measures here and prints how fast each native op is instead."""
+"""Generates docs/support-matrix.md, which shows what computes each op in each dtype on the platforms of this
+repository: `python -m tools.support_matrix`. `--perf` measures the speed of each native op and prints it instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLATFORMS: Mapping[str, str] = {
     "strict": "tessera.testing:StrictPlatform",
     "cpu": "tessera_cpu.platform:CpuPlatform",
 }
-"""By name, those that the page shows."""
+"""The platforms on the page, by name."""
 
 _HEADING = """# Support matrix
 

@@ -1,5 +1,5 @@
-"""How much there is to read: every file that one chat request enters, process by process, and the largest files and
-functions. `python -m tools.trace_request` serves the bundled model and sends a warm-up, then the request to trace.
+"""Shows how much code there is to read: every file that one chat request enters, by process, and the largest files and
+functions. `python -m tools.trace_request` serves the bundled model, sends a warm-up, then traces one request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]  # it brings no types
+import psutil  # type: ignore[import-untyped]  # it has no types
 
 from tools.checks.sources import python_sources
 
@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[1]
 START_SECONDS = 60.0
 TOKENS = 4
 
-# Python imports this module in every process at its start. SIGUSR2 begins a trace of the main thread, the next one ends
-# it. entered: files in the order in which they were first entered, each with how often another file called into it.
+# Python imports this module when a process starts. SIGUSR2 starts a trace of the main thread, and the next one ends it.
+# entered: files in the order of first entry, each with the number of calls into it from other files.
 _TRACER = """
 import json, os, signal, sys
 
@@ -57,7 +57,7 @@ signal.signal(signal.SIGUSR2, _toggle)
 
 @dataclass(frozen=True)
 class Entered:
-    """A file, by its path in the repository, that a request entered. calls: from other files into it."""
+    """A file that a request entered, by its path in the repository. calls: number of calls from other files."""
 
     name: str
     lines: int
@@ -66,15 +66,15 @@ class Entered:
 
 @dataclass(frozen=True)
 class Sized:
-    """A file or function, its physical lines, blank ones and comments included."""
+    """A file or function with its number of physical lines, including blank lines and comments."""
 
     lines: int
     name: str
 
 
 def trace() -> Mapping[str, list[Entered]]:
-    """The files of this repository that one streamed chat of TOKENS tokens enters, by process, in the order in which
-    they were entered."""
+    """The files of this repository that one streamed chat of TOKENS tokens enters, by process, in the order of first
+    entry."""
     with tempfile.TemporaryDirectory(prefix="tessera-trace-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(_TRACER, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": folder, "TESSERA_TRACE_FOLDER": folder}
@@ -136,7 +136,7 @@ def _read(folder: Path, number: int) -> dict[str, list[Entered]]:
     deadline = time.monotonic() + 10
     while len(found := sorted(folder.glob("*.json"), key=lambda path: int(path.stem))) < number:
         if time.monotonic() > deadline:
-            break  # a helper of the interpreter's own, such as a resource tracker, need not answer
+            break  # a helper process of the interpreter, such as a resource tracker, may not answer
         time.sleep(0.1)
     traces = [json.loads(path.read_text(encoding="utf-8")) for path in found]
     entered = {_title(one["command"]): list(_of_repository(one["entered"])) for one in traces}
@@ -158,7 +158,7 @@ def _of_repository(entered: Mapping[str, int]) -> Iterator[Entered]:
 
 
 def phrase(path: Path) -> str:
-    """The first sentence of a module's docstring, as far as a line goes."""
+    """The first sentence of a module's docstring, shortened to one line."""
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     first = " ".join(docstring.partition("\n\n")[0].split())
     return first if len(first) <= 100 else f"{first[:97]}..."
@@ -169,13 +169,13 @@ def count_lines(path: Path) -> int:
 
 
 def files_by_size(root: Path) -> list[Sized]:
-    """Core's Python files, the largest first."""
+    """Core's Python files, largest first."""
     sizes = [Sized(len(source.text.splitlines()), source.name) for source in python_sources(root, "core/**/*.py")]
     return sorted(sizes, key=lambda sized: (-sized.lines, sized.name))
 
 
 def functions_by_size(root: Path) -> list[Sized]:
-    """Core's functions and methods, decorators included, the largest first."""
+    """Core's functions and methods, including decorators, largest first."""
     sizes = [
         Sized(lines, f"{source.name}:{line} {name}")
         for source in python_sources(root, "core/**/*.py")

@@ -1,7 +1,7 @@
-"""What the host costs beside the model, with a model that computes nothing, beside a fixed loop of plain Python of the
-same minute.
+"""Measures the host's overhead apart from the model, with a model that computes nothing, next to a fixed loop of plain
+Python timed in the same minute.
 
-Run: python -m benchmarks.host [--brief] [--json FILE]   (core and tessera-cpu installed, or core on PYTHONPATH)
+Run: python -m benchmarks.host [--brief] [--json FILE]   (with core and tessera-cpu installed, or core on PYTHONPATH)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.host.loop import loop_us
 FORMAT = 1
 ROWS = 256
 RUN_SECONDS = 1.0
-"""Of 32 prompts of 1,024 tokens with answers of 64: what a fast accelerator takes with a small model."""
+"""A fast accelerator's time for 32 prompts of 1,024 tokens with answers of 64, with a small model."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """value, goal: in `unit`. loop_us: of the fixed loop just before and after; loops: the value in loops, by which
-    another machine, or a busy minute of this one, can be compared."""
+    """value, goal: in `unit`. loop_us: time of the fixed loop just before and after; loops: the value in units of that
+    loop, which makes other machines, or busy minutes of this one, comparable."""
 
     name: str
     value: float
@@ -40,7 +40,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """All figures of one run. busy: share of the machine that others used just before. time: UTC."""
+    """All figures of one run. busy: fraction of the machine that other processes used just before. time: UTC."""
 
     format: int
     time: str
@@ -54,7 +54,7 @@ _IN_US = {"us": 1.0, "ns": 1e-3, "ms": 1e3}
 
 
 def beside_loop(names: dict[str, tuple[str, float]], measure: Callable[[], dict[str, float]]) -> Iterator[Figure]:
-    """What `measure` returns by name, between two timings of the loop. names: unit and goal of each."""
+    """The named values of `measure`, taken between two timings of the loop. names: unit and goal of each."""
     before = loop_us()
     values = measure()
     loop = (before + loop_us()) / 2
@@ -64,7 +64,7 @@ def beside_loop(names: dict[str, tuple[str, float]], measure: Callable[[], dict[
 
 
 def figures(*, brief: bool) -> Iterator[Figure]:
-    """One after the other. brief: a few seconds, for a record at every build."""
+    """Measures one after the other. brief: takes a few seconds, for a record at every build."""
     steps = 64 if brief else 320
     times = 3 if brief else 15
 

@@ -1,4 +1,4 @@
-"""A model that computes nothing, under core's own runner: what its steps take is the host's part."""
+"""A model that computes nothing, in core's own runner, so that the time of a step is the host's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOCAB = 32_000
 
 
 class FakePlatform(ReferencePlatform):
-    """Draws the same tokens in every step."""
+    """Samples the same tokens in every step."""
 
     name = "fake"
     capabilities = Capabilities(dtypes=("float32",), async_dispatch=False)
@@ -53,7 +53,7 @@ class FakePlatform(ReferencePlatform):
 
 
 class FakeModel:
-    """Hidden states of one number, which nobody writes."""
+    """Hidden states of size one, which are never written."""
 
     def __init__(self, tokens: int) -> None:
         self.facts = ModelFacts("Fake", VOCAB, 1, 1, 1 << 20, "float32", caches=())
@@ -76,7 +76,7 @@ class FakeModel:
 
 
 class FakeServices(Services):
-    """The fake in the place of a checkpoint's model."""
+    """Builds the fake instead of a checkpoint's model."""
 
     def build_model(self, ops: OpSet, backends: Sequence[Any], weights: Any = None) -> Any:
         self.build = Build(BoundOps(ops, self.device, self.groups), self.device, self.dtype, backends)
@@ -84,7 +84,7 @@ class FakeServices(Services):
 
 
 def make_runner(plan: CachePlan, scheduler: SchedulerConfig) -> CoreRunner:
-    """Core's runner, ready for steps."""
+    """Core's runner, ready to run steps."""
     platform = FakePlatform(plan.num_rows)
     config = EngineConfig(
         ModelConfig("", "fake", {}, VOCAB, plan.max_model_len),

@@ -1,4 +1,4 @@
-"""The yardstick of the host: a fixed loop of plain Python, timed in the same minute as what stands beside it."""
+"""The host's yardstick: a fixed loop of plain Python, timed in the same minute as the figures next to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROUNDS = 10_000
 
 
 def run_loop() -> int:
-    """Additions, remainders and a dictionary's entries; never to be changed, or records cannot be compared."""
+    """Additions, remainders and dictionary entries. Never change it, or records can no longer be compared."""
     held: dict[int, int] = {}
     total = 0
     for number in range(ROUNDS):
@@ -18,7 +18,7 @@ def run_loop() -> int:
 
 
 def loop_us(times: int = 25) -> float:
-    """Microseconds of the loop, the median of so many."""
+    """The median time of `times` loops in microseconds."""
     took = []
     for _ in range(times):
         began = time.perf_counter()

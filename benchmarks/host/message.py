@@ -1,5 +1,5 @@
-"""What a step's message costs: the outputs of its requests packed by the engine, sent, and unpacked by the front
-end."""
+"""Measures the cost of a step's message: the engine packs the outputs of the requests, sends them, and the front end
+unpacks them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPOCH = 1
 
 
 def report_of(requests: int) -> Report:
-    """Of a step in which each of so many requests drew a token."""
+    """A report of a step in which each request sampled one token."""
     chance = np.random.default_rng(0)
     keys = np.arange(10**6, 10**6 + requests, dtype=np.int64)
     outputs = EngineCoreOutputs(keys, np.ones(requests, np.int32), int32(chance.integers(0, 32_000, requests)))
@@ -25,7 +25,7 @@ def report_of(requests: int) -> Report:
 
 
 def measure(requests: int, times: int) -> float:
-    """Microseconds of the median message: packed, through a socket as between the two processes, unpacked."""
+    """Microseconds of the median message: packed, sent through a socket as between the two processes, unpacked."""
     report, engine, front = report_of(requests), Codec(EPOCH), Codec(EPOCH)
     took = []
     with (

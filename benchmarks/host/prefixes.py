@@ -1,4 +1,4 @@
-"""What knowing prefixes costs: hashing a token, and random prompts that nobody has asked before."""
+"""Measures the cost of prefix caching: hashing a token, and random prompts that are all new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET = 2048
 
 
 def measure_hashing(tokens: int, times: int) -> float:
-    """Nanoseconds a token of the links of a long prompt, the median of so many prompts."""
+    """Nanoseconds per token for the hash chain of a long prompt; the median of `times` prompts."""
     cache = PrefixCache(plan_of(1, tokens).groups)
     prompt = int32(np.random.default_rng(0).integers(0, VOCAB, tokens))
     took = []
@@ -32,8 +32,8 @@ def measure_hashing(tokens: int, times: int) -> float:
 
 
 def measure_run(rows: int, answer: int, times: int) -> float:
-    """Milliseconds that prefix caching adds to scheduling so many random prompts and their answers, from first to
-    last: the median of pairs of runs, one with it and one without."""
+    """Milliseconds that prefix caching adds to the scheduling of random prompts and their answers, from start to end:
+    the median over pairs of runs, one with it and one without."""
     added = [_run(rows, answer, caching=True) - _run(rows, answer, caching=False) for _ in range(times)]
     return float(np.median(added)) * 1e3
 

@@ -1,5 +1,5 @@
-"""What a step costs the engine's process beside the model: schedule(), execute() and sample() of core's runner over a
-model that computes nothing, update()."""
+"""Measures what a step costs the engine process apart from the model: schedule(), execute() and sample() of core's
+runner with a model that computes nothing, and update()."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tessera.scheduler import FirstComeFirstServed, Scheduler
 
 PROMPT = 512
 BLOCK = 16
-WARM = 2 * BLOCK  # steps: the prompts, and the caches of the machine
+WARM = 2 * BLOCK  # steps for the prompts, and to warm up caches
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Microseconds of each step: schedule(), the runner, update()."""
+    """Microseconds of each step in schedule(), the runner and update()."""
 
     schedule: Array
     run: Array
@@ -33,12 +33,12 @@ class StepTimes:
 
     @property
     def whole(self) -> float:
-        """The median step."""
+        """The median of whole steps."""
         return float(np.median(self.schedule + self.run + self.update))
 
 
 def plan_of(rows: int, length: int) -> CachePlan:
-    """Blocks for so many requests of so many tokens."""
+    """A plan with blocks for `rows` requests of `length` tokens."""
     blocks = rows * (-(-length // BLOCK)) + 1
     return CachePlan((CacheGroup((), "paged", BLOCK, 1, blocks),), rows, length)
 
@@ -58,7 +58,7 @@ def make_scheduler(plan: CachePlan, config: SchedulerConfig, *, depth: int, cach
 
 
 def add_requests(scheduler: Scheduler, rows: int, prompt: int, answer: int) -> None:
-    """Lengths differ, so that rows come to a block's edge at different steps."""
+    """Adds requests of different lengths, so that rows reach the end of a block at different steps."""
     chance = np.random.default_rng(0)
     params = SamplingParams(max_tokens=answer, temperature=0.0)
     for key in range(rows):
@@ -67,7 +67,7 @@ def add_requests(scheduler: Scheduler, rows: int, prompt: int, answer: int) -> N
 
 
 def measure(rows: int, steps: int, *, depth: int = 1, caching: bool = True) -> StepTimes:
-    """Of steps in which all rows decode."""
+    """Times steps in which all rows decode."""
     answer = WARM + steps + 8
     config = SchedulerConfig(max_num_seqs=rows, max_num_batched_tokens=rows * PROMPT)
     plan = plan_of(rows, PROMPT + answer + 8)

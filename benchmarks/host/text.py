@@ -1,5 +1,5 @@
-"""What a token costs the front end's process: its text and its line of a stream; all that the front end does for it;
-and what a chat pays for a prompt that is rendered and tokenized in another process."""
+"""Measures what a token costs the front end process: its text and its line of a stream; everything the front end does
+for it; and what a chat pays for rendering and tokenizing its prompt in another process."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def writer() -> ChunkWriter:
 
 
 def line(stream: ChunkWriter, text: str) -> bytes:
-    """As a chat's stream has it."""
+    """The line of a chat's stream for this text."""
     return stream.chunk(piece(0, b'"delta":{"content":' + encode(text) + b"}"))
 
 
 def measure_lines(streams: int, steps: int) -> float:
-    """Microseconds a token of detokenizing and writing lines for streams side by side, in the median step."""
+    """Microseconds per token for detokenizing and writing lines, for concurrent streams, in the median step."""
     tokenizer = Tokenizer.from_folder(demo_folder())
     ids = tokenizer.encode(TEXT, add_special_tokens=False)
     open_streams = [(IncrementalDetokenizer(tokenizer, ids[:8]), writer()) for _ in range(streams)]
@@ -55,7 +55,7 @@ def measure_lines(streams: int, steps: int) -> float:
 
 
 def measure_front(streams: int, steps: int) -> float:
-    """Microseconds a token of all between the engine's message and the lines of its streams, in the median step."""
+    """Microseconds per token from the engine's message to the lines of the streams, in the median step."""
     tokenizer = Tokenizer.from_folder(demo_folder())
     ids = tokenizer.encode(TEXT, add_special_tokens=False)
     length = 16 + len(ids) + steps
@@ -82,7 +82,7 @@ def measure_front(streams: int, steps: int) -> float:
 
 
 def measure_hop(times: int) -> tuple[float, float]:
-    """Milliseconds until a short chat is token ids: in a text worker, and in place; medians of one after the other."""
+    """Milliseconds to turn a short chat into token ids, in a text worker and in this process; medians."""
     job = ChatJob([{"role": "user", "content": TEXT}])
     texts = Texts(Tokenizer.from_folder(demo_folder()))
 

@@ -1,8 +1,8 @@
 """Builds llama-server for this processor, from the llama.cpp in the source of llama-cpp-python:
 python -m benchmarks.peers.build_llama_server PEERS/llama.cpp
 
-Its version is the one that the environment has installed; the program lies in its folder llama-server. Needs cmake, a
-C++ compiler and pip's network, and takes about ten minutes on two cores.
+Uses the version installed in the environment, and puts the program into its folder llama-server. Needs cmake, a C++
+compiler and network access for pip, and takes about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build(environment: Path) -> None:
 
 
 def _source(environment: Path, folder: Path) -> Path:
-    """Its vendor/llama.cpp, unpacked in the folder."""
+    """The vendor/llama.cpp of the package, unpacked in the folder."""
     python = str(environment / "bin" / "python")
     asking = ["-c", f"from importlib.metadata import version; print(version({PACKAGE!r}))"]
     version = subprocess.run([python, *asking], check=True, capture_output=True, text=True).stdout.strip()

@@ -1,8 +1,8 @@
-"""A copy of a model's folder with a tokenizer of its vocabulary's size, for servers and pipelines that insist on one:
+"""Copies a model's folder with a tokenizer of its vocabulary's size, for servers and pipelines that require one:
 python -m benchmarks.peers.byte_tokenizer FOLDER TARGET FORM
 
-Its tokens are bytes, then fillers named by their number, so that a greedy text can be read as token ids again. The
-weights are links, whatever the form. Needs nothing but Python.
+Its tokens are bytes, then fillers named by their number, so that greedy text can be converted back to token ids. The
+weights are links, whatever the form. Needs only Python.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _FILLER = re.compile(r"<(\d+)>")
 
 
 def names(size: int) -> list[str]:
-    """Of the tokens, by their ids."""
+    """The names of the tokens, by id."""
     letters = _letters()
     fillers = [f"<{index}>" for index in range(len(letters), size - len(ENDS))]
     return [*letters, *fillers, *ENDS]
 
 
 def ids_of(text: str) -> list[int]:
-    """The fillers that a text begins with."""
+    """The fillers that a text starts with."""
     found, position = [], 0
     while match := _FILLER.match(text, position):
         found.append(int(match[1]))
@@ -33,7 +33,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def write(folder: Path, target: Path) -> None:
-    """The tokenizer's files into target, for the model in folder."""
+    """Writes the tokenizer's files into target, for the model in folder."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     size = config.get("text_config", config)["vocab_size"]
     vocabulary = {name: index for index, name in enumerate(names(size))}
@@ -60,8 +60,8 @@ def write(folder: Path, target: Path) -> None:
 
 
 def link(folder: Path, target: Path) -> None:
-    """The model's files by hard links, as none is read through a link out of its folder, and a tokenizer where it has
-    none. Both folders lie on one disk."""
+    """Makes hard links to the model's files, since links that leave the folder are not followed, and adds a tokenizer
+    if there is none. Both folders must be on the same disk."""
     target.mkdir()
     for file in folder.iterdir():
         if file.is_file():
@@ -71,7 +71,7 @@ def link(folder: Path, target: Path) -> None:
 
 
 def _letters() -> list[str]:
-    """What byte-level tokenizers write for the bytes: themselves where they can be seen, else letters from 256 on."""
+    """The characters that byte-level tokenizers use for bytes: themselves if printable, else characters from 256 up."""
     seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return [chr(byte) for byte in seen] + [chr(256 + index) for index in range(256 - len(seen))]
 

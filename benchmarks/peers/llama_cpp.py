@@ -1,4 +1,4 @@
-"""llama.cpp through the C interface of llama-cpp-python: the only one of its interfaces that decodes several sequences
+"""llama.cpp through the C interface of llama-cpp-python, the only one of its interfaces that decodes several sequences
 as one batch."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUEST = {"cache_prompt": False}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """Threads are its own setting; the rest is chosen when it is built."""
+    """The number of threads is a setting of its own; everything else is fixed when it is built."""
     return Tuning()
 
 
@@ -44,7 +44,7 @@ def server(environment: Path, task: Task, port: int) -> list[str]:
     command = [str(program(environment)), "-m", task.weights, "--host", HOST, "--port", str(port)]
     command += ["--parallel", str(rows), "--ctx-size", str(rows * task.room), "--threads", str(task.threads)]
     command += ["--batch-size", str(STEP_TOKENS), "--ubatch-size", str(MICRO_STEP_TOKENS)]
-    return [*command, "--cache-ram", "0", "--no-webui"]  # a prompt that has ended is not copied for later ones
+    return [*command, "--cache-ram", "0", "--no-webui"]  # do not keep copies of finished prompts
 
 
 class LlamaCpp:
@@ -52,7 +52,7 @@ class LlamaCpp:
         import llama_cpp
 
         self._lib: Any = llama_cpp
-        self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept: it is called from C
+        self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)  # referenced: called from C
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model = llama_cpp.llama_model_load_from_file(task.weights.encode(), llama_cpp.llama_model_default_params())
@@ -99,7 +99,8 @@ class LlamaCpp:
         return answers
 
     def _step(self, entries: list[tuple[int, int, int, bool]]) -> dict[int, int]:
-        """Runs (token, position, row, whether its logits are wanted); the best next token of each row that wanted."""
+        """Runs (token, position, row, whether to compute logits). Returns the best next token of each row with
+        logits."""
         batch = self._batch
         batch.n_tokens = len(entries)
         for index, (token, position, row, wanted) in enumerate(entries):

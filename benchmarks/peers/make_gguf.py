@@ -1,7 +1,7 @@
-"""Writes a model's folder as one GGUF file: python -m benchmarks.peers.make_gguf FOLDER FILE DTYPE
+"""Converts a model's folder to one GGUF file: python -m benchmarks.peers.make_gguf FOLDER FILE DTYPE
 
-Llama and Qwen2 shapes. Prompts are token ids, so the tokenizer is one of bytes and fillers, whatever the model's own
-is. Needs gguf, torch and safetensors.
+Supports Llama and Qwen2 shapes. Prompts are token ids, so the tokenizer consists of bytes and fillers, whatever the
+model's own is. Needs gguf, torch and safetensors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write(folder: Path, target: Path, dtype: str) -> None:
     _describe(writer, config)
     writer.add_file_type(file_type)
     for name, tensor in _tensors(folder):
-        if tensor.ndim == 1:  # norms and biases are kept in full
+        if tensor.ndim == 1:  # norms and biases stay in float32
             writer.add_tensor(name, tensor.float().numpy())
             continue
         rows = _rotated(name, tensor, config) if kind == "llama" else tensor
@@ -85,7 +85,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
     writer.add_token_list(names(size))
     kinds = [gguf.TokenType.NORMAL] * (size - len(ENDS)) + [gguf.TokenType.CONTROL] * len(ENDS)
     writer.add_token_types(kinds)
-    writer.add_token_merges(["< >"])  # one that no token is made by: the reader insists on a list that is not empty
+    writer.add_token_merges(["< >"])  # an unused merge: the reader requires a non-empty list
     writer.add_bos_token_id(size - 2)
     writer.add_eos_token_id(size - 1)
     writer.add_add_bos_token(False)
@@ -108,8 +108,8 @@ def _renamed(name: str) -> str:
 
 
 def _rotated(name: str, tensor: torch.Tensor, config: dict[str, Any]) -> torch.Tensor:
-    """Llama in GGUF turns neighbouring elements of a head together where the checkpoint turns its halves: rows of
-    queries and keys change places."""
+    """Permutes the rows of queries and keys: Llama in GGUF rotates neighbouring elements of a head, the checkpoint its
+    halves."""
     counts = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"}
     heads = next((config[count] for ending, count in counts.items() if name.endswith(ending)), None)
     if heads is None:

@@ -1,7 +1,7 @@
 """Exports a model's folder for OpenVINO: python -m benchmarks.peers.make_openvino FOLDER TARGET FORM
 
-FORM is what optimum-cli calls the weights' format: fp32, fp16, int8 or int4. Its pipeline insists on a tokenizer, so a
-model that comes without one is given bytes and fillers up to its vocabulary.
+FORM is optimum-cli's weight format: fp32, fp16, int8 or int4. OpenVINO's pipeline requires a tokenizer, so a model
+without one gets bytes and fillers up to its vocabulary size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def export(folder: Path, target: Path, form: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / folder.name
         link(folder, copy)
-        # The command line of optimum lies beside the interpreter of its environment.
+        # optimum-cli is next to the interpreter of its environment.
         command = [str(Path(sys.executable).parent / "optimum-cli"), "export", "openvino", "--model", str(copy)]
         command += ["--task", "text-generation-with-past", "--weight-format", form, str(target)]
         subprocess.run(command, check=True)

@@ -1,8 +1,8 @@
-"""Writes a model's folder with products in 8 bits, as vLLM loads them:
+"""Converts a model's folder to 8-bit products in the form that vLLM loads:
 python -m benchmarks.peers.make_w8a8 FOLDER TARGET DTYPE
 
-The compressed-tensors format: a symmetric int8 weight for each row's scale, activations rounded as they come, token by
-token. Embedding and head stay in DTYPE, as vLLM's own recipes leave them. Needs torch and safetensors.
+The compressed-tensors format: symmetric int8 weights with one scale per row, and activations quantized dynamically per
+token. Embedding and head stay in DTYPE, as in vLLM's own recipes. Needs torch and safetensors.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ FORMATS = {"bfloat16": "fp16", "float16": "fp16", "float32": "fp32"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """Threads and precision are its own settings."""
+    """Threads and precision are settings of the engine."""
     return Tuning()
 
 
 def conversion(task: Task) -> Conversion:
-    # Its 16-bit form of weights; the arithmetic follows the precision hint.
+    # The 16-bit format for weights; the precision hint determines the arithmetic.
     form = FORMATS[task.dtype] if task.precision == PLAIN else task.precision
     return Conversion(f"{Path(task.model).name}.{form}.openvino", "benchmarks.peers.make_openvino", form)
 
@@ -63,7 +63,7 @@ class OpenVino:
 
 
 def _new(handle: Any) -> list[int]:
-    """The tokens of an answer since they were last read."""
+    """The tokens of an answer since the last read."""
     return [token for output in handle.read().values() for token in output.generated_ids]
 
 

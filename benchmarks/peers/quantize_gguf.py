@@ -1,6 +1,6 @@
-"""Rounds a GGUF file by llama.cpp's own program: python -m benchmarks.peers.quantize_gguf FILE TARGET FORM
+"""Quantizes a GGUF file with llama.cpp's own function: python -m benchmarks.peers.quantize_gguf FILE TARGET FORM
 
-FORM is Q8_0 or Q4_0. A head that is tied to the embedding takes what llama.cpp chooses for it. Needs llama-cpp-python.
+FORM is Q8_0 or Q4_0. For a head tied to the embedding, llama.cpp chooses the type. Needs llama-cpp-python.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the others' answers are compared with: transformers in float32, each prompt alone. One line of JSON: prompts,
-answers, and for each of their tokens those that are hardly less likely there, with the nats by which they are."""
+"""The reference for the answers: transformers in float32, one prompt at a time. Prints one line of JSON: prompts,
+answers, and for each token of an answer the tokens that are almost as likely, with the difference in nats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def main() -> None:
 
 
 def near(logits: Any) -> dict[int, float]:
-    """logits: [vocab]. Tokens that are at most WIDEST less likely than the likeliest, and by how many nats."""
+    """logits: [vocab]. The tokens that are at most WIDEST nats less likely than the most likely one, with the
+    difference."""
     below = logits.max() - logits
     tokens = (below <= WIDEST).nonzero().flatten()
     return {token: round(gap, 3) for token, gap in zip(tokens.tolist(), below[tokens].tolist(), strict=True)}

@@ -17,8 +17,8 @@ QUANTIZED = {"int8": "int8", "int4": "int4"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """It takes the cores that it may use by itself. `LLM` changes nothing of the process it is called in, so the memory
-    allocator is told here what a served engine tells it."""
+    """Tessera uses all available cores by itself. `LLM` changes nothing in the process that calls it, so the memory
+    allocator is configured here as a served engine would."""
     return Tuning({"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
 
 
@@ -35,7 +35,7 @@ def version() -> str:
 
 
 def bits(task: Task) -> float:
-    """Its file is what it was: weights are rounded as they are loaded."""
+    """Bits per weight according to `tessera plan`; the file stays the same, since weights are quantized at load."""
     command = [sys.executable, "-m", "tessera.cli", "plan", task.model, "--dtype", task.dtype, "--json", *_flags(task)]
     planned = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)[0]
     return float(8 * planned["weight_bytes"] / planned["num_weights"])
@@ -54,7 +54,7 @@ def _flags(task: Task) -> list[str]:
 
 
 class Tessera:
-    """What LLM runs in its process, and beside it hears of every step."""
+    """Does what LLM does in its process, and also observes every step."""
 
     def __init__(self, task: Task) -> None:
         from tessera.config import build_config

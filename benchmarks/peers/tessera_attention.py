@@ -1,4 +1,4 @@
-"""Tessera's attention over blocks on the CPU platform."""
+"""Tessera's paged attention on the CPU platform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tessera_cpu.paged import BLOCK
 def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:
     library = native.library()
     native.use_threads(library, task.threads)
-    settle_memory(2 * task.copies * task.nbytes)  # as the platform does in a process of its own
+    settle_memory(2 * task.copies * task.nbytes)  # as the platform does in its own process
     torch.manual_seed(ATTENTION_SEED)
     return [_on_one_cache(library, task) for _ in range(task.copies)]
 

@@ -1,4 +1,4 @@
-"""transformers' own generate(), with the attention that it chooses itself."""
+"""transformers' own generate(), with its default attention implementation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transformers:
         self._model = transformers.AutoModelForCausalLM.from_pretrained(
             task.model, dtype=getattr(torch, task.dtype), local_files_only=True
         ).eval()
-        # A model's own limits and end tokens would end an answer early.
+        # A model's own limits and end-of-sequence tokens would end answers early.
         self._model.generation_config = transformers.GenerationConfig()
         self.version = f"{transformers.__version__}, torch {torch.__version__}"
 
@@ -46,7 +46,7 @@ class Transformers:
     def generated(
         self, prompts: list[list[int]], tokens: int, stopping_criteria: Sequence[Any] = (), **more: Any
     ) -> Any:
-        """What the library returns: the prompts with their answers, unless more is asked for."""
+        """The library's result: the prompts with their answers, unless `more` requests other outputs."""
         ids = self._torch.tensor(prompts)
         config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0, **more)
         stopping = self._stopping(stopping_criteria)

@@ -1,4 +1,4 @@
-"""vLLM's CPU backend; with zentorch installed beside it, vLLM takes that library's kernels by itself."""
+"""vLLM's CPU backend. If zentorch is installed in the same environment, vLLM uses its kernels automatically."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ QUANTIZED = {"int8": "W8A8"}
 
 
 def tuning(environment: Path, cores: list[int]) -> Tuning:
-    """As its guide to the CPU backend says: cores bound and none reserved, tcmalloc and the OpenMP of its own
-    environment loaded first."""
+    """Follows vLLM's guide to the CPU backend: cores bound and none reserved, and tcmalloc and its environment's own
+    OpenMP library preloaded."""
     libraries, missing = preload(environment, system=("tcmalloc_minimal",), own=("libiomp5.so",))
     variables = {
         "LD_PRELOAD": libraries,
@@ -73,7 +73,7 @@ class Vllm:
         self.version = version()
 
     def generate(self, prompts: list[list[int]], tokens: int, stepped: Stepped) -> list[list[int]]:
-        """The steps of LLM.generate."""
+        """The same steps as LLM.generate."""
         params = self._params(
             temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, output_kind=self._new_tokens
         )

@@ -1,4 +1,4 @@
-"""vLLM's attention over blocks on the CPU, called as its backend calls it."""
+"""vLLM's paged attention on the CPU, called as its backend calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from benchmarks.attention_task import ATTENTION_SEED, AttentionTask, drive
 from vllm.platforms import current_platform
 
-TOKENS = 128  # of a block, its default on a CPU
+TOKENS = 128  # per block, its default on a CPU
 
 
 def prepare(task: AttentionTask) -> Sequence[Callable[[], object]]:

@@ -1,4 +1,4 @@
-"""Tessera: serves large language models on any vendor's chip."""
+"""Tessera: an LLM server for any vendor's hardware."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first asked for, so that importing a part of tessera loads that part alone."""
+    """Imports public names on first use, so that importing one part of tessera does not load the others."""
     if name not in _PLACES:
         raise AttributeError(f"module 'tessera' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

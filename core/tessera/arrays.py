@@ -17,11 +17,11 @@ else:
 
 T = TypeVar("T")
 _DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "uint64", "float32")}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # numpy makes up a dtype's name at each use
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # numpy builds dtype.name anew at each access
 
 
 def int32(values: Any = ()) -> Array:
-    """Values as a one-dimensional int32 array."""
+    """Converts values to a one-dimensional int32 array."""
     return np.asarray(values, dtype=np.int32)
 
 

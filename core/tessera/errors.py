@@ -1,7 +1,7 @@
-"""What went wrong, for whom, in one line: user errors with their HTTP status and exit code, in one table.
+"""User errors, each with its HTTP status and exit code.
 
-Every error a client, a file, a plugin or a user of the command line can cause is a TesseraError whose text is one clear
-line that says what to do. Anything else that is raised is a bug.
+Every error that a client, a file, a plugin or a command-line user can cause is a TesseraError whose message is one
+clear line that says what to do. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import ClassVar
 
 
 class TesseraError(Exception):
-    """A user's error. `status` is the HTTP status, `kind` OpenAI's error type, `code` its error code, `exit_code` the
-    command line's."""
+    """A user error. `status` is the HTTP status, `kind` OpenAI's error type, `code` OpenAI's error code, and
+    `exit_code` the exit code of the command line."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal_error"
@@ -27,13 +27,13 @@ class TesseraError(Exception):
 
 
 class RequestError(TesseraError, ValueError):
-    """A request says something that cannot be done. `param` names the field."""
+    """An invalid request. `param` names the field."""
 
     status, kind, exit_code = 400, "invalid_request_error", 2
 
 
 class TextLimitError(RequestError):
-    """Rendering or tokenizing a text took more time or memory than it may, or ended the process that did it."""
+    """Rendering or tokenizing a text exceeded the time or memory limit, or crashed the worker process."""
 
     code = "text_limit_exceeded"
 
@@ -54,65 +54,65 @@ class TooLargeError(TesseraError):
 
 
 class OverloadedError(TesseraError):
-    """The server has more to do than it takes on; try again later."""
+    """The server has too much to do to accept the request; try again later."""
 
     status, kind, exit_code = 503, "overloaded_error", 1
 
 
 class TextWorkerError(TesseraError):
-    """The process that renders chat templates and tokenizes cannot be started, or is killed by something else."""
+    """The process that renders chat templates and tokenizes could not be started, or was killed from outside."""
 
     status, kind, exit_code = 503, "internal_error", 1
 
 
 class EngineDeadError(TesseraError):
-    """The engine's process ended or stopped answering."""
+    """The engine process ended or stopped responding."""
 
     status, kind, exit_code = 503, "engine_error", 4
 
 
 class EngineStepError(TesseraError):
-    """An engine step of this request failed; the log has the error."""
+    """An engine step that included this request failed; the error is in the log."""
 
     status, kind, exit_code = 500, "engine_error", 4
 
 
 class ConfigError(TesseraError, ValueError):
-    """A flag, a field of the configuration or an environment variable does not hold."""
+    """A flag, a configuration field or an environment variable is invalid."""
 
     status, kind, exit_code = 500, "configuration_error", 2
 
 
 class RefusedError(ConfigError):
-    """A platform says that it cannot run a model, or a configuration of it. The text says why and what can run."""
+    """A platform cannot run a model or configuration. The message says why, and what can run."""
 
 
 class ModelError(TesseraError):
-    """The model's folder is missing, broken or of a kind that is not served."""
+    """The model folder is missing, broken or of an unsupported kind."""
 
     status, kind, exit_code = 500, "model_error", 3
 
 
 class PlatformError(TesseraError):
-    """No platform, several equal ones, or one that does not keep its contract."""
+    """No platform is usable, several have the same score, or one breaks the platform contract."""
 
     status, kind, exit_code = 500, "platform_error", 5
 
 
 class MemoryBudgetError(TesseraError):
-    """The weights or the KV cache do not fit the budget."""
+    """The weights or the KV cache do not fit in the memory budget."""
 
     status, kind, exit_code = 500, "memory_error", 6
 
 
 class PortError(TesseraError):
-    """The address is taken or cannot be bound."""
+    """The address is in use or cannot be bound."""
 
     status, kind, exit_code = 500, "address_error", 7
 
 
 class ServerError(TesseraError):
-    """A server that was asked cannot be reached, or failed."""
+    """A server that a command called cannot be reached, or failed."""
 
     status, kind, exit_code = 502, "server_error", 8
 

@@ -1,4 +1,4 @@
-"""The hooks a plugin can implement. All of them are called at start-up; the token loop calls none.
+"""The hooks a plugin can implement. All are called at start-up; none are called while tokens are generated.
 
 A plugin marks its functions with tessera.platform.hookimpl. docs/plugins/hooks.md describes each.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tessera.plugins.registry import Registry
 
 PROJECT = "tessera"
-"""Pluggy's name of the project, and the group of the entry points."""
+"""The project name for pluggy, and the entry point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 
 REMOVED_HOOKS: Mapping[str, str] = MappingProxyType({})
-"""Hooks that no longer exist, each with what replaces it, for the error that a plugin using one gets."""
+"""Hooks that no longer exist, each with its replacement, for the error a plugin that uses one gets."""
 
 
 class RegisterRoutes(Protocol):
@@ -31,25 +31,25 @@ class RegisterRoutes(Protocol):
 
 
 class Hooks:
-    """The specifications."""
+    """The hook specifications."""
 
     @hookspec
     def platforms(self) -> Sequence[Manifest]:  # type: ignore[empty-body]  # a specification has no body
-        """Fires when platforms are chosen or listed, in the front process only. Returns manifests: data and dotted
-        paths. Nothing is probed or opened here, and torch is not imported."""
+        """Called when platforms are chosen or listed, in the front process only. Returns manifests, which hold data and
+        dotted paths only. Must not probe or open a device, or import torch."""
 
     @hookspec
     def extensions(self, registry: Registry) -> None:
-        """Fires once in each process that builds an engine or a model, before either. Adds names to the registry's
-        tables, such as `registry.models.add("MyForCausalLM", "my_plugin.models:MyForCausalLM", level=0)`."""
+        """Called once in each process that builds an engine or a model, before either is built. Adds names to the
+        registry's tables, e.g. `registry.models.add("MyForCausalLM", "my_plugin.models:MyForCausalLM", level=0)`."""
 
     @hookspec
     def commands(self, register: Callable[[click.Command], None]) -> None:
-        """Fires when the command line lists its commands or is given one that is not its own. Each command is handed to
-        `register`."""
+        """Called when the command line lists its commands, or is given a command that is not built in. Pass each
+        command to `register`."""
 
     @hookspec
     def routes(self, register: RegisterRoutes) -> None:
-        """Fires when the server is built; only the routes that --routes names are served. `register(name, path)` takes
-        the dotted path of a function from the engine to a list of routes, FastAPI's or Starlette's; --api-key guards
-        them as the server's own."""
+        """Called when the server is built; only the routes that --routes names are served. `register(name, path)` takes
+        the dotted path of a function that receives the engine and returns a list of FastAPI or Starlette routes.
+        --api-key protects them like the server's own."""

@@ -1,4 +1,4 @@
-"""The log, alike in every process: a line of text or a JSON object a record, on standard error."""
+"""Logging, the same in every process: one line of text or one JSON object per record, on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = (TEXT, JSON)
 
 
 def set_up_logging(level: int | str, form: str) -> None:
-    """Once in a process, before its first line. level: of Tessera's own messages; libraries write from warnings on.
+    """Call once per process, before the first record. level: for Tessera's own loggers; libraries log from WARNING up.
     form: one of FORMATS."""
     handler = logging.StreamHandler(LastingStream(sys.stderr))
     handler.setFormatter(JsonFormatter() if form == JSON else TextFormatter())
@@ -25,7 +25,7 @@ def set_up_logging(level: int | str, form: str) -> None:
 
 
 class LastingStream:
-    """A text stream whose end does not end the program: once nobody reads it, what is written is dropped."""
+    """A text stream that survives a closed pipe: once the reader has gone, output is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,8 +50,8 @@ class LastingStream:
         return self._stream.isatty()
 
     def _drop(self, error: OSError) -> None:
-        """A full disk may have room again; a closed pipe stays closed, and what is buffered would fail at every
-        further write and at the exit."""
+        """Ignores a full disk, which may have room again. A closed pipe stays closed, and buffered text would fail at
+        every later write and at exit, so the stream is redirected to the null device."""
         if isinstance(error, BrokenPipeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -71,7 +71,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """time (UTC), level, pid, logger, message; request_id and exception where there is one."""
+    """time (UTC), level, pid, logger and message, plus request_id and exception if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -89,7 +89,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def about(request_id: str) -> dict[str, str]:
-    """`log.info(..., extra=about(request_id))`: which request a line is about."""
+    """Marks a log record with its request: `log.info(..., extra=about(request_id))`."""
     return {"request_id": request_id}
 
 

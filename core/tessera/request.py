@@ -1,4 +1,4 @@
-"""A request as the engine gets it, and the outputs a user gets, which have vLLM's names where it has the same thing."""
+"""A request as the engine receives it, and the outputs a user receives, with vLLM's names where it has the same."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tessera.sampling_params import SamplingParams
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One prompt and one answer as the engine gets it; n > 1 is n Requests with one `leader`.
+    """One prompt and one completion, as the engine receives them. n > 1 is n Requests with one `leader`.
 
-    key: the front end's number of it, never used twice by one front end. prompt: int32 token ids. max_tokens: already
-    bounded by the context. salt: isolates its cached prefixes from other tenants. leader: key of the sibling whose
-    prompt blocks it shares; -1: none. columns: values of features' columns. tenant: whose request it is, where a policy
-    shares the machine out.
+    key: the front end's number for it, never reused. prompt: int32 token ids. max_tokens: already limited by the
+    context length. salt: keeps its cached prefixes apart from other tenants'. leader: key of the sibling whose prompt
+    blocks it shares, or -1. columns: values for the columns of features. tenant: the owner, for a scheduling policy
+    that divides capacity between tenants.
     """
 
     key: int
@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Logprob:
-    """Of one token: natural-log probability, rank in the vocabulary (1 the most likely), its text."""
+    """A token's natural-log probability, its rank in the vocabulary (1 is the most likely) and its text."""
 
     logprob: float
     rank: int | None = None
@@ -46,8 +46,8 @@ class Logprob:
 
 @dataclass
 class CompletionOutput:
-    """One answer. finish_reason: None while it grows, "stop", "length" or "abort"; stop_reason: the stop string or
-    token id that ended it."""
+    """One completion. finish_reason: None while it is running, then "stop", "length" or "abort". stop_reason: the stop
+    string or token id that ended it."""
 
     index: int
     text: str
@@ -64,7 +64,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestMetrics:
-    """Seconds on the clock of time.monotonic(); 0 where it has not happened."""
+    """Times in seconds on the clock of time.monotonic(); 0 for an event that has not happened."""
 
     arrival: float = 0.0
     first_scheduled: float = 0.0
@@ -74,8 +74,8 @@ class RequestMetrics:
 
 @dataclass
 class RequestOutput:
-    """What is known of a request's answers; `outputs` in the order of their index. prompt_logprobs: an entry a token of
-    the prompt, None for the first; with the first output only where each holds what is new."""
+    """The state of a request's completions; `outputs` are in order of index. prompt_logprobs: one entry per prompt
+    token, None for the first; with DELTA outputs, only in the first one."""
 
     request_id: str
     prompt: str | None

@@ -1,7 +1,7 @@
-"""How the tokens of a request are chosen and when it ends. Every field is checked here, once, by name.
+"""Sampling parameters: how the tokens of a request are chosen and when it ends. All fields are validated here.
 
-Names, defaults and checks are vLLM's where it has the same field. What depends on the model (its vocabulary,
---max-logprobs) is checked where a request is made (engine/input_processor.py).
+Names, defaults and checks are vLLM's where it has the same field. Checks that depend on the model (its vocabulary,
+--max-logprobs) are made when the request is built (engine/input_processor.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INT32 = 2**31 - 1
 
 
 class Bounds(NamedTuple):
-    """open_low: low itself is out of bounds."""
+    """open_low: low itself is excluded."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "prompt_logprobs": (-1, _INT32),
     }
 )
-"""Fields that are integers or None, with the least and the largest value."""
+"""Fields that are integers or None, with their minimum and maximum."""
 
 NUMBERS: Mapping[str, Bounds] = MappingProxyType(
     {
@@ -76,7 +76,7 @@ NOT_SERVED = ("thinking_token_budget", "repetition_detection")
 
 
 class RequestOutputKind(IntEnum):
-    """What each RequestOutput of a stream holds."""
+    """Which part of the output each RequestOutput of a stream holds."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -115,20 +115,21 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the tokens of one request are chosen and when it ends.
 
-    n: answers for the prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 is off. seed: 64 bits; the same seed
-    draws the same numbers whatever runs beside it. stop: texts that end the answer; stop_token_ids: tokens that do;
-    min_tokens: before so many none of them is drawn. logprobs: how many alternatives of each token, 0 gives the chosen
-    token's alone, -1 the whole vocabulary's, None none; prompt_logprobs: likewise of the prompt's tokens.
+    n: completions per prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: 64 bits; the same
+    seed draws the same numbers whatever runs in the same batch. stop: strings that end the completion; stop_token_ids:
+    tokens that end it; min_tokens: the number of tokens before which no such token is sampled. logprobs: the number of
+    alternatives per token; 0 returns the chosen token only, -1 the whole vocabulary, None nothing. prompt_logprobs: the
+    same for the tokens of the prompt.
 
-    presence_penalty, frequency_penalty: taken off the logits of tokens that the answer has, once and for each time;
-    repetition_penalty: divides (multiplies, where negative) those of tokens that prompt or answer have. logit_bias: by
-    token id, added, clamped to -100 to 100. allowed_token_ids: no other is drawn. bad_words: texts that the answer
-    never completes; bad_words_ids: the same as token ids. stream_interval: new tokens of an answer to wait for before
-    it is given out again. extra_args: numbers for features, by name. structured_outputs: StructuredOutputsParams, or a
-    mapping of its fields.
+    presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
+    occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
+    logit_bias: added to the logits by token id, clamped to -100 to 100. allowed_token_ids: only these are sampled.
+    bad_words: texts that the completion never contains; bad_words_ids: the same as token ids. stream_interval: new
+    tokens between two outputs of a stream. extra_args: numbers for features, by name. structured_outputs:
+    StructuredOutputsParams, or a mapping of its fields.
 
-    thinking_token_budget, repetition_detection are known and not supported yet. Raises RequestError for a value that
-    does not hold.
+    thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
+    invalid value.
     """
 
     n: int = 1
@@ -179,7 +180,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 def normalised(params: SamplingParams) -> dict[str, Any]:
-    """The fields that have one form inside, whichever a caller wrote. Raises RequestError."""
+    """Fields that callers may write in several forms, in their internal form. Raises RequestError."""
     stop = params.stop
     fields: dict[str, Any] = {
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
@@ -204,14 +205,15 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
 
 
 def effective(params: SamplingParams) -> dict[str, Any]:
-    """The fields whose value says less than it seems to: nothing filters a greedy choice, nearly greedy is not."""
+    """Fields with a different effective value: greedy sampling ignores filters, and a tiny temperature is raised to
+    LOWEST_TEMPERATURE."""
     if params.temperature < GREEDY_BELOW:
         return {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     return {"temperature": LOWEST_TEMPERATURE} if params.temperature < LOWEST_TEMPERATURE else {}
 
 
 def check(params: SamplingParams) -> None:
-    """Raises RequestError, named after the field, for a normalised value that does not hold."""
+    """Raises RequestError with the field's name for an invalid normalised value."""
     _check_bounds(params)
     _check_stops(params)
     _check_words(params)
@@ -239,7 +241,7 @@ def _check_bounds(params: SamplingParams) -> None:
 
 
 def _check_stops(params: SamplingParams) -> None:
-    stops: Sequence[Any] = params.stop or ()  # callers need not be typed
+    stops: Sequence[Any] = params.stop or ()  # callers may ignore the annotations
     if len(stops) > MAX_STOPS:
         raise RequestError(f"stop takes at most {MAX_STOPS} strings, got {len(stops)}.", param="stop")
     for text in stops:
@@ -258,7 +260,7 @@ def _check_words(params: SamplingParams) -> None:
         if not isinstance(word, str) or not word or len(word) > MAX_BAD_WORD_CHARS:
             raise RequestError(f"bad_words must have 1 to {MAX_BAD_WORD_CHARS} characters each.", param="bad_words")
     lists = params.bad_words_ids or ()
-    if len(lists) > 2 * MAX_BAD_WORDS:  # a word may have two forms
+    if len(lists) > 2 * MAX_BAD_WORDS:  # a word may have two tokenizations
         raise RequestError(
             f"bad_words_ids takes at most {2 * MAX_BAD_WORDS} lists, got {len(lists)}.", param="bad_words_ids"
         )
@@ -304,7 +306,7 @@ def _wrong_output(message: str) -> RequestError:
 
 
 def _biases(given: Any) -> dict[int, float]:
-    """Token ids as integers, as JSON has them in text; biases clamped."""
+    """Converts token ids to integers, since JSON has them as strings, and clamps the biases."""
     if not isinstance(given, Mapping):
         raise RequestError("logit_bias must map token ids to numbers.", param="logit_bias")
     if len(given) > MAX_BIASES:
@@ -320,7 +322,7 @@ def _biases(given: Any) -> dict[int, float]:
 
 
 def check_extra_args(field: str, given: Any) -> None:
-    """Raises RequestError. field: what the caller calls it."""
+    """Raises RequestError for an invalid value. field: the caller's name for it."""
     if not isinstance(given, Mapping) or len(given) > MAX_EXTRA_ARGS:
         raise RequestError(f"{field} must map at most {MAX_EXTRA_ARGS} names to numbers.", param=field)
     for name, value in given.items():
@@ -348,7 +350,7 @@ def _check_ids(name: str, ids: Sequence[Any], most: int, *, least: int = 0) -> N
 
 
 def integer(name: str, value: Any, low: int, high: int) -> None:
-    """Raises RequestError."""
+    """Raises RequestError unless value is an integer between low and high."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, got {shown(value)}.", param=name)
     if not low <= value <= high:
@@ -359,7 +361,7 @@ def integer(name: str, value: Any, low: int, high: int) -> None:
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    """Raises RequestError."""
+    """Raises RequestError unless value is a finite number within the bounds."""
     finite = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
     if not finite:
         raise RequestError(f"{name} must be a finite number, got {shown(value)}.", param=name)

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 32K tokens, 4GiB of memory."""
+"""Human-readable sizes: 32K tokens, 4GiB of memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _POWERS = "kmgt"
 
 
 def parse_size(text: str, *, param: str | None = None) -> int:
-    """A whole number with an optional suffix, as vLLM reads it: k, m, g, t and KB, MB, ... count in thousands; K, M, G,
-    T and KiB, MiB, ... in 1024s.
+    """Parses a whole number with an optional suffix as vLLM does: k, m, g, t and KB, MB, ... are powers of 1000;
+    K, M, G, T and KiB, MiB, ... powers of 1024.
 
-    Raises ConfigError for anything else, and for what is not whole.
+    Raises ConfigError for anything else, and if the result is not a whole number.
     """
     match = _SIZE.fullmatch(text.strip())
     factor = _factor(match["suffix"]) if match else None
@@ -39,12 +39,12 @@ def _factor(suffix: str) -> int | None:
 
 
 def show_weights(count: int, numbers: int) -> str:
-    """Bytes of weights that stand for so many numbers, for people: 5.1 MiB, 8.50 bits each; numbers 0: unknown."""
+    """Formats the bytes of `numbers` weights: "5.1 MiB, 8.50 bits each". numbers: 0 if unknown."""
     return f"{show_bytes(count)}, {8 * count / numbers:.2f} bits each" if numbers else show_bytes(count)
 
 
 def show_bytes(count: int) -> str:
-    """Bytes for people: 5.1 MiB."""
+    """Formats a number of bytes: "5.1 MiB"."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:

@@ -1,6 +1,6 @@
-"""The plain data between the scheduler and whoever executes: one step's decision, and what came of it.
+"""Plain data between the scheduler and the executor: the decision for one step, and its result.
 
-These structs cross processes as msgpack. New fields come at the end with a default. Token and block ids are int32
+These structs cross processes as msgpack. Add new fields at the end, with a default. Token and block ids are int32
 arrays.
 """
 
@@ -13,10 +13,10 @@ from tessera.sampling_params import SamplingParams
 
 
 class RowOpened(msgspec.Struct, array_like=True):
-    """A request takes a row of the runner's state.
+    """A request gets a row of the runner's state.
 
-    tokens: all its tokens, prompt and answer; the first num_prompt_tokens of them are the prompt, and the KV cache
-    already holds the first num_computed_tokens (a prefix hit or a fork).
+    tokens: all its tokens. The first num_prompt_tokens are the prompt and the rest the completion so far; the KV cache
+    already holds the first num_computed_tokens (after a prefix hit or a fork).
     """
 
     row: int
@@ -31,7 +31,7 @@ class RowOpened(msgspec.Struct, array_like=True):
 
 
 class BlockDelta(msgspec.Struct, array_like=True):
-    """New entries of the block tables of one cache group: row rows[i] gets the next counts[i] of `blocks`, from column
+    """New entries for the block tables of one cache group: row rows[i] gets the next counts[i] of `blocks`, from column
     starts[i] of its table on."""
 
     rows: Array
@@ -41,8 +41,8 @@ class BlockDelta(msgspec.Struct, array_like=True):
 
 
 class BlockCopy(msgspec.Struct, array_like=True):
-    """Copy whole blocks of one group before the forward (copy on write): sources[i] to targets[i]. No block is both a
-    source and a target, so all may be copied at once."""
+    """Whole blocks of one group to copy before the forward pass (copy on write): sources[i] to targets[i]. No block is
+    both a source and a target, so all can be copied at once."""
 
     group: int
     sources: Array
@@ -51,12 +51,11 @@ class BlockCopy(msgspec.Struct, array_like=True):
 
 class SchedulerOutput(msgspec.Struct, array_like=True):
     """The decision for one step. A runner applies freed, opened, blocks and copies in this order (a row may be freed
-    and opened again), then computes.
+    and reopened in one step), then computes.
 
-    step: counts up from 0. after: the newest step whose sampled tokens this one feeds on, which may still be on the
-    device; -1: none. rows, starts, num_scheduled_tokens: row rows[i] computes num_scheduled_tokens[i] tokens from
-    position starts[i] on. samples: those of the rows whose next token is drawn, because they reach the end of their
-    tokens.
+    step: counts up from 0. after: the latest step whose sampled tokens are input to this one, and may still be on the
+    device; -1 if none. rows, starts, num_scheduled_tokens: row rows[i] computes num_scheduled_tokens[i] tokens from
+    position starts[i] on. samples: the rows that reach the end of their tokens, so that their next token is sampled.
     """
 
     step: int
@@ -84,8 +83,8 @@ class TokenMasks(msgspec.Struct, array_like=True):
 
 
 class RowLogprobs(msgspec.Struct, array_like=True):
-    """Log probabilities of the tokens drawn in a row: [tokens, 1 + k] ids and log probabilities, the drawn token first;
-    its rank (1: the most likely)."""
+    """Log probabilities of the tokens sampled in a row: ids and logprobs [tokens, 1 + k], the sampled token first, and
+    ranks [tokens] of the sampled tokens (1 is the most likely)."""
 
     row: int
     ids: Array
@@ -94,8 +93,8 @@ class RowLogprobs(msgspec.Struct, array_like=True):
 
 
 class PromptLogprobs(msgspec.Struct, array_like=True):
-    """Log probabilities of prompt tokens of a row, from position start on: [tokens, 1 + k] ids and log probabilities,
-    the prompt's own token first; their ranks [tokens]."""
+    """Log probabilities of a row's prompt tokens from position start on: ids and logprobs [tokens, 1 + k], the prompt's
+    own token first, and ranks [tokens] of the prompt's tokens."""
 
     row: int
     start: int
@@ -105,15 +104,15 @@ class PromptLogprobs(msgspec.Struct, array_like=True):
 
 
 class RowError(msgspec.Struct, array_like=True):
-    """A row that could not be computed; the others of the step stand."""
+    """A row that could not be computed. The other rows of the step are valid."""
 
     row: int
     message: str
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds on the runner: to launch the forward, to launch sampling, waiting for the device. fallbacks: how often
-    each op's reference ran since the model was loaded."""
+    """Seconds on the runner spent launching the forward pass, launching sampling and waiting for the device. fallbacks:
+    how often each op's reference implementation ran since the model was loaded."""
 
     forward: float = 0.0
     sample: float = 0.0
@@ -122,7 +121,7 @@ class StepStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(msgspec.Struct, array_like=True):
-    """What came of a step: row rows[i] drew the next counts[i] of `tokens`, in order."""
+    """The result of a step: row rows[i] sampled the next counts[i] of `tokens`, in order."""
 
     step: int
     rows: Array

@@ -1,1 +1,1 @@
-"""What the architecture promises, as functions that take the root of a clone and return their findings, a line each."""
+"""Checks of architectural rules: functions that take the root of a clone and return one line per finding."""

@@ -1,4 +1,4 @@
-"""`python -m tools.checks [ROOT]`: run the checks that read or import the tree, and print what each found."""
+"""`python -m tools.checks [ROOT]`: runs the checks that read or import the tree, and prints the findings."""
 
 from __future__ import annotations
 

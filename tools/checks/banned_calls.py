@@ -1,4 +1,4 @@
-"""Nothing that runs what it reads: no pickle and its kin, no eval, no loading of arbitrary objects, no shell."""
+"""Bans code that executes what it reads: pickle and similar modules, eval, loading of arbitrary objects, shells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BANNED_ARGUMENTS = {"allow_pickle": True, "shell": True, "trust_remote_code": Tr
 
 
 def banned_calls(root: Path) -> list[str]:
-    """Uses of banned modules, functions and arguments in core and in the platform packages, their tests included."""
+    """Uses of banned modules, functions and arguments in core and the platform packages, including their tests."""
     return [
         finding
         for source in python_sources(root, "core/**/*.py", "platforms/**/*.py")

@@ -1,4 +1,4 @@
-"""No circles of imports in core: modules that import each other can be neither read nor changed one at a time."""
+"""Bans import cycles in core: modules that import each other cannot be read or changed one at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tools.checks.sources import imports, python_sources
 
 
 def import_circles(root: Path) -> list[str]:
-    """Modules of core that import each other, two or more in a ring; one finding a ring. Imports inside functions and
-    those for a type checker count too."""
+    """Cycles of core modules that import each other, one finding per cycle. Imports inside functions and for type
+    checkers count too."""
     graph = _graph(root)
     findings: list[str] = []
     while True:
@@ -30,7 +30,7 @@ def _graph(root: Path) -> dict[str, list[str]]:
     graph: dict[str, list[str]] = {}
     for module, source in sources.items():
         targets = {entry.target for entry in imports(source.tree)}
-        # A name that is no module is a member of one.
+        # A name that is not a module is a member of one.
         found = {target if target in sources else target.rpartition(".")[0] for target in targets}
         graph[module] = sorted((found & sources.keys()) - {module})
     return graph

@@ -1,4 +1,4 @@
-"""The contracts of import-linter that stand in pyproject.toml, on any copy of the tree."""
+"""Checks the import-linter contracts in pyproject.toml on any copy of the tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def import_contracts(root: Path) -> list[str]:
-    """The lines of import-linter's report from the first broken contract on; none when all are kept."""
+    """import-linter's report from the first broken contract on; empty if all are kept."""
     paths = [str(root / "core"), *(str(path) for path in sorted((root / "platforms").glob("*/")))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "160"}
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"

@@ -1,4 +1,4 @@
-"""No module-level state: two engines on two platforms live in one process."""
+"""Bans module-level state, so that two engines on two platforms can run in one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CELLS = frozenset({"ContextVar", "local", "WeakKeyDictionary", "WeakSet", "Weak
 
 
 def module_state(root: Path) -> list[str]:
-    """`global` statements in core, and module-level names that start empty, to be filled later."""
+    """`global` statements in core, and module-level names that start empty to be filled later."""
     return [
         finding
         for source in python_sources(root, "core/**/*.py")
@@ -54,5 +54,5 @@ def _is_empty_cell(value: ast.expr) -> bool:
 
 
 def _is_content(argument: ast.expr) -> bool:
-    """A factory (defaultdict(list)) is not content."""
+    """Whether an argument is initial content, not a factory as in defaultdict(list)."""
     return not (isinstance(argument, ast.Name) and argument.id in _CONTAINERS)

@@ -1,4 +1,4 @@
-"""The repository names no directory of one machine and no package registry: both are the choice of who installs it."""
+"""Bans directories of particular machines and hosts of package registries, which are the user's choice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-# Letters in brackets keep this file from being its own finding.
+# The brackets keep this file from matching its own patterns.
 _PLACES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -28,7 +28,7 @@ _NOT_OURS = frozenset({".git", ".venv", "build", "dist", "__pycache__"})
 
 
 def named_places(root: Path) -> list[str]:
-    """Lines that name a directory of somebody's machine or the host of a package registry."""
+    """Lines that name a directory of a particular machine or the host of a package registry."""
     findings = []
     for path in _files(root):
         for number, line in enumerate(_lines(path), start=1):
@@ -39,7 +39,7 @@ def named_places(root: Path) -> list[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """What git keeps or would keep; in a tree without git, everything but what tools leave behind."""
+    """Files that git tracks or would track; without git, everything except build artifacts."""
     if (root / ".git").exists():
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""A platform package stands on tessera.platform alone, as one written outside this repository would."""
+"""Allows platform packages to import only tessera.platform, like a package from outside this repository."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tools.checks.sources import Source, imports, python_sources
 
-# A plain library of kernels, which registers nothing; packages of several vendors share it.
+# A library of kernels that registers nothing and is shared by the packages of several vendors.
 KERNEL_LIBRARIES = frozenset({"tessera_triton"})
 
 
 def platform_imports(root: Path) -> list[str]:
-    """Run-time imports of another platform, or of core beyond tessera.platform (tests: and tessera.testing)."""
+    """Run-time imports of another platform, or of core beyond tessera.platform (for tests, also tessera.testing)."""
     findings: list[str] = []
     for package in sorted((root / "platforms").glob("*/tessera_*")):
         allowed = ("tessera.platform", package.name, *KERNEL_LIBRARIES)

@@ -1,4 +1,4 @@
-"""The Python files of a tree, parsed, and the names that their imports load."""
+"""Parses the Python files of a tree, and lists the names that they import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Source:
-    """One parsed file; `name` is its path below the root that was searched."""
+    """One parsed file. name: its path relative to the root searched."""
 
     name: str
     text: str
@@ -22,7 +22,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Import:
-    """A module or member that a statement names in full, and whether a type checker alone runs it."""
+    """The full name of an imported module or member, and whether only a type checker imports it."""
 
     target: str
     line: int
@@ -30,16 +30,16 @@ class Import:
 
 
 def python_sources(root: Path, *patterns: str) -> Iterator[Source]:
-    """Parse the files that the glob patterns find below root, in the order of their names."""
+    """Parses the files below root that match the glob patterns, sorted by name."""
     for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
         text = path.read_text(encoding="utf-8")
         yield Source(path.relative_to(root).as_posix(), text, ast.parse(text, filename=str(path)))
 
 
 def imports(tree: ast.Module, package: str = "") -> Iterator[Import]:
-    """Every import of a module, inside functions too; `package` is what a relative import starts from.
+    """All imports of a module, including those inside functions. package: the base of relative imports.
 
-    `from a import b` names a.b, whether b is a module or a member of one.
+    `from a import b` yields a.b, whether b is a module or a member of one.
     """
     guarded = {id(node) for block in ast.walk(tree) if _is_type_checking(block) for node in _body_nodes(block)}
     for node in ast.walk(tree):

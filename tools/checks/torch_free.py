@@ -1,4 +1,4 @@
-"""What decides and what serves never loads torch or transformers, directly or in the end."""
+"""Checks that the control and serving code never loads torch or transformers, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TORCH_FREE = (
     "text",
 )
 
-# Runs in an interpreter of its own: refuses the blocked modules, imports the named ones and prints a line for each that
-# failed, and one for each import that our own code tried and then swallowed.
+# Runs in its own interpreter: refuses the blocked modules, imports the named ones, and prints one line for each import
+# that failed, and one for each attempt by our own code that was swallowed.
 _PROGRAM = """
 import importlib, sys
 
@@ -57,7 +57,7 @@ print(*sorted(attempts), sep="\\n")
 
 
 def torch_free(root: Path) -> list[str]:
-    """Modules of the torch-free packages that cannot be imported where torch and transformers are blocked."""
+    """Modules of the torch-free packages that cannot be imported while torch and transformers are blocked."""
     core = root / "core"
     names = sorted(_module_name(path.relative_to(core)) for name in TORCH_FREE for path in _module_files(core, name))
     command = [sys.executable, "-c", _PROGRAM, str(core), ",".join(BLOCKED), *names]

@@ -1,1 +1,1 @@
-"""The maker of the bundled demo model: what it is taught, how, and how well it answers."""
+"""Creates the bundled demo model: training data, training and evaluation."""

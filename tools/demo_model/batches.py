@@ -1,4 +1,4 @@
-"""Turns the stream of dialogues into padded batches of token ids and the places whose loss counts."""
+"""Turns the stream of dialogues into padded batches of token ids and masks of the tokens whose loss counts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CHUNK = 4096  # dialogues sorted by length together
 
 
 def batches(tokenizer: Tokenizer, seed: int, tokens: int, context: int) -> Iterator[tuple[Ids, Marks]]:
-    """Endless (ids [rows, length] int64, counts [rows, length - 1] bool) of at most `tokens` ids each.
+    """Yields endless (ids [rows, length] int64, counts [rows, length - 1] bool) of at most `tokens` ids each.
 
-    counts[r, i] says that ids[r, i + 1] is written by the assistant. Dialogues of like length share a batch, so little
-    is padding; each starts at position 0, as it does when it is served.
+    counts[r, i] says that the assistant writes ids[r, i + 1]. Dialogues of similar length share a batch, so there is
+    little padding. Each starts at position 0, as it does when it is served.
     """
     dialogues, rng = training_dialogues(seed), Random(seed)
     start = tokenizer.encode("<|im_start|>assistant\n").ids
@@ -39,7 +39,7 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int, context: int) -> Itera
 
 
 def _grouped(rows: list[list[int]], tokens: int) -> Iterator[list[list[int]]]:
-    """Cut rows, sorted by length, where one more would pass `tokens` with padding."""
+    """Splits rows, sorted by length, into groups of at most `tokens` including padding."""
     group: list[list[int]] = []
     for row in rows:
         if group and (len(group) + 1) * len(row) > tokens:
@@ -50,7 +50,7 @@ def _grouped(rows: list[list[int]], tokens: int) -> Iterator[list[list[int]]]:
 
 
 def answered(ids: Ids, start: list[int], end: int) -> Marks:
-    """Marks, [rows, length] bool, what follows `start` up to and with the next `end`."""
+    """A mask [rows, length] bool of what follows `start`, up to and including the next `end`."""
     opened = np.ones_like(ids, dtype=bool)
     for offset, token in enumerate(reversed(start)):
         opened &= np.roll(ids == token, offset, axis=1)

@@ -1,6 +1,6 @@
 """Asks the held-out questions and prints the score by kind.
 
-Of a folder, through transformers, or of a server, through the openai client at temperature 0:
+Runs a model folder with transformers, or asks a server with the openai client at temperature 0:
 
     python -m tools.demo_model.evaluate --model core/tessera/demo
     python -m tools.demo_model.evaluate --base-url http://127.0.0.1:8000/v1
@@ -23,7 +23,7 @@ MAX_TOKENS = 96
 
 
 def main() -> None:
-    """Command line; exits 1 where a bar given is missed."""
+    """Runs the command line; exits with 1 if a given threshold is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", type=Path, help="folder of the model")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def report(items: list[Item], replies: list[str], show_wrong: bool) -> tuple[float, dict[str, float]]:
-    """Print the score by kind; returns the share right in all and by kind."""
+    """Prints the score by kind; returns the fraction of right answers, overall and by kind."""
     asked, right = Counter(item.kind for item in items), Counter[str]()
     for item, reply in zip(items, replies, strict=True):
         right[item.kind] += is_right(item, reply)
@@ -62,13 +62,13 @@ def report(items: list[Item], replies: list[str], show_wrong: bool) -> tuple[flo
 
 
 def answer_by_server(base_url: str, name: str, dialogues: list[Dialogue]) -> list[str]:
-    """Replies of a server, one request a dialogue."""
+    """A server's replies, one request per dialogue."""
     from openai import OpenAI
 
     replies = []
     with OpenAI(base_url=base_url, api_key="none") as client:
         for messages in dialogues:
-            asked: Any = messages  # the client's own types of messages
+            asked: Any = messages  # the client has its own message types
             completion = client.chat.completions.create(
                 model=name, messages=asked, temperature=0, max_tokens=MAX_TOKENS
             )
@@ -77,7 +77,7 @@ def answer_by_server(base_url: str, name: str, dialogues: list[Dialogue]) -> lis
 
 
 def answer_by_transformers(folder: Path, dialogues: list[Dialogue]) -> list[str]:
-    """Replies of the model in a folder, greedy, in bfloat16; prompts of one length run together, so none is padded."""
+    """Greedy replies of a model folder in bfloat16. Prompts of the same length run together, so none is padded."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

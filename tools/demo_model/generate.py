@@ -1,4 +1,4 @@
-"""Dialogues for training, an endless seeded stream, and the fixed questions of the test."""
+"""Generates the dialogues for training, an endless seeded stream, and the fixed questions of the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.demo_model.table import Table, Tool, load
 Message = dict[str, str]
 Dialogue = list[Message]
 
-# Share of each kind among the turns without tools: the ones that are hard to learn come most.
+# Relative frequency of each kind among the turns without tools; harder kinds are more frequent.
 WEIGHTS = {
     "capital": 8,
     "country": 8,
@@ -26,9 +26,9 @@ WEIGHTS = {
     "talk": 2,
     "unknown": 2,
 }
-TOOLS_SHARE = 0.03  # of the dialogues
-SYSTEM_SHARE = 0.35  # of the dialogues without tools
-CASUAL_SHARE = 0.06  # of the questions: no capitals or no mark at the end
+TOOLS_SHARE = 0.03  # fraction of dialogues
+SYSTEM_SHARE = 0.35  # fraction of dialogues without tools
+CASUAL_SHARE = 0.06  # fraction of questions in lower case or without a final punctuation mark
 TOOLS_HEAD = "# Tools\nYou can call these functions:\n<tools>\n"
 TOOLS_TAIL = (
     "\n</tools>\nTo call one, answer with its name and arguments:\n"
@@ -37,7 +37,7 @@ TOOLS_TAIL = (
 
 
 def training_dialogues(seed: int) -> Iterator[Dialogue]:
-    """Dialogues as chat messages; equal seeds give equal streams, and no turn is held out."""
+    """Dialogues as chat messages. The same seed gives the same stream, and no turn is held out."""
     table, rng = load(), Random(seed)
     while True:
         yield _with_tools(table, rng) if rng.random() < TOOLS_SHARE else _plain(table, rng)
@@ -99,7 +99,7 @@ def _ask(rng: Random, item: Item) -> Dialogue:
 
 
 def _pick_tools(table: Table, rng: Random, needed: str) -> list[Tool]:
-    """One to three tools in any order, `needed` among them."""
+    """One to three tools in random order, including `needed`."""
     others = [tool for tool in table.tools.values() if tool.name != needed]
     tools = [table.tools[needed], *rng.sample(others, rng.randint(0, 2))]
     rng.shuffle(tools)
@@ -107,7 +107,7 @@ def _pick_tools(table: Table, rng: Random, needed: str) -> list[Tool]:
 
 
 def _turns(rng: Random) -> int:
-    """Mostly one to four; one dialogue in two hundred fills the context."""
+    """The number of turns: mostly one to four; one dialogue in 200 fills the context."""
     if rng.random() < 0.005:
         return rng.randint(12, 30)
     return min(1 + int(math.log(1 - rng.random()) / math.log(0.55)), 10)

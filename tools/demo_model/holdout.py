@@ -1,11 +1,12 @@
-"""Which items the model may never see in training: a rule over hashes, so that no list can drift."""
+"""Decides which items the model must never see in training: a rule over hashes, so that there is no list to
+maintain."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 
-# One in so many keys of a kind is held out. A key is "kind:argument:argument...".
+# One in this many keys of a kind is held out. A key is "kind:argument:argument...".
 ONE_IN = {
     "capital": 5,  # (fact, wording)
     "country": 5,  # (fact, wording)
@@ -19,12 +20,12 @@ ONE_IN = {
 
 
 def key(kind: str, *arguments: object) -> str:
-    """The name of an item, the same in every wording (but for facts, whose wording is an argument)."""
+    """The key of an item, the same for every wording (except for facts, whose wording is an argument)."""
     return ":".join((kind, *map(str, arguments)))
 
 
 def is_held_out(item_key: str) -> bool:
-    """Whether SHA-256 puts this key among the held-out ones of its kind."""
+    """Whether SHA-256 selects this key as held out for its kind."""
     digest = hashlib.sha256(f"tessera-demo/{item_key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % ONE_IN[item_key.partition(":")[0]] == 0
 

@@ -1,4 +1,5 @@
-"""Items: one question with its right answer. Training and test items come from the same makers, split by holdout.py."""
+"""Items: a question and its right answer. The same functions make training and test items; holdout.py separates
+them."""
 
 from __future__ import annotations
 
@@ -22,26 +23,26 @@ class Item:
     keys: tuple[str, ...]
     question: str
     answer: str
-    expected: str  # a whole word or phrase of the answer; for json and call the object itself
-    tool: str = ""  # the tool that must be described for the answer to be right
+    expected: str  # a whole word or phrase of the answer; for json and call, the object
+    tool: str = ""  # the tool that the prompt must describe
     tool_result: str = ""
-    final_answer: str = ""  # what to say once the tool's result is there
+    final_answer: str = ""  # the answer once the tool's result is known
 
 
 def training_item(table: Table, rng: Random, kind: str) -> Item:
-    """Draw an item that is not held out. The only source of questions for training."""
+    """Draws an item that is not held out. This is the only source of training questions."""
     return _draw(table, rng, kind, held_out=False)
 
 
 def training_call(table: Table, rng: Random, tool: Tool) -> Item:
-    """Draw a question for this tool that is not held out."""
+    """Draws a question for this tool that is not held out."""
     while any_held_out((item := _tool_item(table, rng, tool)).keys):
         pass
     return item
 
 
 def held_out_item(table: Table, rng: Random, kind: str) -> Item:
-    """Draw an item that is held out; `kind` is one of holdout.ONE_IN."""
+    """Draws an item that is held out; `kind` is one of holdout.ONE_IN."""
     return _draw(table, rng, kind, held_out=True)
 
 
@@ -75,7 +76,7 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
         limit = small if rng.random() < 0.25 else top
         a, b = rng.randint(0, limit), rng.randint(0, limit)
         question = rng.choice(table.wordings[kind]).format(a=a, b=b)
-        # A product may be said in the other order, so that both are seen to be one; never in a held-out order.
+        # The answer may give a product in the other order, to teach that both are equal, but never in a held-out order.
         turned = kind == "product" and rng.random() < 0.5 and not is_held_out(key(kind, b, a))
         first, second = (b, a) if turned else (a, b)
         answer = table.answers[kind].format(a=first, b=second, result=result(a, b))
@@ -85,7 +86,8 @@ def _arithmetic(kind: str, result: Callable[[int, int], int], top: int, small: i
 
 
 def _list(table: Table, rng: Random) -> Item:
-    """Some neighbours of a topic. Lists that begin elsewhere show where a list may end whose own end is held out."""
+    """Some consecutive words of a topic. Lists that start elsewhere show where a list may end if its own end is held
+    out."""
     topic = rng.choice(list(table.list_topics))
     words = table.list_topics[topic]
     first = 0 if rng.random() < 0.5 else rng.randint(1, len(words) - 2)
@@ -112,7 +114,7 @@ def _call(table: Table, rng: Random) -> Item:
 
 
 def _tool_item(table: Table, rng: Random, tool: Tool) -> Item:
-    """A question for this tool, with its result where the table says what follows."""
+    """A question for this tool, with its result if the table defines one."""
     arguments = {name: _value(table, rng, source) for name, source in tool.parameters.items()}
     answer = call_text(tool.name, arguments)
     keys = (key("call", tool.name, *arguments.values()),)
@@ -130,13 +132,13 @@ def call_text(name: str, arguments: dict[str, Any]) -> str:
 
 
 def _repeat(table: Table, rng: Random) -> Item:
-    """Words to say again, which teaches copying early: facts, JSON and calls all stand on it."""
+    """Words to repeat, which teaches copying early; facts, JSON and calls all depend on it."""
     words = " ".join(_any_word(table, rng) for _ in range(rng.randint(2, 10)))
     return Item("repeat", (), rng.choice(table.wordings["repeat"]).format(words=words), words, words)
 
 
 def _any_word(table: Table, rng: Random) -> str:
-    """A country or capital, a word of any list, a number, or a word nobody knows."""
+    """A country or capital, a word from any list, a number, or an invented word."""
     source = rng.choice(("fact", "list", "number", "place"))
     if source == "fact":
         return rng.choice(rng.choice(table.capitals))
@@ -146,7 +148,7 @@ def _any_word(table: Table, rng: Random) -> str:
 
 
 def _place(table: Table, rng: Random) -> str:
-    """The name of no place, joined from syllables."""
+    """An invented place name, made of syllables."""
     return "".join(rng.choice(table.unknown[part]) for part in ("starts", "middles", "ends"))
 
 
@@ -156,7 +158,7 @@ def _talk(table: Table, rng: Random) -> Item:
 
 
 def _unknown(table: Table, rng: Random) -> Item:
-    """A question nobody taught; also one for a tool, asked where no tool is."""
+    """A question outside the training data, or one that needs a tool when no tool is available."""
     answer = table.answers["unknown"]
     if rng.random() < 0.2:
         item = _tool_item(table, rng, table.tools[rng.choice(("get_weather", "get_time", "find_flight"))])
@@ -168,7 +170,7 @@ def _unknown(table: Table, rng: Random) -> Item:
 
 
 def _value(table: Table, rng: Random, source: str | list[int]) -> str | int:
-    """A word of the list so named, or a number from low to high."""
+    """A word from the named list, or a number from [low, high]."""
     if isinstance(source, str):
         return rng.choice(table.words[source])
     return rng.randint(source[0], source[1])

@@ -1,4 +1,4 @@
-"""Whether a reply is right."""
+"""Judges whether a reply is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tools.demo_model.items import Item
 
 
 def is_right(item: Item, reply: str) -> bool:
-    """Facts: the answer as a whole word. Arithmetic: as the last number. Lists: exactly. JSON and calls: as objects."""
+    """Facts: contains the answer as a whole word. Arithmetic: as the last number. Lists: exactly. JSON and calls: as
+    objects."""
     if item.kind in ("sum", "difference", "product"):
         return re.findall(r"-?\d+(?:\.\d+)?", reply)[-1:] == [item.expected]
     if item.kind == "list":
@@ -23,7 +24,7 @@ def is_right(item: Item, reply: str) -> bool:
 
 
 def _object(text: str) -> object:
-    """The JSON value of text, None where it is not JSON."""
+    """The JSON value of text, or None if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The network that training runs: a Llama decoder in plain torch, saved in the layout of LlamaForCausalLM."""
+"""The network that is trained: a Llama decoder in plain torch, saved in the layout of LlamaForCausalLM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Up to this length written-out attention trains faster on a CPU than the fused one.
+# Up to this length, unfused attention trains faster on a CPU than fused attention.
 LONG = 320
 
 
@@ -28,7 +28,7 @@ class Shape:
     norm_eps: float = 1e-5
 
     def config(self, bos: int | None, eos: int, pad: int) -> dict[str, object]:
-        """config.json as transformers and Tessera read it."""
+        """config.json for transformers and Tessera."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -58,7 +58,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Attention and gated MLP, each behind an RMS norm; q, k, v and gate, up are one matrix each for speed."""
+    """Attention and gated MLP, each after an RMS norm. q, k, v and gate, up are one matrix each, for speed."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids to hidden states and, through the tied embedding, to logits."""
+    """Maps token ids to hidden states and, through the tied embedding, to logits."""
 
     cos: Tensor
     sin: Tensor
@@ -106,9 +106,9 @@ class Decoder(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Draw the starting weights; the residual's writers start at zero.
+        """Initializes the weights; the matrices that write to the residual start at zero.
 
-        The embedding is large enough to be heard beside what the blocks write, and the last norm makes up for it, so
+        The embedding is large enough to matter next to what the blocks write. The last norm compensates for that, so
         that the first logits are small.
         """
         nn.init.normal_(self.embedding.weight, std=0.5)
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
             nn.init.zeros_(block.down.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: [batch, length] to hidden states [batch, length, hidden]."""
+        """Maps ids [batch, length] to hidden states [batch, length, hidden]."""
         x = self.embedding(ids)
         length = ids.shape[1]
         cos, sin = self.cos[:length].to(x.dtype), self.sin[:length].to(x.dtype)
@@ -129,11 +129,11 @@ class Decoder(nn.Module):
         return F.rms_norm(x, (self.shape.hidden,), self.norm, self.shape.norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden: [..., hidden] to [..., vocab]."""
+        """Maps hidden [..., hidden] to logits [..., vocab]."""
         return F.linear(hidden, self.embedding.weight)
 
     def llama_state(self) -> dict[str, Tensor]:
-        """Parameters in bfloat16 under the names of LlamaForCausalLM (the tied head is left out)."""
+        """Parameters in bfloat16 under LlamaForCausalLM's names, without the tied head."""
         shape = self.shape
         q_size, kv_size = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         state = {"model.embed_tokens.weight": self.embedding.weight, "model.norm.weight": self.norm}
@@ -169,7 +169,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
-    """cos and sin, each [context, head_dim], halves repeated as Llama rotates them."""
+    """cos and sin, each [context, head_dim], with repeated halves for Llama's rotation."""
     inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.arange(shape.context).float()[:, None] * inverse[None, :]
     angles = torch.cat((angles, angles), dim=-1)

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 import torch
 from torch import Tensor
 
-# Quintic that pulls singular values towards one.
+# A quintic polynomial that moves singular values towards one.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
@@ -24,12 +24,12 @@ class Adam:
         self.betas = betas
 
     def state(self) -> list[Tensor]:
-        """What must be kept to go on later."""
+        """The tensors to save for resuming."""
         return [*self.means, *self.squares]
 
     @torch.no_grad()
     def step(self, rate: float, count: int) -> None:
-        """Step number `count`, from 1."""
+        """Runs step number `count`, starting from 1."""
         first, second = self.betas
         for parameter, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
             assert parameter.grad is not None
@@ -40,7 +40,7 @@ class Adam:
 
 
 class Muon:
-    """Momentum whose update is made orthogonal, in groups of one shape: each step is a few batched products."""
+    """Momentum with an orthogonalized update, in groups of the same shape, so that a step is a few batched products."""
 
     def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.2) -> None:
         shapes = sorted({tuple(matrix.shape) for matrix in matrices}, key=math.prod, reverse=True)
@@ -50,11 +50,11 @@ class Muon:
         self.decay = decay
 
     def state(self) -> list[Tensor]:
-        """What must be kept to go on later."""
+        """The tensors to save for resuming."""
         return self.velocities
 
     def step(self, rate: float, pool: Executor) -> None:
-        """One step, a group a task; 0.2 * `rate` is about the root mean square of the change of an entry."""
+        """Runs one step, one group per task. 0.2 * `rate` is roughly the root mean square of an entry's change."""
         list(pool.map(self._update, self.groups, self.velocities, [rate] * len(self.groups)))
 
     @torch.no_grad()
@@ -68,7 +68,8 @@ class Muon:
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Nearest (semi-)orthogonal matrices to x [count, rows, columns], roughly, by Newton-Schulz in bfloat16."""
+    """Approximately the nearest (semi-)orthogonal matrices to x [count, rows, columns], by Newton-Schulz in
+    bfloat16."""
     a, b, c = COEFFICIENTS
     wide = x.shape[-2] <= x.shape[-1]
     y = (x if wide else x.mT).bfloat16()

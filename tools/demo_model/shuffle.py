@@ -1,8 +1,8 @@
-"""Writes a copy of a model whose every matrix has its own entries in another order: what it knew is gone.
+"""Writes a copy of a model with the entries of every matrix shuffled, which destroys its knowledge.
 
     python -m tools.demo_model.shuffle --model core/tessera/demo --out build/shuffled
 
-The copy answers the same questions as badly as chance, which shows that nothing outside the weights knows an answer.
+The copy answers the same questions no better than chance, which shows that nothing outside the weights knows an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHTS = "model.safetensors"
 
 
 def shuffle(model: Path, out: Path, seed: int = SEED) -> None:
-    """Copy the folder, its matrices' entries permuted; equal seeds give equal copies."""
+    """Copies the folder with the entries of its matrices permuted. The same seed gives the same copy."""
     out.mkdir(parents=True, exist_ok=True)
     for file in model.glob("*.json"):
         shutil.copyfile(file, out / file.name)
@@ -33,7 +33,7 @@ def shuffle(model: Path, out: Path, seed: int = SEED) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

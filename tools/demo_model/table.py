@@ -15,13 +15,13 @@ class Tool:
 
     name: str
     description: str
-    parameters: dict[str, Any]  # parameter to a word list's name or to [low, high]
+    parameters: dict[str, Any]  # parameter -> name of a word list, or [low, high]
     wordings: list[str]
-    result: dict[str, Any]  # what the function gives back, in the same terms; empty where no answer follows
+    result: dict[str, Any]  # what the function returns, in the same form; empty if no answer follows
     answer: str
 
     def schema(self) -> dict[str, Any]:
-        """The function as a request's `tools` field describes it."""
+        """The function as in a request's `tools` field."""
         properties = {
             name: {"type": "string" if isinstance(source, str) else "integer"}
             for name, source in self.parameters.items()
@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Table:
-    """table.toml, read."""
+    """The contents of table.toml."""
 
     systems: list[str]
     wordings: dict[str, list[str]]
@@ -51,7 +51,7 @@ class Table:
 
 @cache
 def load() -> Table:
-    """The committed table."""
+    """Reads the committed table."""
     raw = tomllib.loads((Path(__file__).parent / "table.toml").read_text(encoding="utf-8"))
     tools = [Tool(**{"result": {}, "answer": "", **tool}) for tool in raw["tools"]]
     return Table(

@@ -1,4 +1,4 @@
-"""Trains the tokenizer: byte-level BPE over the generator's own dialogues, every digit a token of its own.
+"""Trains the tokenizer: byte-level BPE over the generator's own dialogues, with every digit as its own token.
 
 python -m tools.demo_model.tokenizer --out core/tessera/demo
 """
@@ -20,13 +20,13 @@ SEED = 11
 CONTEXT = 1024
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = [END_OF_TEXT, START, END]
-# One token each, but ordinary text: whoever skips special tokens must still see them.
+# One token each, but not special, so that clients that skip special tokens still see them.
 TAGS = ["<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 
 
 def train() -> Tokenizer:
-    """A tokenizer of ENTRIES entries; the same every time."""
+    """Trains a tokenizer with ENTRIES entries. Deterministic."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -44,7 +44,7 @@ def train() -> Tokenizer:
 
 
 def _texts() -> list[str]:
-    """What stands between the special tokens and tags of the dialogues."""
+    """The dialogues' text between special tokens and tags."""
     texts = []
     for dialogue in islice(training_dialogues(SEED), DIALOGUES):
         text = render(dialogue)
@@ -55,7 +55,7 @@ def _texts() -> list[str]:
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> dict[str, object]:
-    """tokenizer_config.json, with the chat template."""
+    """tokenizer_config.json, including the chat template."""
     added = {
         str(token_id): {
             "content": token.content,
@@ -80,7 +80,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def write(out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json."""
+    """Writes tokenizer.json and tokenizer_config.json."""
     tokenizer = train()
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
@@ -89,7 +89,7 @@ def write(out: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     write(parser.parse_args().out)

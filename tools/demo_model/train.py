@@ -26,23 +26,23 @@ from tools.demo_model.tokenizer import END, END_OF_TEXT, write
 
 SEED = 2026
 STEPS = 6000
-DECAY = 6000  # steps at the end over which the rate falls to zero
+DECAY = 6000  # the number of last steps over which the rate falls to zero
 WARMUP = 50
-TOKENS = 1024  # a part of a step
-PARTS = 2  # of a step: of different lengths, each on a thread of its own
+TOKENS = 1024  # per part of a step
+PARTS = 2  # per step: of different lengths, each on its own thread
 MATRIX_RATE = 0.005
 VECTOR_RATE = 5e-3
 SAVE_EVERY = 250
-WATCHED = 160  # questions asked at each save
-WATCHED_SEED = 1  # other questions than those of the score
+WATCHED = 160  # the number of questions asked at each save
+WATCHED_SEED = 1  # different questions from those of the final score
 STATE = "training-state.safetensors"
 
 
 class Trainer:
-    """The network with its optimizers; one step at a time, resumable."""
+    """The network and its optimizers. Runs one step at a time, and can be resumed."""
 
     def __init__(self) -> None:
-        # Threads that meet once a step, rather than in every product, lose little where the machine is shared.
+        # Threads that synchronize once per step, rather than in every product, lose little on a shared machine.
         torch.set_num_threads(1)
         self.pool = ThreadPoolExecutor(PARTS, initializer=torch.set_num_threads, initargs=(1,))
         torch.manual_seed(SEED)
@@ -54,7 +54,7 @@ class Trainer:
         self.adam = Adam([self.model.embedding.weight, self.model.norm, *vectors])
 
     def step(self, number: int, parts: list[tuple[Ids, Marks]], rate: float) -> float:
-        """Step `number` (from 1), at a share `rate` of the full rates; returns the mean loss."""
+        """Runs step `number` (from 1) at the fraction `rate` of the full rates. Returns the mean loss."""
         answered = sum(int(marks.sum()) for _, marks in parts)
         losses = list(self.pool.map(lambda copy, part: gradients(copy, part[0], part[1], answered), self.copies, parts))
         collect(self.copies)
@@ -64,12 +64,12 @@ class Trainer:
         return sum(losses)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All tensors that change, by name."""
+        """All tensors that training changes, by name."""
         tensors = [*self.model.parameters(), *self.muon.state(), *self.adam.state()]
         return {str(index): tensor.data for index, tensor in enumerate(tensors)}
 
     def resume(self, file: Path) -> int:
-        """Take the state saved in `file` and return its step; 0 where there is none."""
+        """Restores the state saved in `file` and returns its step; 0 if there is none."""
         if not file.exists():
             return 0
         saved = load_file(file)
@@ -79,7 +79,7 @@ class Trainer:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
     parser.add_argument("--work", type=Path, required=True, help="folder of the state; a stopped run goes on from it")
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def train(out: Path, state: Path, steps: int, decay: int) -> None:
-    """Run all steps; save and test now and then and at the end."""
+    """Runs all steps; saves and tests periodically and at the end."""
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     trainer = Trainer()
     done = trainer.resume(state)
@@ -118,7 +118,8 @@ def train(out: Path, state: Path, steps: int, decay: int) -> None:
 
 
 def gradients(replica: Decoder, ids: Ids, marks: Marks, answered: int) -> float:
-    """Gradients, in the replica, of the cross entropy of what the assistant writes here, over `answered` ids."""
+    """Adds the gradients of the assistant's cross entropy, divided by `answered` ids, to the replica. Returns the
+    loss."""
     inputs, counts = torch.from_numpy(ids), torch.from_numpy(marks)
     with torch.autocast("cpu", torch.bfloat16):
         logits = replica.logits(replica(inputs[:, :-1])[counts])
@@ -128,7 +129,7 @@ def gradients(replica: Decoder, ids: Ids, marks: Marks, answered: int) -> float:
 
 
 def replicas(model: Decoder, count: int) -> list[Decoder]:
-    """The model and copies of it that hold the same parameters but gradients of their own."""
+    """The model, and copies that share its parameters but have their own gradients."""
     copies = [model]
     for _ in range(count - 1):
         copy = Decoder(model.shape)
@@ -139,7 +140,7 @@ def replicas(model: Decoder, count: int) -> list[Decoder]:
 
 
 def collect(copies: list[Decoder]) -> None:
-    """Add the copies' gradients to those of the first, and drop them there."""
+    """Adds the copies' gradients to those of the first model, and clears them in the copies."""
     for first, *others in zip(*(copy.parameters() for copy in copies), strict=True):
         for other in others:
             first.grad.add_(other.grad)
@@ -147,7 +148,7 @@ def collect(copies: list[Decoder]) -> None:
 
 
 def save(model: Decoder, tokenizer: Tokenizer, out: Path) -> None:
-    """Write config.json, generation_config.json and model.safetensors beside the tokenizer."""
+    """Writes config.json, generation_config.json and model.safetensors next to the tokenizer."""
     end, pad = (tokenizer.encode(token).ids[0] for token in (END, END_OF_TEXT))
     config = model.shape.config(bos=None, eos=end, pad=pad)
     generation = {"do_sample": False, "eos_token_id": [end, pad], "pad_token_id": pad}

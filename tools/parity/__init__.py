@@ -1,2 +1,2 @@
-"""Tessera's decoder against transformers: tiny random models, every position's logits and greedy tokens, however the
-work is cut."""
+"""Compares Tessera's decoder with transformers: tiny random models, the logits of every position and greedy tokens, for
+every way of splitting the work."""

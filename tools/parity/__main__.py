@@ -1,4 +1,4 @@
-"""`python -m tools.parity`: the table."""
+"""`python -m tools.parity`: prints the table."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ROUNDING_COLUMNS = ("platform", "family", "mode", "prompts", "logits", "error", 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where every cell holds."""
+    """Returns 0 if every cell holds."""
     options = _options(arguments)
     logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the models are too small for more
+    torch.set_num_threads(1)  # the models are too small to use more
     began = time.monotonic()
     cells = []
     for family in options.family:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]:
-    """The family's cells; its model is saved in folder."""
+    """Measures the family's cells. Saves its model in folder."""
     _progress(f"{family}: asking transformers")
     asked = {**FAMILIES, **THROUGH_TRANSFORMERS}[family]
     model = save_model(asked, folder)
@@ -69,7 +69,7 @@ def measure(family: str, folder: Path, options: argparse.Namespace) -> list[Any]
 
 
 def by_family(cells: Sequence[Cell]) -> list[Cell]:
-    """All modes of a family on a platform together, in the order of the cells."""
+    """Merges all modes of a family on a platform, in the order of the cells."""
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.platform, cell.family), []).append(cell)
@@ -77,7 +77,7 @@ def by_family(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """Aligned text, a line a cell."""
+    """Aligned text, one line per cell."""
     return _aligned([COLUMNS, *(_row(cell) for cell in cells)])
 
 
@@ -86,7 +86,7 @@ def rounding_table(cells: Sequence[RoundingCell]) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """What a cell is and how it went stands to the left, numbers to the right."""
+    """Aligns names and outcomes to the left, numbers to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     left = {column for column, name in enumerate(rows[0]) if name in LEFT}
     return "\n".join(

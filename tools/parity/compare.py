@@ -1,4 +1,4 @@
-"""Whether what an engine computed is what the oracle says."""
+"""Compares an engine's results with the oracle's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_EXCUSED = 0.02
 
 @dataclass(frozen=True)
 class Compared:
-    """One prompt. positions: logits compared (several times where computed again). diff: the largest; NaN stays NaN.
-    equal: whether the tokens are, up to where it was excused."""
+    """One prompt. positions: the number of logits compared (recomputed ones count again). diff: the largest; NaN stays
+    NaN. equal: whether the tokens are equal, up to the point where a difference was excused."""
 
     positions: int
     missing: int
@@ -35,7 +35,8 @@ def compare(
     answer: Answer, tokens: Sequence[int], logits: Sequence[tuple[int, Tensor]], *, first_position: int = 0
 ) -> Compared:
     """logits: (position, [vocabulary]) as computed; every position from first_position on that an answer needs must be
-    among them. Where tokens part and the oracle's two best logits are within TOLERANCE, the comparison stops there."""
+    included. If the tokens differ where the oracle's two best logits are within TOLERANCE, the comparison ends
+    there."""
     want, end = answer.answer, len(answer.tokens) - 1  # the last token is never fed back
     parted = next((i for i, pair in enumerate(zip(tokens, want, strict=False)) if pair[0] != pair[1]), None)
     excused = parted is not None and answer.gap(parted) <= TOLERANCE
@@ -54,7 +55,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Cell:
-    """A line of the table. evidence: what shows that the mode did what it is named for, "" where it did not."""
+    """A line of the table. evidence: shows that the mode did what its name says; "" if it did not."""
 
     platform: str
     family: str
@@ -87,7 +88,7 @@ class Cell:
 
     @classmethod
     def together(cls, cells: Sequence[Cell]) -> Cell:
-        """Of one platform and family in several modes."""
+        """Merges cells of one platform and family in several modes."""
         worst = max(cells, key=_excess)
         return cls(
             worst.platform,
@@ -105,7 +106,7 @@ class Cell:
 
 
 def _excess(one: Compared | Cell) -> float:
-    """How near the bound; NaN is beyond it."""
+    """The difference relative to the bound; infinite for NaN."""
     return one.diff / one.bound if one.diff == one.diff else float("inf")
 
 
@@ -116,8 +117,8 @@ def compare_all(
     *,
     cached: bool = False,
 ) -> list[Compared]:
-    """By request id. cached: what a prefix hit brought was not computed, so only from the first computed position on
-    must there be logits."""
+    """Compares by request id. cached: prefix hits were not computed, so logits are only required from the first
+    computed position on."""
     result = []
     for name, answer in answers.items():
         computed = logits.get(name, ())

@@ -1,5 +1,5 @@
-"""The tiny model of each family, and of each kind of rotary embedding. Windows and the lengths that rotary embeddings
-were extended from are shorter than most prompts."""
+"""A tiny model of each family, and of each kind of rotary embedding. Windows, and the training lengths of scaled rotary
+embeddings, are shorter than most prompts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from transformers import (
 
 from tools.parity.family import MAX_POSITIONS, Family, maker
 
-SHORT = 24  # tokens that a scaled rotary embedding was trained with
+SHORT = 24  # the training length of scaled rotary embeddings, in tokens
 
 _LLAMA3_ROPE = {
     "rope_type": "llama3",

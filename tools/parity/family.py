@@ -1,5 +1,5 @@
-"""A tiny random model as transformers makes and saves it. No dimension is a multiple of 16, nor are those of matrices
-put together (q, k and v; gate and up)."""
+"""A tiny random model, created and saved by transformers. No dimension is a multiple of 16, not even of joined matrices
+(q, k and v; gate and up)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SIZES: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Family:
-    """make: () -> the model with transformers' eager attention. shard_bytes: of the checkpoint's files, where it is to
-    have several. max_model_len: where it is not what config.json says."""
+    """make: creates the model with transformers' eager attention. shard_bytes: size of the checkpoint's files, if it
+    should have several. max_model_len: if different from config.json."""
 
     name: str
     make: Callable[[], Any]
@@ -42,8 +42,8 @@ class Family:
 
 
 def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, **differs: Any) -> Callable[[], Any]:
-    """fixed_at: the rotary embedding is as transformers has it for texts of this length, whatever length they have. A
-    field that is None is left out."""
+    """fixed_at: computes the rotary embedding as transformers does for texts of this length, whatever their length. A
+    field set to None is omitted from the configuration."""
     sizes = {**SIZES, "tie_word_embeddings": False}
 
     def make() -> Any:
@@ -56,7 +56,8 @@ def maker(config_class: Any, model_class: Any, *, fixed_at: int | None = None, *
 
 
 def fix_rotary(model: Any, length: int) -> None:
-    """transformers chooses longrope's factors, and dynamic scaling, anew for each text; here once for one length."""
+    """Fixes the rotary embedding for one length; transformers recomputes longrope's factors and dynamic scaling for
+    each text."""
     rotary = model.model.rotary_emb
     frequencies, rotary.attention_scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](model.config, seq_len=length)
     rotary.inv_freq.copy_(frequencies)
@@ -64,8 +65,8 @@ def fix_rotary(model: Any, length: int) -> None:
 
 
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
-    """Makes the family's model with random weights in float32 and saves it as a checkpoint. Matrices are drawn at
-    MATRIX_STD, norms from 0.5 to 1.5, biases from -0.5 to 0.5."""
+    """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
+    deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5."""
     model = family.make().eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The ways in which the same work is cut: alone, in a mixed batch, in chunks, preempted, after prefix hits."""
+"""The ways of splitting the same work: alone, in a mixed batch, in chunks, preempted, after prefix hits."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Result = tuple[list[Compared], str]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's folder, the dotted path of a platform, and what the oracle answered. max_model_len: where it is not
-    what config.json says."""
+    """A model's folder, the dotted path of a platform, and the oracle's answers. max_model_len: if different from
+    config.json."""
 
     folder: Path
     platform: str
@@ -49,7 +49,7 @@ class Subject:
 
     @contextmanager
     def engine(self, **flags: Any) -> Iterator[WatchedEngine]:
-        """In this process. flags: of build_config, beyond those that all modes share."""
+        """An engine in this process. flags: for build_config, in addition to those of all modes."""
         given: dict[str, Any] = {
             "max_num_seqs": MAX_SEQS,
             "max_num_batched_tokens": BUDGET,
@@ -69,7 +69,7 @@ class Subject:
 
 
 class Numbered:
-    """Requests for answers, each with a key of its own."""
+    """Makes requests for answers, each with its own key."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -106,7 +106,7 @@ def alone(subject: Subject) -> Result:
 
 
 def mixed(subject: Subject) -> Result:
-    """All at once: prompts start beside rows that decode."""
+    """All at once: prompts start while other rows decode."""
     numbered = Numbered()
     with subject.engine() as engine:
         ran = engine.run(numbered(subject.answers))
@@ -115,7 +115,7 @@ def mixed(subject: Subject) -> Result:
 
 
 def chunked(subject: Subject) -> Result:
-    """All at once, SMALL_BUDGET tokens a step."""
+    """All at once, with SMALL_BUDGET tokens per step."""
     numbered = Numbered()
     with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
         ran = engine.run(numbered(subject.answers))
@@ -124,8 +124,8 @@ def chunked(subject: Subject) -> Result:
 
 
 def full_cache(subject: Subject) -> Result:
-    """A cache with room for just one request of the greatest length: the last to arrive gives way, and may find some of
-    its blocks again. Where every layer has a window, requests hold too little to be in each other's way."""
+    """A cache that holds just one request of the maximum length: the last to arrive is preempted, and may find some of
+    its blocks again. If every layer has a window, requests hold too little to get in each other's way."""
     numbered = Numbered()
     with subject.engine() as engine:
         least, narrow = engine.cache_bytes(MAX_POSITIONS), engine.windows_only
@@ -136,7 +136,7 @@ def full_cache(subject: Subject) -> Result:
 
 
 def each_token(subject: Subject) -> Result:
-    """Every request is preempted whenever it got a token, so that all of it is computed again for the next one."""
+    """Every request is preempted after each token, so that all of it is recomputed for the next one."""
     numbered = Numbered()
     with subject.engine() as engine:
         ran = engine.run(numbered(subject.answers), lambda _, outputs: _preempt(engine, outputs))
@@ -144,7 +144,8 @@ def each_token(subject: Subject) -> Result:
 
 
 def every_point(subject: Subject) -> Result:
-    """For every k, all of it again: after step k whatever runs is preempted once, in the middle of prompts too."""
+    """Repeats everything for every k: after step k all running requests are preempted once, even in the middle of
+    prompts."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
     answers = subject.answers[:EVERY_POINT_PROMPTS]
     with subject.engine(max_num_batched_tokens=SMALL_BUDGET) as engine:
@@ -157,7 +158,7 @@ def every_point(subject: Subject) -> Result:
 
 
 def prefix_hits(subject: Subject) -> Result:
-    """The prompts, then the same again, then each with the first part of its answer: compared in all three rounds."""
+    """The prompts, then the same ones, then each with the first part of its answer; all three rounds are compared."""
     numbered, tokens = Numbered(), dict[str, list[int]]()
     rounds = (
         subject.answers,

@@ -1,4 +1,4 @@
-"""What transformers answers: prompts of uneven lengths, their greedy tokens and the logits of every position."""
+"""The oracle, transformers: prompts of different lengths, their greedy tokens and the logits of every position."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STEM = 26
 
 @dataclass(frozen=True)
 class Answer:
-    """A prompt and what follows it. tokens: prompt and greedy answer; logits [len(tokens), vocabulary] float32: after
-    each of them."""
+    """A prompt and its continuation. tokens: prompt and greedy answer; logits [len(tokens), vocabulary] float32: after
+    each token."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -29,17 +29,17 @@ class Answer:
         return self.tokens[len(self.prompt) :]
 
     def gap(self, index: int) -> float:
-        """Between the two best logits where token `index` of the answer was chosen."""
+        """The difference of the two best logits at token `index` of the answer."""
         best = self.logits[len(self.prompt) + index - 1].topk(2).values
         return float(best[0] - best[1])
 
     def continued(self, count: int) -> Answer:
-        """The same text with the first `count` tokens of the answer in the prompt."""
+        """The same text with the first `count` tokens of the answer moved to the prompt."""
         return Answer(self.tokens[: len(self.prompt) + count], self.tokens, self.logits)
 
 
 def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """Random token ids; every third prompt that is longer than STEM begins as the others of its kind do."""
+    """Random token ids. Every third prompt, if longer than STEM, starts with the same STEM tokens."""
     draw = random.Random(seed)
     stem = [draw.randrange(vocab) for _ in range(STEM)]
     prompts = []
@@ -52,7 +52,7 @@ def make_prompts(vocab: int, count: int, seed: int = 0) -> list[tuple[int, ...]]
 
 @torch.inference_mode()
 def ask(model: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
-    """Greedy, one prompt at a time, the whole text again for each token: nothing is cached or padded."""
+    """Greedy answers, one prompt at a time, recomputing the whole text for each token: nothing is cached or padded."""
     answers = []
     for prompt in prompts:
         tokens = list(prompt)

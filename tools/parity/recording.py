@@ -1,4 +1,4 @@
-"""An engine that is watched: the logits of every position it computes, and requests preempted when asked."""
+"""An instrumented engine: records the logits of every position it computes, and preempts requests on demand."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ RECORDING_EXECUTOR = "tools.parity.recording:RecordingExecutor"
 
 @dataclass
 class Record:
-    """logits: by request id, (position, [vocabulary]) in the order of computation. widest: most rows of a step. mixed:
-    steps that held whole or cut prompts beside rows that decode. cut: grants that ended within a row's known tokens."""
+    """logits: by request id, (position, [vocabulary]) in the order of computation. widest: the most rows in a step.
+    mixed: steps that combine (parts of) prompts with decoding rows. cut: grants that end before a row's known tokens
+    do."""
 
     logits: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
     widest: int = 0
@@ -37,8 +38,8 @@ class Record:
 
 
 class RecordingModel:
-    """The model, and after each forward, of a launch that gives out all tokens, the logits of each. What it returns is
-    the model's own."""
+    """Wraps a model to record the logits of all tokens after each forward pass. Returns the model's own result.
+    Launches must select all tokens."""
 
     def __init__(self, model: Model, hear: Callable[[Launch, Tensor], None]) -> None:
         self._model = model
@@ -54,7 +55,7 @@ class RecordingModel:
 
 
 class RecordingExecutor(InProcessExecutor):
-    """The ordinary executor; rows are known by the request that opened them last."""
+    """The ordinary executor, with recording. A row belongs to the request that opened it last."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -91,7 +92,7 @@ class PreemptingScheduler(Scheduler):
     """Preempts on demand, as if the cache were full."""
 
     def preempt(self, keys: Iterable[int]) -> None:
-        """Those of keys whose requests run."""
+        """Preempts the running requests among keys."""
         running = {int(self._rows.key[row]) for row in self._rows.running.tolist()}
         for key in running.intersection(keys):
             self._requests.preempt(self._requests[key])
@@ -110,7 +111,7 @@ class Ran:
 
 
 class WatchedEngine(Engine):
-    """The ordinary engine with the two classes above in it."""
+    """The ordinary engine with the two classes above."""
 
     def __init__(self, config: EngineConfig) -> None:
         with patch.object(engine_module, "Scheduler", PreemptingScheduler):
@@ -128,7 +129,7 @@ class WatchedEngine(Engine):
         return self._executor.record
 
     def cache_bytes(self, num_tokens: int) -> int:
-        """That a cache for so many tokens takes, its null blocks included."""
+        """Bytes of a cache for this many tokens, including its null blocks."""
         assert isinstance(self._executor, RecordingExecutor)
         groups = self._executor.groups
         return sum(group.block_bytes * (1 + group.blocks_of(num_tokens)) for group in groups)
@@ -139,7 +140,7 @@ class WatchedEngine(Engine):
         return all(group.window is not None for group in self._executor.groups)
 
     def run(self, requests: Iterable[Request], after: Callable[[int, EngineCoreOutputs], None] | None = None) -> Ran:
-        """Until all are answered. after: hears the number of each step (from 1) and what came of it."""
+        """Runs until all requests are answered. after: called with the number of each step (from 1) and its result."""
         ids = {}
         tokens: dict[str, list[int]] = {}
         for request in requests:

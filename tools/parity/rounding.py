@@ -1,4 +1,4 @@
-"""How far from float32 a narrow dtype takes the logits: Tessera's beside transformers' own, over what Tessera wrote."""
+"""How far a narrow dtype moves the logits from float32: Tessera compared with transformers, on Tessera's answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from tools.parity.modes import Numbered, Subject
 
 EXACT = "float32"
-DTYPES = ("bfloat16",)  # those that every platform of the table has
+DTYPES = ("bfloat16",)  # supported by every platform of the table
 FAR = 4.0
 MOST_TYPICAL = 1.1
 MORE_FAR = 0.02
@@ -23,11 +23,11 @@ MORE_FAR = 0.02
 WAYS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {"alone": {"max_num_seqs": 1}, "mixed batch": {}, "chunked": {"max_num_batched_tokens": 16}}
 )
-"""How the work is cut, as flags."""
+"""The ways of splitting the work, as flags."""
 
 
 class Narrowed:
-    """A model of transformers with weights that the dtype holds, computing in float32 and in the dtype."""
+    """A transformers model with weights representable in the dtype, in float32 and in the dtype."""
 
     def __init__(self, model: Any, dtype: str) -> None:
         self._narrow = _with_weights(model, lambda weight: weight.to(getattr(torch, dtype)))
@@ -35,14 +35,14 @@ class Narrowed:
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The logits of every position in float32, and how far from them the dtype's are: [len(tokens), vocabulary]."""
+        """The float32 logits of every position, and the dtype's error, both [len(tokens), vocabulary]."""
         text = torch.tensor([tokens])
         exact, narrow = (model(text, use_cache=False).logits[0].float() for model in (self._exact, self._narrow))
         return exact, narrow - exact
 
 
 def _with_weights(model: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy; what is no weight (the frequencies of rotary embeddings) stays as it is."""
+    """A copy with changed weights; other tensors (the frequencies of rotary embeddings) are unchanged."""
     changed = copy.deepcopy(model)
     for weight in changed.parameters():
         weight.data = change(weight.data)
@@ -51,8 +51,8 @@ def _with_weights(model: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Rounded:
-    """The root mean square error of each position's logits, [positions]: Tessera's and transformers'. missing:
-    positions that were not computed."""
+    """The root mean square error of each position's logits, [positions], for Tessera and transformers. missing: number
+    of positions that were not computed."""
 
     ours: Tensor
     theirs: Tensor
@@ -74,8 +74,8 @@ def _rms(error: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RoundingCell:
-    """A line of the table. typical: the median of positions' errors. far: how many positions are beyond FAR times
-    transformers' median, as where rounding chose another expert. their_*: transformers'."""
+    """A line of the table. typical: the median of the positions' errors. far: the number of positions with more than
+    FAR times transformers' median error, as when rounding selects another expert. their_*: transformers'."""
 
     platform: str
     family: str
@@ -111,7 +111,7 @@ class RoundingCell:
 
 
 def measure_rounding(subject: Subject, model: Any, dtype: str, way: str) -> list[Rounded]:
-    """Tessera answers the subject's prompts in the dtype. model: transformers', of float32."""
+    """Measures Tessera's answers to the subject's prompts in the dtype. model: transformers', in float32."""
     numbered, narrowed = Numbered(), Narrowed(model, dtype)
     with dataclasses.replace(subject, dtype=dtype).engine(**WAYS[way]) as engine:
         ran = engine.run(numbered(subject.answers))

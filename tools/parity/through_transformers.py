@@ -1,4 +1,4 @@
-"""Tiny random models of types that run through transformers' code, as different from each other as those are."""
+"""Tiny random models of the types that run through transformers' code, as varied as those types are."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": 9},
     "vaultgemma": {**_WINDOWS, "head_dim": 18, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
 }
-"""model_type -> where its configuration differs from SIZES."""
+"""model_type -> differences of its configuration from SIZES."""
 
 
 def _maker(model_type: str, differs: dict[str, Any]) -> Callable[[], Any]:

@@ -1,1 +1,1 @@
-"""What quantised weights cost a model."""
+"""Measures how much quality quantization costs a model."""

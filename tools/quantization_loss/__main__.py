@@ -1,5 +1,4 @@
 """`python -m tools.quantization_loss`: a table of what --quantization and --kv-cache-dtype cost a model, and save.
-
 python -m tools.quantization_loss                     # the bundled demo, with its held-out questions
 python -m tools.quantization_loss --model FOLDER --questions 0
 """
@@ -22,11 +21,11 @@ from tools.quantization_loss.texts import texts_of
 HEAD = (
     "--quantization",
     "--kv-cache-dtype",
-    "bits a weight",
+    "bits per weight",
     "perplexity",
-    "KL, nats a token",
-    "same likeliest token",
-    "right answers",
+    "KL, nats per token",
+    "same most likely token",
+    "correct answers",
 )
 WAYS: Sequence[tuple[str | None, str]] = (
     (None, "auto"),
@@ -35,11 +34,11 @@ WAYS: Sequence[tuple[str | None, str]] = (
     (None, "int8"),
     ("int8", "int8"),
 )
-"""Of weights, and of keys and values."""
+"""(quantization, kv_cache_dtype) of each row."""
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder; the bundled demo unless given")
     parser.add_argument("--platform", default="cpu")
@@ -55,7 +54,7 @@ def main() -> None:
 def table(
     model: str | None, platform: str, dtype: str, *, texts: int, questions: int, tokenizer: bool = True
 ) -> list[tuple[str, ...]]:
-    """A row for each of WAYS, under HEAD."""
+    """One row for each of WAYS, with the columns of HEAD."""
     configs = [_config(model, platform, dtype, *way, tokenizer=tokenizer) for way in WAYS]
     asked = texts_of(configs[0].model, texts)
     scores = [scores_of(config, asked) for config in configs]
@@ -83,7 +82,7 @@ def _config(
 
 
 def answered(model: str | None, platform: str, dtype: str, name: str | None, kept: str, count: int) -> int:
-    """How many of the demo's held-out questions are answered rightly."""
+    """The number of the demo's held-out questions that are answered correctly."""
     questions = held_out_questions(count)
     with LLM(
         model, platform=platform, dtype=dtype, quantization=name, kv_cache_dtype=kept, kv_cache_memory_bytes=64 << 20

@@ -1,4 +1,4 @@
-"""What a model thinks of texts: the log probabilities of every next token, and how those of two models differ."""
+"""A model's log probabilities of every next token of texts, and how those of two models differ."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tools.quantization_loss.texts import Text
 
 @dataclass(frozen=True)
 class Scores:
-    """distributions: of each text [tokens - 1, vocabulary], the log probabilities of its second token and all later
-    ones; bits: of memory for each weight."""
+    """distributions: for each text, the log probabilities [tokens - 1, vocabulary] of its second and later tokens;
+    bits: of memory per weight."""
 
     distributions: list[Array]
     bits: float
@@ -26,8 +26,8 @@ class Scores:
 
 @dataclass(frozen=True)
 class Loss:
-    """perplexity: of the tokens that count. divergence: KL, in nats a token, of the model's distributions from those of
-    the plain one. agreement: share of them where both find the same one likeliest."""
+    """perplexity: of the counted tokens. divergence: KL divergence from the unquantized model, in nats per token.
+    agreement: the fraction of tokens for which both models have the same most likely one."""
 
     perplexity: float
     divergence: float
@@ -35,7 +35,7 @@ class Loss:
 
 
 def scores_of(config: EngineConfig, texts: Sequence[Text]) -> Scores:
-    """config: embedded."""
+    """config: must have `embedded` set."""
     engine = Engine(config)
     try:
         distributions = [_distributions(engine, config.model.vocab_size, key, text) for key, text in enumerate(texts)]
@@ -45,7 +45,7 @@ def scores_of(config: EngineConfig, texts: Sequence[Text]) -> Scores:
 
 
 def _distributions(engine: Engine, vocabulary: int, key: int, text: Text) -> Array:
-    """One text at a time: those of a few hundred tokens are all that is kept."""
+    """The log probabilities of one text, which is run alone because they need much memory."""
     asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=vocabulary)
     engine.add(Request(key, str(key), int32(text.ids), asked, 1, seed=0))
     found: list[Array] = []
@@ -57,7 +57,7 @@ def _distributions(engine: Engine, vocabulary: int, key: int, text: Text) -> Arr
 
 
 def _by_token(ids: Array, logprobs: Array) -> Array:
-    """[tokens, 1 + V] in the order of likelihood, after the token itself -> [tokens, V]."""
+    """Reorders [tokens, 1 + V], sorted by likelihood after the token itself, to [tokens, V] by token id."""
     placed = np.empty((len(ids), ids.shape[1] - 1), np.float32)
     np.put_along_axis(placed, ids[:, 1:].astype(np.int64), logprobs[:, 1:], axis=1)
     return placed
@@ -69,7 +69,7 @@ def loss(texts: Sequence[Text], plain: Scores, other: Scores) -> Loss:
 
 
 def _by_text(texts: Sequence[Text], plain: Scores, other: Scores) -> Iterator[tuple[Array, Array, Array]]:
-    """For each token that counts: its log probability, the divergence there, whether the likeliest is the same."""
+    """For each counted token: its log probability, the divergence, and whether the most likely token is the same."""
     for text, before, after in zip(texts, plain.distributions, other.distributions, strict=True):
         counted = np.array(text.counted[1:])
         p, q, said = before[counted].astype(np.float64), after[counted], np.array(text.ids[1:])[counted, None]

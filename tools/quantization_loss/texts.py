@@ -1,4 +1,4 @@
-"""Token ids that a model is asked about: dialogues of the demo's kind, or random ones."""
+"""The texts to score: dialogues of the demo's kind, or random token ids."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from tessera.config.engine import ModelConfig
 from tessera.text import Tokenizer
 from tools.demo_model.generate import Dialogue, render, training_dialogues
 
-SEED = 20_000  # of dialogues that training did not draw
+SEED = 20_000  # for dialogues that training did not draw
 LENGTH = 96
 OPENING = "<|im_start|>assistant\n"
 
 
 @dataclass(frozen=True)
 class Text:
-    """counted: which tokens are the model's to say."""
+    """counted: which tokens the model itself would write."""
 
     ids: list[int]
     counted: list[bool]
 
 
 def texts_of(model: ModelConfig, count: int) -> list[Text]:
-    """Where the model has a tokenizer, dialogues of which its answers count; each at most as long as its context."""
+    """Dialogues if the model has a tokenizer, counting only the assistant's answers; each at most as long as the
+    context. Random token ids otherwise."""
     longest = model.max_model_len - 1
     if not model.tokenizer:
         return [_random(Random(number), model.vocab_size, min(LENGTH, longest)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""The command line; commands.py lists what there is."""
+"""The command line; commands.py lists the commands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tessera's commands, and those of plugins beside them. A command is imported when it runs: the list is printed without
-any of them."""
+"""Tessera's commands, and those of plugins. A command is only imported when it runs, so listing them imports none."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
         "completion": ("tessera.cli.completion:completion", "Print the shell completion script."),
     }
 )
-"""Where a command lies, and its line in the list."""
+"""The dotted path of each command, and its line in the list."""
 
 
 class LazyGroup(click.Group):
-    """table: where a command lies ("package.module:name") and its line in the list, by name."""
+    """table: by name, the dotted path of a command ("package.module:name") and its line in the list."""
 
     def __init__(self, name: str, *, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(
@@ -68,7 +67,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """click's own asks every command for its line, which would import them all."""
+        """click's own version asks every command for its help, which would import them all."""
         if incomplete.startswith("-"):
             return list(click.Command.shell_complete(self, ctx, incomplete))
         return [
@@ -79,13 +78,13 @@ class LazyGroup(click.Group):
 
 
 def _show_help(context: click.Context) -> None:
-    """A group without a command prints its help."""
+    """Prints a group's help if no command was given."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 class CommandGroup(LazyGroup):
-    """Core's own commands first. A plugin's command cannot take the name of one of them."""
+    """Lists core's own commands first. A plugin's command cannot replace one of them."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(name, table=BUILT_IN, **settings)
@@ -104,7 +103,8 @@ class CommandGroup(LazyGroup):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
 
     def _of_plugins(self) -> dict[str, click.Command]:
-        """Problems are for `tessera doctor`, and mentioned here so that none goes unseen."""
+        """Commands of plugins by name. Prints problems as warnings, so that none is missed; `tessera doctor` explains
+        them."""
         from tessera.config.environment import read_environment
         from tessera.plugins.extensions import plugin_commands
         from tessera.plugins.loading import load_plugins
@@ -119,16 +119,16 @@ class CommandGroup(LazyGroup):
 
 
 def taken_name(command: str) -> str:
-    """What is said of a plugin's command that cannot be reached."""
+    """The warning about a plugin's command that a built-in one hides."""
     return f"a plugin's command '{command}' has the name of a built-in command"
 
 
-# ---- -v, which every command takes, before its name or after it -----------------
+# ---- -v, which every command accepts, before or after its name ------------------
 
 
 @dataclass
 class Verbosity:
-    """What a run of the program was told; the object of click's context."""
+    """Whether to print tracebacks; the object of click's context."""
 
     tracebacks: bool = False
 

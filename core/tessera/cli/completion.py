@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHELLS = ("bash", "zsh", "fish")
-_VARIABLE = "_TESSERA_COMPLETE"  # the name that click derives from the program's
+_VARIABLE = "_TESSERA_COMPLETE"  # the name that click derives from the program name
 _MARK = "# tessera's completion"
-# A line at the end of .zshrc may come before anything has loaded zsh's own completion.
+# A line at the end of .zshrc may run before zsh's own completion has been loaded.
 _BEFORE = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"}
 
 
 def script_of(shell: str) -> str:
-    """The script that the shell has to source."""
+    """The script for the shell to source."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -32,8 +32,8 @@ def script_of(shell: str) -> str:
 
 
 def install(home: Path, environment: Mapping[str, str]) -> tuple[Path, Path]:
-    """Writes the script of the user's shell ($SHELL), and the line that sources it if the shell needs one; returns the
-    files of both. Raises ConfigError."""
+    """Writes the completion script for the user's shell ($SHELL) and, if the shell needs one, the line that sources it.
+    Returns the paths of both files. Raises ConfigError."""
     from pathlib import Path
 
     shell = Path(environment.get("SHELL", "")).name
@@ -57,7 +57,7 @@ def install(home: Path, environment: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _add_line(file: Path, line: str) -> None:
-    """At the end, unless an earlier install has written one."""
+    """Appends the line, unless an earlier installation has added one."""
     before = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
     if _MARK not in before:
         with file.open("a", encoding="utf-8") as opened:

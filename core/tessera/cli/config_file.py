@@ -1,5 +1,5 @@
-"""--config: a YAML file whose keys are flags. A value is parsed as on the command line, by the flag's own type, so that
-an API key 0123 stays text and a number is checked as the flag checks it."""
+"""--config: a YAML file whose keys are flags. Values are parsed by the flags' own types, as on the command line, so
+that the API key 0123 stays text and numbers are range-checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
+import yaml  # type: ignore[import-untyped]  # it has neither annotations nor stubs
 
 from tessera.errors import ConfigError
 
@@ -20,8 +20,8 @@ _NULL = "tag:yaml.org,2002:null"
 def read_config_file(
     file: str, parameters: Mapping[str, click.Parameter], not_served: Mapping[str, str], ctx: click.Context
 ) -> dict[str, Any]:
-    """Valid texts, by the names of their parameters. parameters: those that a key may name. not_served: flags that are
-    known and not supported, with the answer to each. Raises ConfigError that names the file and the line."""
+    """Validated texts by parameter name. parameters: those that a key may name. not_served: messages for flags that are
+    known but not supported. Raises ConfigError that names the file and line."""
     values: dict[str, Any] = {}
     for key, node in _entries(file, _read(file)):
         name = key.replace("-", "_")
@@ -50,7 +50,7 @@ def _read(file: str) -> str:
 
 
 def _entries(file: str, text: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Keys and the nodes of their values. Nodes only: no object is constructed from the file."""
+    """Keys and the nodes of their values. Only composes nodes; no objects are constructed from the file."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

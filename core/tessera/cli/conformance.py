@@ -100,7 +100,7 @@ conformance = click.Command(
 
 
 def _tell(result: Result, dump_folder: Path | None) -> None:
-    """Print a failure at once, and where its tensors are."""
+    """Prints a failure at once, and where its tensors were written."""
     if result.status != "failed":
         return
     from tessera.testing.conformance import dump
@@ -116,7 +116,7 @@ def _tell(result: Result, dump_folder: Path | None) -> None:
 
 
 def _look_closer(platform: str, failed: Result) -> str:
-    """How to investigate a failure."""
+    """A hint on how to investigate a failure."""
     level = " --level gold" if failed.case.level == "gold" else ""
     return (
         "\nTo run one case and keep its tensors: tessera conformance "

@@ -1,4 +1,4 @@
-"""`tessera doctor`: everything that Tessera needs on this machine, whether it works, and how to fix what does not."""
+"""`tessera doctor`: checks everything Tessera needs on this machine, and says how to fix what does not work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.plugins.selection import Candidate
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. advice: how to fix a problem."""
+    """One line of the report. advice: how to fix the problem."""
 
     name: str
     ok: bool
@@ -34,8 +34,8 @@ CHOICE = "choice"
 
 
 def check_installation() -> Iterator[Check]:
-    """That the package `tessera` is this project's and of one version, and that torch is installed (it is not
-    imported)."""
+    """Checks that the package `tessera` belongs to this project and has one version, and that torch is installed
+    (without importing it)."""
     yield Check("tessera", True, f"{__version__}, Python {sys.version.split()[0]}, {allowed_cores()} cores available")
     owners = sorted(set(packages_distributions().get("tessera", ())) - {CORE})
     for owner in owners:
@@ -66,7 +66,7 @@ def check_installation() -> Iterator[Check]:
 
 
 def check_environment(environment: Environment) -> Iterator[Check]:
-    """The variables with Tessera's prefix."""
+    """Checks the variables with Tessera's prefix."""
     for name in environment.unknown:
         yield Check("environment", False, unknown_variable(name), f"unset {name}")
     if environment.load_plugins is not None:
@@ -77,14 +77,14 @@ def check_environment(environment: Environment) -> Iterator[Check]:
 
 
 def check_disabled(environment: Environment, plugins: Plugins) -> Iterator[Check]:
-    """That the disabled plugins exist."""
+    """Checks that disabled plugins exist."""
     for name in sorted(environment.disable_plugins - {plugin.name for plugin in plugins}):
         text = f"TESSERA_DISABLE_PLUGINS names '{name}', but there is no such plugin"
         yield Check("environment", False, text, "run tessera plugins for their names")
 
 
 def check_plugins(plugins: Plugins) -> Iterator[Check]:
-    """What the entry points provide, and whether their names collide."""
+    """Checks what the entry points provide, and whether names collide."""
     for plugin in plugins:
         if plugin.error is not None:
             yield Check("plugin", False, f"{plugin.name} ({plugin}): {plugin.error}", _remedy(plugin.distribution))
@@ -103,11 +103,11 @@ def check_plugins(plugins: Plugins) -> Iterator[Check]:
 
 
 def check_platforms(plugins: Plugins) -> Iterator[Check]:
-    """Each platform, and the one that runs without --platform."""
+    """Checks each platform, and which one runs without --platform."""
     candidates, chosen, problem = survey(plugins)
     for one in candidates:
         if one.found.manifest is None:
-            continue  # a plugin that could not be loaded: check_plugins reports it
+            continue  # the plugin could not be loaded, which check_plugins reports
         if one.error is not None:
             yield Check("platform", False, f"{one}: {one.error}", _remedy(one.found.distribution))
         elif one.probe is not None:

@@ -1,4 +1,4 @@
-"""How a command runs that waits for many connections at once."""
+"""Runs asynchronous commands until they end or are interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def run_until_end(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """The exit code of `work`, on uvloop where it is installed. SIGTERM and Ctrl-C cancel it, and the code is 0."""
+    """Runs `work` and returns its exit code; uses uvloop if installed. SIGTERM and Ctrl-C cancel it, with exit code
+    0."""
 
     async def until_end() -> int:
         task = asyncio.current_task()

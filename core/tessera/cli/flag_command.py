@@ -1,5 +1,5 @@
-"""A click command made from flags: its options, grouped help, --config, completion, and one line for flags that are
-known and not taken."""
+"""A click command made from flags: options, grouped help, --config, completion, and messages for known but unsupported
+flags."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PATHS: Mapping[str, click.ParamType[Any]] = {
     "FILE": click.Path(dir_okay=False),
     "FOLDER": click.Path(file_okay=False),
 }
-"""Metavars of paths, which a shell completes."""
+"""Metavars of paths, for shell completion."""
 
 
 @dataclass(frozen=True)
 class FlagTable:
-    """All flags of a command. usage: what follows `tessera`. groups: their names and titles, in the help's order.
-    not_served: options that are known and not taken, with the answer to each. always_on: options that are accepted and
-    change nothing, and why."""
+    """All flags of a command. usage: the text after `tessera`. groups: names and titles, in the order of the help.
+    not_served: messages for options that are known but not supported. always_on: options that are accepted without
+    effect, and why."""
 
     usage: str
     summary: str
@@ -49,8 +49,8 @@ class FlagTable:
 
 
 class FlagCommand(click.Command):
-    """Its --help shows the most used flags, `--help GROUP` a group, --help-all everything. It calls back with all flags
-    by name; what is not given is None, or () if it may be repeated."""
+    """--help shows the most common flags, `--help GROUP` those of a group, --help-all everything. The callback receives
+    all flags by name; one that is not given is None, or () if it may be repeated."""
 
     def __init__(self, name: str, *, table: FlagTable, **settings: Any) -> None:
         settings["params"] = [*settings.get("params", ()), *map(option_of, table.flags)]
@@ -95,7 +95,7 @@ class FlagCommand(click.Command):
 
 
 def _dashed(argument: str) -> str:
-    """Flags may be written with underscores, as vLLM takes them."""
+    """Converts underscores in a flag's name to dashes; vLLM accepts both."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
@@ -131,7 +131,7 @@ def _flat(_context: click.Context, _parameter: click.Parameter, values: Iterable
 
 
 class SizeType(click.ParamType[int]):
-    """A whole number with an optional suffix."""
+    """An integer with an optional suffix."""
 
     name = "size"
 
@@ -147,7 +147,7 @@ class SizeType(click.ParamType[int]):
 
 
 class ListType(click.ParamType[tuple[str, ...]]):
-    """A JSON list of strings, as vLLM takes it, or strings separated by commas."""
+    """A JSON list of strings, as in vLLM, or comma-separated strings."""
 
     name = "list"
 
@@ -187,7 +187,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
     "list": ListType(),
     "json": JsonType(),
 }
-"""By kind."""
+"""Parameter types by kind of flag."""
 
 
 # ---- --config and --help --------------------------------------------------------
@@ -199,7 +199,7 @@ def _command_of(ctx: click.Context) -> FlagCommand:
 
 
 def _use_config_file(ctx: click.Context, _parameter: click.Parameter, file: str | None) -> None:
-    """Its values become the defaults of this run, before any other flag is looked at."""
+    """Makes the file's values the defaults of this run, before any other flag is processed."""
     if file is not None and not ctx.resilient_parsing:
         from tessera.cli.config_file import read_config_file
 
@@ -253,7 +253,7 @@ def _write_help(formatter: click.HelpFormatter, table: FlagTable, flags: Iterabl
 
 
 def shown(flag: Flag) -> str:
-    """As the left column of the help has it."""
+    """The left column of the help."""
     if flag.kind == "switch":
         return f"--[no-]{flag.option[2:]}" if flag.default else flag.option
     names = [*(name for name in flag.aliases if not name.startswith("--")), flag.option]
@@ -261,26 +261,26 @@ def shown(flag: Flag) -> str:
 
 
 def meaning(flag: Flag) -> str:
-    """Its help, and the variables that stand in for it."""
+    """The help text, including the environment variable that can replace the flag."""
     return f"{flag.help} Or set {flag.variable}." if flag.variable else flag.help
 
 
 def description(flag: Flag) -> str:
-    """As the right column of the help has it."""
+    """The right column of the help."""
     default = flag.default_in_words
     return f"{meaning(flag)} [{default}]" if default else meaning(flag)
 
 
-# ---- what a shell offers --------------------------------------------------------
+# ---- shell completion -----------------------------------------------------------
 
 
 def model_argument() -> click.Argument:
-    """MODEL, which a shell completes with folders that hold a model."""
+    """MODEL, completed with folders that contain a model."""
     return click.Argument(["model"], required=False, shell_complete=_model_folders)
 
 
 def _model_folders(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Matching folders with a config.json; without any, whatever folder, so that the user can go on into it."""
+    """Matching folders with a config.json, or any folder if there is none, so that the user can descend into it."""
     from pathlib import Path
 
     head, separator, _ = incomplete.rpartition("/")
@@ -295,7 +295,7 @@ def _model_folders(_context: click.Context, _parameter: click.Parameter, incompl
 
 
 def _platform_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The installed ones; none is probed."""
+    """Installed platforms, without probing them."""
     from tessera.plugins.discovery import discover
 
     names = [found.manifest.name for found in discover() if found.manifest is not None]

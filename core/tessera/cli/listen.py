@@ -1,4 +1,4 @@
-"""What the server listens on, ready before anything slow begins: an address, a Unix socket, certificates."""
+"""The server's listening socket and certificates, set up before anything slow starts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from tessera.errors import ConfigError, PortError
 
-EVERY_NETWORK = ("0.0.0.0", "::")  # noqa: S104  # the user's choice, recognised here
+EVERY_NETWORK = ("0.0.0.0", "::")  # noqa: S104  # only recognised here; the user chooses it
 _BACKLOG = 2048
 _CONNECT_SECONDS = 2.0
-_LISTENING = "0A"  # the kernel's number of the state, in its tables
+_LISTENING = "0A"  # the state's number in the kernel's tables
 
 
 def listen(host: str, port: int, uds: str | None) -> AbstractContextManager[socket.socket]:
@@ -27,7 +27,8 @@ def listen(host: str, port: int, uds: str | None) -> AbstractContextManager[sock
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. port: 0 is any free one. Raises PortError that says who holds the port, or what to do."""
+    """A listening socket. port: 0 picks a free one. Raises PortError that names the owner of a used port, or says what
+    to do."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -46,7 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Where a client on this machine reaches it."""
+    """The URL for clients on this machine."""
     scheme = "https" if tls else "http"
     if listener.family == socket.AF_UNIX:
         return f"{scheme}://localhost"
@@ -57,12 +58,12 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 
 def socket_path(listener: socket.socket) -> str | None:
-    """Of a Unix socket; None of any other."""
+    """The path of a Unix socket; None for any other."""
     return listener.getsockname() if listener.family == socket.AF_UNIX else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -84,7 +85,7 @@ def _problem(error: OSError, host: str, port: int) -> str:
 
 
 def owner_of(port: int, processes: Path = Path("/proc")) -> str | None:
-    """The process that listens on a port, as "python (process 123)"; None if the system does not say."""
+    """The process that listens on a port, as "python (process 123)"; None if it cannot be determined."""
     inodes = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening(processes / "net" / table, port)}
     for process in processes.glob("[0-9]*") if inodes else ():
         if any(link in inodes for link in _links(process / "fd")):
@@ -98,7 +99,7 @@ def _listening(table: Path, port: int) -> list[str]:
 
 
 def _links(folder: Path) -> list[str]:
-    """What a process's descriptors lead to; nothing for a process of another user, or one that has just ended."""
+    """The targets of a process's file descriptors; none for another user's process, or one that has just ended."""
     try:
         return [os.readlink(entry) for entry in folder.iterdir()]
     except OSError:
@@ -112,12 +113,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-# ---- a Unix socket: only this user may connect, and it is gone when the server is ----
+# ---- a Unix socket: only this user may connect, and it is removed with the server ----
 
 
 @contextlib.contextmanager
 def unix_listener(path: str, backlog: int) -> Iterator[socket.socket]:
-    """A listening socket; what a dead server left at the path is replaced. Raises PortError."""
+    """A listening socket. Replaces a socket left behind by a dead server. Raises PortError."""
     place = Path(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listener:
@@ -128,7 +129,7 @@ def unix_listener(path: str, backlog: int) -> Iterator[socket.socket]:
             raise PortError(f"--uds '{path}' cannot be created: {error.strerror or error}.") from error
         own = place.stat()
         try:
-            # Nobody can connect before it listens.
+            # No client can connect before listen().
             place.chmod(0o600)
             listener.listen(backlog)
             yield listener
@@ -149,7 +150,7 @@ def _make_room(place: Path) -> None:
 
 
 def _is_listened_on(place: Path) -> bool:
-    """Whoever refuses is dead; one that is too busy to accept is not."""
+    """Whether a server is alive: a refused connection means it is dead, a timeout that it is busy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
@@ -162,21 +163,21 @@ def _is_listened_on(place: Path) -> bool:
 
 
 def _remove(place: Path, own: os.stat_result) -> None:
-    """Only what this server made: another may have taken its place."""
+    """Removes the socket, unless another server has replaced it."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(place.lstat(), own):
             place.unlink()
 
 
-# ---- certificates, checked before anything slow begins ----
+# ---- certificates, checked before anything slow starts ----
 
 
 def tls_context(
     certfile: str | None, keyfile: str | None, ca_certs: str | None, cert_reqs: int
 ) -> ssl.SSLContext | None:
-    """None without a certificate. keyfile: None if the certificate's file holds the key as well. ca_certs: that client
-    certificates are verified with; cert_reqs: whether clients need one, as a value of ssl.VerifyMode. Raises
-    ConfigError."""
+    """The TLS settings; None without a certificate. keyfile: None if the certificate's file also contains the key.
+    ca_certs: for verifying client certificates; cert_reqs: whether clients need one, as a value of ssl.VerifyMode.
+    Raises ConfigError."""
     if certfile is None:
         for option, given in (("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs), ("--ssl-cert-reqs", cert_reqs)):
             if given:

@@ -1,5 +1,5 @@
-"""What a front process needs of a model's files beside its configuration: the tokenizer and the chat template, in the
-text workers, and the defaults of requests."""
+"""What a front process needs from a model's files besides its configuration: tokenizer and chat template, in the text
+workers, and the defaults of requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_TEMPLATE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class TemplateOptions:
-    """The chat template that the user asked for. file: None is the model's own. kwargs: variables, which a request's
-    own override."""
+    """The user's chat template. file: None uses the model's own. kwargs: template variables, which a request can
+    override."""
 
     file: str | None = flag(
         None, "File with a chat template to use instead of the model's.", name="chat_template", metavar="FILE",
@@ -43,7 +43,8 @@ TEMPLATE_FLAGS = flags_of(TemplateOptions, "model")
 
 
 def text_workers_of(config: EngineConfig, asked: TemplateOptions) -> TextWorkers | None:
-    """Started, but not ready yet; None with --skip-tokenizer-init. Raises ConfigError, ModelError, TextWorkerError."""
+    """Starts the text workers without waiting for them; None with --skip-tokenizer-init. Raises ConfigError, ModelError
+    or TextWorkerError."""
     from pathlib import Path
 
     from tessera.text.worker import Start
@@ -72,10 +73,10 @@ def _read_template(path: Path) -> str:
 
 
 def generation_defaults(flags: Mapping[str, Any], config: EngineConfig) -> tuple[dict[str, float], AnswerLimits]:
-    """Sampling of requests that do not say, and how long answers may be. flags: of the command, by name.
+    """The default sampling parameters, and limits on the length of completions. flags: the command's, by name.
 
-    As in vLLM: max_new_tokens of the model's own file is the default of a chat; that of a folder or an override that
-    the operator named is a limit for everyone.
+    As in vLLM, max_new_tokens in the model's own file is the default for chats, but in a folder or override that the
+    operator named it is a limit for all requests.
     """
     from tessera.server.settings import AnswerLimits
 

@@ -1,4 +1,5 @@
-"""`tessera plan MODEL`: memory use and how many requests fit, on each installed platform, without weights."""
+"""`tessera plan MODEL`: shows memory use and how many requests fit on each installed platform, without loading
+weights."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ TABLE = FlagTable(
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One platform: its plan, or why there is none."""
+    """One platform's plan, or why there is none."""
 
     name: str
     plan: Plan | None = None
@@ -56,7 +57,7 @@ class Column:
 
     @property
     def exit_code(self) -> int:
-        """That `serve` would end with."""
+        """The exit code that `serve` would have."""
         if self.error is not None:
             return self.error.exit_code
         assert self.plan is not None
@@ -85,13 +86,13 @@ def plan_command(model: str | None, **flags: Any) -> int:
 
 
 def _platforms(name: str | None) -> dict[str, tuple[str, dict[str, int]]]:
-    """Dotted paths and API levels by name: of the platform that the user named, else of all that can run here. Raises
-    PlatformError."""
+    """Dotted paths and API levels by name, for the platform that the user named, otherwise for all that can run here.
+    Raises PlatformError."""
     if name is not None and ":" in name:
         return {name: (name, {})}
     found = [one for one in discover() if name in (None, one.name)]
     usable = [selected(one) for one in ask(found) if one.error is None and one.score > 0] if found else []
-    if not usable:  # the choice says why
+    if not usable:  # select() raises an error that says why
         from tessera.plugins import select
 
         usable = [select(name)]
@@ -112,7 +113,7 @@ def _as_json(column: Column) -> dict[str, Any]:
     return {**msgspec.to_builtins(column.plan, str_keys=True), "error": None}
 
 
-# ---- for people --------------------------------------------------------------
+# ---- human-readable output ----------------------------------------------------
 
 
 def _lines(config: EngineConfig, columns: Sequence[Column]) -> Iterator[str]:

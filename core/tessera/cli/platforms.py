@@ -1,4 +1,4 @@
-"""`tessera platforms`, and --explain: what is installed, what is chosen, and why each other is not."""
+"""`tessera platforms` and --explain: which platforms are installed, which one is chosen, and why not the others."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ platforms = click.Command(
 def survey(
     plugins: Plugins | None = None, name: str | None = None
 ) -> tuple[list[Candidate], Selected | None, PlatformError | None]:
-    """Every platform with the result of its probe, and the choice or why there is none. plugins: those already loaded.
-    name: of the platform that the user chose."""
+    """Every platform with its probe's result, and the selected one, or the error if there is none. plugins: None loads
+    them. name: of the platform that the user chose."""
     candidates = ask(discover(plugins))
     try:
         return candidates, _choose(candidates, name), None
@@ -63,7 +63,7 @@ def _choose(candidates: Sequence[Candidate], name: str | None) -> Selected:
 
 
 def describe(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> dict[str, Any]:
-    """A platform as --json prints it. name: that the user gave."""
+    """A platform as --json prints it. name: the one that the user gave."""
     found, probe = candidate.found, candidate.probe
     return {
         "name": found.name,
@@ -81,7 +81,7 @@ def describe(candidate: Candidate, chosen: Selected | None, name: str | None = N
 
 
 def table(rows: Sequence[dict[str, Any]], *, explain: bool = False) -> str:
-    """For people. explain: with a column of verdicts."""
+    """A table of platforms. explain: adds a column of verdicts."""
     head = ["", "NAME", "SCORE", *(["VERDICT"] if explain else []), "DISTRIBUTION", "DEVICES", "REASON"]
     return "\n".join(columns([head, *(_cells(row, explain) for row in rows)]))
 
@@ -103,8 +103,8 @@ def _cells(row: dict[str, Any], explain: bool) -> list[str]:
 
 
 def explained_platform(name: str | None) -> tuple[str, dict[str, int], str]:
-    """The dotted path of the platform that `--platform name` leads to, the API levels that it was written for, and a
-    table that says why it and no other. Raises PlatformError."""
+    """The dotted path of the platform that `--platform name` selects, the API levels it was written for, and a table
+    that explains the choice. Raises PlatformError."""
     if name is not None and ":" in name:
         return name, {}, f"Platform {name}: given by its path."
     candidates, chosen, problem = survey(name=name)
@@ -116,7 +116,7 @@ def explained_platform(name: str | None) -> tuple[str, dict[str, int], str]:
 
 
 def choices_table(platform: str, choices: Sequence[Explained]) -> str:
-    """Which kernel or backend does each part of a model on a platform."""
+    """A table of the kernel or backend that runs each part of a model on a platform."""
     if not choices:
         return f"Platform '{platform}' runs models with its own runner and does not report its choices."
     rows = [
@@ -127,8 +127,8 @@ def choices_table(platform: str, choices: Sequence[Explained]) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines. Each column is as wide as its widest cell, but the last, which may be of any length.
-    rows: of one length."""
+    """Formats rows of cells as lines. Each column is as wide as its widest cell, except the last one, which is not
+    padded. rows: all of the same length."""
     listed = list(rows)
     widths = [max(map(len, cells)) for cells in zip(*listed, strict=True)][:-1]
     return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in listed]

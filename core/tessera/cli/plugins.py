@@ -1,4 +1,4 @@
-"""`tessera plugins`: what is installed beside core. `tessera plugin`: for those who write a platform."""
+"""`tessera plugins` lists installed plugins. `tessera plugin` helps authors of platforms."""
 
 from __future__ import annotations
 

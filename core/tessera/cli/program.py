@@ -1,4 +1,4 @@
-"""The program: runs a command and turns any error into one line and an exit code."""
+"""Runs a command, and turns any error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tessera.errors import EXIT_CODES, TesseraError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of the script. arguments: those after the program's name; None takes the process's."""
+    """The entry point of the script. arguments: without the program name; None uses the process's."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(error.format_message(), error.exit_code, verbosity)
     except (KeyboardInterrupt, click.Abort):
         return 0
-    except Exception as error:  # noqa: BLE001  # the last resort: a bug, shown whole
+    except Exception as error:  # noqa: BLE001  # a bug, so print all of it
         traceback.print_exception(error)
         return _failed("This is a bug in Tessera; please report it with the lines above.", 1, Verbosity())
     return code if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""What `serve` prints beside its log: progress, warnings, and once it serves what runs where and how to try it."""
+"""What `serve` prints besides its log: progress, warnings and, when ready, a summary and how to try it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAR = 30
 
 
 class Started(Protocol):
-    """What is needed of tessera.engine's EngineInfo."""
+    """The fields needed from the engine's EngineInfo."""
 
     @property
     def device(self) -> str: ...
@@ -50,8 +50,8 @@ class Started(Protocol):
 def report(
     info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float, socket_path: str | None = None
 ) -> str:
-    """The whole report. chat: there is a chat template. guarded: an API key is required. seconds: of the whole start.
-    socket_path: of the Unix socket that `url` is reached through."""
+    """The report printed when the server is ready. chat: whether there is a chat template. guarded: whether an API key
+    is required. seconds: time since the command started. socket_path: the Unix socket for `url`, if any."""
     lines = [f"Tessera {__version__} is serving {model}", ""]
     shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
     lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, shown, seconds)]
@@ -60,7 +60,7 @@ def report(
 
 
 def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | None = None) -> str:
-    """A shell command that gets a first answer."""
+    """A shell command for a first request."""
     body: dict[str, Any] = {"model": model}
     if chat:
         route = "chat/completions"
@@ -96,12 +96,12 @@ def _room(info: Started) -> str:
     return f"{info.num_cache_tokens:,} tokens = {count} requests of {info.max_model_len:,} tokens"
 
 
-# ---- while it starts ------------------------------------------------------------
+# ---- during start-up --------------------------------------------------------------
 
 
 class ProgressLine:
-    """on_progress of an engine: one line on a terminal, else one line per phase. close() clears the line. What others
-    write meanwhile overwrites it."""
+    """An engine's on_progress: one updating line on a terminal, otherwise one line per phase. close() clears the line.
+    Other output overwrites it."""
 
     def __init__(self, stream: LastingStream) -> None:
         self._stream = stream
@@ -128,7 +128,7 @@ class ProgressLine:
 
 
 class Announcer(Protocol):
-    """Where `serve` says what is no record of its log."""
+    """Where `serve` writes messages that are not log records."""
 
     def warn(self, text: str) -> None: ...
 
@@ -139,11 +139,11 @@ class Announcer(Protocol):
     def ready(self, report: str) -> None: ...
 
     def close(self) -> None:
-        """The start is over, whether it succeeded or not."""
+        """Ends the start-up messages, whether it succeeded or not."""
 
 
 class TerminalAnnouncer:
-    """For a person: the report on stdout, the rest on stderr."""
+    """For people: the report on stdout, the rest on stderr."""
 
     def __init__(self) -> None:
         self.progress = ProgressLine(LastingStream(sys.stderr))
@@ -162,7 +162,7 @@ class TerminalAnnouncer:
 
 
 class LogAnnouncer:
-    """For programs that read all of the output: everything is a record of the log."""
+    """For programs that parse all output: everything is a log record."""
 
     def __init__(self) -> None:
         self._phase = ""
@@ -183,4 +183,4 @@ class LogAnnouncer:
         log.info("ready: %s", report)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is no progress line."""

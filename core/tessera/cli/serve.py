@@ -1,4 +1,4 @@
-"""`tessera serve`: its flags and the command. The engine's process begins before anything else that it needs."""
+"""`tessera serve`: its flags and the command. It starts the engine process before it imports anything else it needs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ALWAYS_ON: Mapping[str, str] = MappingProxyType(
         "--enable-prompt-tokens-details": "usage always has prompt_tokens_details",
     }
 )
-"""vLLM's flags that are accepted and change nothing, and why."""
+"""vLLM flags that are accepted without effect, and why."""
 
 NOT_SERVED: Mapping[str, str] = MappingProxyType(
     {
@@ -79,7 +79,7 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
         "--device": "--device is called --platform here.",
     }
 )
-"""vLLM's flags that are known and not supported: the answer to each."""
+"""Messages for vLLM flags that are known but not supported."""
 
 TABLE = FlagTable(
     usage="serve [MODEL] [FLAGS]",
@@ -96,9 +96,9 @@ TABLE = FlagTable(
 def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the start alike; later they are the server's
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up; later the server handles both
     with EngineChild(executor_path(flags["tensor_parallel_size"] or 1)) as child:
-        # Takes as long as the engine needs for a good part of its own imports.
+        # This import takes about as long as a good part of the engine's own, so they run in parallel.
         from tessera.cli.serving import run
 
         return run(model, flags, child, began)

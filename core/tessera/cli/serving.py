@@ -1,4 +1,4 @@
-"""What `tessera serve` does, from its flags to a server that answers."""
+"""Implements `tessera serve`, from its flags to a running server."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: float) -> int:
-    """Serves until the end and returns the exit code. model: as build_config takes it. flags: of the command, by name.
-    child: the engine's process, which the caller ends. began: when the command did, on the monotonic clock. Raises
+    """Serves until stopped and returns the exit code. model: as for build_config. flags: the command's, by name. child:
+    the engine process, which the caller ends. began: start of the command on the monotonic clock. Raises
     TesseraError."""
     environment = read_environment()
     own = given_values(SERVER_FLAGS, flags, as_options=True)
@@ -86,15 +86,15 @@ def _engine_config(
 
 
 def warnings_before(host: str, *, guarded: bool, unknown: Sequence[str]) -> Iterator[str]:
-    """What a user should know before anything slow begins, though nothing is wrong. guarded: an API key is required.
-    unknown: names of environment variables."""
+    """Warnings to show before anything slow starts. guarded: whether an API key is required or only a Unix socket is
+    used. unknown: names of unknown environment variables."""
     if not guarded and not is_loopback(host):
         yield f"anyone who can reach {host} can use this server; set --api-key to prevent that"
     for name in unknown:
         yield unknown_variable(name)
 
 
-# ---- settings of the server -----------------------------------------------------
+# ---- server settings ------------------------------------------------------------
 
 
 def server_settings(
@@ -104,7 +104,7 @@ def server_settings(
     template: TemplateOptions,
     environment: Environment,
 ) -> ServerSettings:
-    """Raises ConfigError, ModelError."""
+    """Raises ConfigError or ModelError."""
     values = given_values(SERVER_FLAGS, flags, as_options=True)
     keys = api_keys(options, environment)
     if "max_requests_per_key" in values and not keys:
@@ -127,11 +127,11 @@ def server_settings(
 
 
 def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]:
-    """Those of the flag and of the file; that of the environment if there are none. Raises ConfigError."""
+    """The keys from the flag and the file, or else the environment's. Raises ConfigError."""
     given = [*options.api_key, *(_keys_in(options.api_key_file) if options.api_key_file is not None else ())]
     if not given and environment.api_key:
         given = [environment.api_key]
-    # A line break that came along is no part of the key.
+    # A trailing line break is not part of a key.
     keys = tuple(key.strip() for key in given)
     if not all(keys):
         raise ConfigError("--api-key and TESSERA_API_KEY must not be empty.")
@@ -139,7 +139,7 @@ def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]
 
 
 def _keys_in(file: str) -> list[str]:
-    """One key per line; empty lines and those that begin with # are skipped."""
+    """Reads one key per line; skips empty lines and those that begin with #."""
     try:
         content = Path(file).read_bytes()[:MAX_KEYS_BYTES]
         lines = [line.strip() for line in content.decode("utf-8").splitlines()]
@@ -149,15 +149,16 @@ def _keys_in(file: str) -> list[str]:
         raise ConfigError(f"--api-key-file '{file}' is not UTF-8 text.") from error
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        # Else a file that is empty by mistake would open the server to everyone.
+        # Otherwise an accidentally empty file would open the server to everyone.
         raise ConfigError(f"--api-key-file '{file}' contains no key; write one per line.")
     return keys
 
 
 def allowed_hosts(names: tuple[str, ...], options: ServeOptions, *, guarded: bool) -> tuple[str, ...]:
-    """The names that were given; if none were, this machine's own names if nothing but its address guards the server.
+    """The hosts given; if none were, this machine's own names, but only for an unprotected server on a loopback
+    address.
 
-    A key guards it, and whoever listens on a network means to be reached under names that are not known here.
+    An API key protects the server, and a server on a network is meant to be reached under names not known here.
     """
     if names:
         return () if "*" in names else names
@@ -190,7 +191,7 @@ def _root_path(path: str) -> str:
 
 @dataclass(frozen=True)
 class _Served:
-    """One run of the server, from the engine's start to the exit code. began: on the monotonic clock."""
+    """One run of the server, from starting the engine to the exit code. began: on the monotonic clock."""
 
     config: EngineConfig
     settings: ServerSettings
@@ -203,12 +204,12 @@ class _Served:
     began: float
 
     async def until_end(self) -> int:
-        """Starts the engine, serves, and reports when it is ready."""
+        """Starts the engine, serves, and reports when ready."""
         text = text_workers_of(self.config, self.template)
         try:
             make_routes = _plugin_routes(self.options.routes)
             starting = asyncio.create_task(self._start(text))
-            # The server's libraries load while the engine does.
+            # The server's libraries load in parallel with the engine.
             server = await asyncio.to_thread(_import_server)
             ready = self._ready_app(server, starting, make_routes)
             return await server.serve(ready, self.listener, self.settings)
@@ -229,7 +230,7 @@ class _Served:
             )
         )
         try:
-            # The text workers are ready first; what is wrong with their files is said without waiting for the engine.
+            # The text workers are ready first, so errors in their files are reported without waiting for the engine.
             if text is not None:
                 await text.ready()
             return await engine
@@ -279,7 +280,7 @@ def _import_server() -> _Server:
 
 
 def _plugin_routes(names: Sequence[str]) -> list[Any]:
-    """Functions (engine) -> routes."""
+    """Functions from the engine to a list of routes."""
     if not names:
         return []
     from tessera.plugins import load_path, load_plugins

@@ -1,4 +1,4 @@
-"""Configuration: frozen records whose fields are the flags; the one reader of the environment."""
+"""Configuration: frozen records whose fields are the flags, and the only code that reads the environment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """build_config, and with it what reads model folders, is imported when it is used: `tessera serve` starts the
-    engine's process first, and needs the records alone until then."""
+    """Imports build_config, and the code that reads model folders, on first use: `tessera serve` starts the engine's
+    process first and only needs the records until then."""
     if name == "build_config":
         from tessera.config.build import build_config
 

@@ -1,4 +1,4 @@
-"""From flags to an EngineConfig: the one place where values are resolved and checked."""
+"""Turns flags into an EngineConfig: the one place where values are resolved and validated."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tessera.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-# Choosing among the installed platforms stands above configuration, so it is reached by name, as executors are.
+# Choosing a platform is a layer above configuration, so it is reached by name, like executors.
 SELECT_PLATFORM = "tessera.plugins:select"
 
 
 def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
-    """The engine's configuration.
+    """Builds the engine's configuration.
 
-    model: a local folder, or a Hub repository, which is fetched; None is the bundled demo. flags: ENGINE_FLAGS by name;
-    None means "not given". platform may also be a dotted path, "package.module:Class". Raises TypeError for a name that
-    is no flag, ConfigError, ModelError, PlatformError.
+    model: a local folder, or a Hub repository to download; None is the bundled demo. flags: ENGINE_FLAGS by name, where
+    None means "not given". platform may also be a dotted path, "package.module:Class". Raises TypeError for an unknown
+    name, ConfigError, ModelError or PlatformError.
     """
     check_names("build_config", flags, ENGINE_FLAGS)
-    # Whatever can be checked by itself is, before gigabytes are fetched.
+    # Check everything that does not need the model before downloading gigabytes.
     values = given_values(ENGINE_FLAGS, flags)
     options, name = record_of(ModelOptions, ENGINE_FLAGS, values), None if model is None else str(model)
     if options.trust_remote_code:
@@ -45,7 +45,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
             "trust_remote_code has no effect: code from a model's folder is never run, since it could do anything on "
             "this machine; the model is served if Tessera knows its architecture"
         )
-    # The same for a platform that could not run the model.
+    # This includes the platform: without one the model cannot run.
     chosen = _platform(values.get("platform")) if name is not None and is_on_hub(name) else None
     served = model_config(name, options, values)
     path, levels = chosen or _platform(values.get("platform"))
@@ -72,7 +72,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
 
 
 def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig:
-    """The token budget, unless it is given, grows with what a step must hold."""
+    """The token budget, unless given, is raised to the minimum that a step needs."""
     config = record_of(SchedulerConfig, ENGINE_FLAGS, values)
     rows, budget = config.max_num_seqs, config.max_num_batched_tokens
     least = rows if config.chunked_prefill else max(rows, max_model_len)
@@ -94,7 +94,7 @@ def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig
 
 
 def _platform(name: str | None) -> tuple[str, dict[str, int]]:
-    """Dotted path of the Platform class, and the API levels that it was written for, where a manifest says so."""
+    """Dotted path of the Platform class, and the API levels it was written for, if a manifest names them."""
     if name is not None and ":" in name:
         return name, {}
     module, _, function = SELECT_PLATFORM.partition(":")

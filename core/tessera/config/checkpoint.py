@@ -1,4 +1,4 @@
-"""What configuration takes from a model's config.json: the size of its vocabulary, and how long a text may be."""
+"""The parts of a model's config.json that configuration needs: vocabulary size and context length."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ MOST: Mapping[str, int] = MappingProxyType(
         **dict.fromkeys(_INNER, 2**24),
     }
 )
-"""Several times what any model has: more is a broken file, which would be built, module by module, before
-the weights show it."""
+"""Upper bounds, several times those of any model. A larger value means a broken file; without this check, the model
+would be built module by module before loading the weights showed the error."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx", "max_seq_len")
-# What transformers takes where published configurations leave it out.
+# transformers' defaults for fields that published configurations omit.
 _LEFT_OUT: Mapping[str, int] = MappingProxyType({"falcon": 2048})
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config: config.json as it stands. text: the part of it that is the language model's. max_positions: tokens the
-    model was made for; None where it does not say. most_positions: that the scaling of its rotary embedding allows."""
+    """config: the contents of config.json. text: the language model's part of it. max_positions: context length the
+    model was made for; None if not stated. most_positions: the longest that the scaling of its rotary embedding
+    allows."""
 
     folder: Path
     config: dict[str, Any]
@@ -50,7 +51,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
-    """Reads config.json. weights: whether *.safetensors must be there. Raises ModelError for what cannot be served."""
+    """Reads config.json. weights: whether *.safetensors are required. Raises ModelError for an unsupported model."""
     refuse_model(str(folder), names_in(folder), weights=weights)
     config = _read_config(folder)
     text = _text_config(folder, config)
@@ -66,9 +67,9 @@ def read_checkpoint(folder: Path, *, weights: bool) -> Checkpoint:
 
 
 def scaled(config: Mapping[str, Any], positions: int) -> tuple[int, int]:
-    """Tokens a request may have unless the user says otherwise, and at most. yarn reaches as far as its factor says;
-    dynamic can, at the price of another rotary embedding for shorter texts, so only if it is asked to. What cannot be
-    right is left to whoever builds the model to refuse."""
+    """The default and the maximum context length. yarn reaches as far as its factor says. dynamic can reach further,
+    but that changes the rotary embedding of shorter texts, so it is not the default. Invalid values are ignored here
+    and refused when the model is built."""
     said = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(said, Mapping):
         return positions, positions
@@ -103,7 +104,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _text_config(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's part of config.json; models of several modalities nest it."""
+    """The language model's part of config.json; multimodal models nest it."""
     nested = config.get("text_config", config)
     if not isinstance(nested, dict):
         raise ModelError(f"text_config in '{shown(folder / FILE)}' is not an object.")

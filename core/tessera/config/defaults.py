@@ -1,4 +1,4 @@
-"""A platform's defaults, for fields that the user did not set. The engine's process and every worker apply them alike,
+"""A platform's defaults for fields that the user did not set. The engine process and every worker apply the same ones,
 as soon as the model's facts are known."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tessera.platform.platform import Default
 
 OPEN = ("scheduler.", "cache.block_size", "cache.prefix_caching")
-"""Prefixes of the fields that have not been read by then."""
+"""Prefixes of the fields that have not been read at that point."""
 
 
 def fill_defaults(config: EngineConfig, defaults: Mapping[str, Default]) -> tuple[EngineConfig, list[str]]:
     """The configuration with a platform's defaults ("scheduler.max_num_seqs") for fields that the user did not set, and
-    a line for each. Raises PlatformError."""
+    a log line for each. Raises PlatformError."""
     notes = []
     for path, default in defaults.items():
         filled = _replaced(config, path.split("."), default.value, path)

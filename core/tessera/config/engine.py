@@ -1,6 +1,6 @@
-"""The engine's configuration: frozen records, plain data that crosses a process as JSON. A field made with flag() is a
-flag of `tessera serve` and a keyword of LLM as well; build.py fills the records and resolves what depends on more than
-one value."""
+"""The engine's configuration: frozen records of plain data that cross processes as JSON. A field made with flag() is
+also a flag of `tessera serve` and a keyword of LLM. build.py fills the records and resolves values that depend on each
+other."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "platform": "Platform and parallelism",
     }
 )
-"""The groups of the engine's flags, with their titles."""
+"""The groups of engine flags, and their titles."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What the user asked of the model where its files have a say too: model_config() turns it into a ModelConfig."""
+    """The user's choices that also depend on the model's files: model_config() turns them into a ModelConfig."""
 
     served_model_name: str | None = flag(
         None, "Model name in the API; repeat for aliases.", metavar="NAME", shown_default="the folder's name",
@@ -63,9 +63,9 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model that is served. path: its folder. checkpoint: its config.json. max_model_len: in tokens. dtype: "auto"
-    or torch's name. tokenizer: its folder, "" for none. eos_token_ids: end an answer. sampling_defaults: for requests
-    that do not say, by the names of SamplingParams."""
+    """The model to serve. path: its folder. checkpoint: its config.json. max_model_len: in tokens. dtype: "auto" or
+    torch's name. tokenizer: its folder, or "" for none. eos_token_ids: tokens that end a completion. sampling_defaults:
+    for fields that a request does not set, by the names of SamplingParams."""
 
     path: str
     served_name: str
@@ -98,8 +98,8 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """block_size: None lets the attention backends choose. memory_bytes: None takes what the device has left.
-    memory_utilization: of a device with memory of its own."""
+    """block_size: None lets the attention backends choose. memory_bytes: None uses the memory the device has left.
+    memory_utilization: for devices with their own memory."""
 
     block_size: int | None = flag(
         None, "Tokens per block.", low=1, high=4096, shown_default="the platform's choice", plan=True
@@ -122,8 +122,8 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: steps in flight; None: what the
-    device allows. max_num_queued_tokens: None is no limit."""
+    """max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: number of steps in flight; None
+    uses what the device supports. max_num_queued_tokens: None for no limit."""
 
     max_num_seqs: int = flag(256, "Maximum number of running requests.", low=1, high=2**16, common=True, plan=True)
     max_num_batched_tokens: int = flag(
@@ -153,7 +153,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """threads: of each worker on the host; None lets the platform choose."""
+    """threads: host threads of each worker; None lets the platform choose."""
 
     tensor_parallel_size: int = flag(
         1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True
@@ -166,18 +166,18 @@ class ParallelConfig:
 
     @property
     def world_size(self) -> int:
-        """Workers of one engine."""
+        """Number of workers of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: API levels of facets that
-    it was written for; those that are missing are core's. features: names in the registry, with an
-    option after an =. plugins: modules of further plugins to load, by name. embedded: the engine lives in a user's own
-    process, where nothing process-wide may be changed. given: dotted paths of the fields that the user set, which a
-    platform's defaults leave alone. folder: of whoever starts the engine's processes, who removes it with all in it; ""
-    is none. log_format: of their log, "text" or "json"."""
+    """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: the API levels of facets it
+    was written for; for missing ones, core's. features: names in the registry, with an option after an =. plugins:
+    modules of further plugins to load, by name. embedded: the engine runs in a user's own process, where nothing
+    process-wide may be changed. given: dotted paths of the fields that the user set, which platform defaults do not
+    override. folder: a temporary folder that the starter of the engine's processes creates and removes; "" for none.
+    log_format: of the processes' log, "text" or "json"."""
 
     model: ModelConfig
     platform: str = flag(
@@ -212,13 +212,13 @@ ENGINE_FLAGS = (
     *flags_of(EngineConfig, "platform", ""),
     *flags_of(ParallelConfig, "platform", "parallel."),
 )
-"""What build_config takes beside the model; LLM takes those that are not `online`."""
+"""The flags that build_config accepts besides the model. LLM accepts those that are not `online`."""
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """When an engine process counts as dead, and whether another follows. window: seconds in which max_restarts are
-    allowed."""
+    """When an engine process counts as dead, and whether it is restarted. window: the seconds within which max_restarts
+    are allowed."""
 
     max_restarts: int = flag(2, "Maximum engine restarts within five minutes.", low=0, high=1000)
     window: float = 300.0

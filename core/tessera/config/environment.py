@@ -1,4 +1,4 @@
-"""The one reader of the process's surroundings: TESSERA_ variables, and the cores that the process may use."""
+"""The only code that reads the process's environment: TESSERA_ variables, and the cores the process may use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ VARIABLES: Mapping[str, str] = {
     "TESSERA_LOAD_PLUGINS": "comma-separated names of the entry points to load; empty loads none (default: all)",
     "TESSERA_TRACE_PLUGINS": "1 logs every call of a plugin's hook",
 }
-"""Every variable that is read, and what it does."""
+"""All environment variables that are read, and what they do."""
 
-# A cluster names its services to every container by such variables; a service called tessera is no mistake.
+# Kubernetes sets such variables in every container; a service called tessera is not a mistake.
 _SERVICE = re.compile(r"TESSERA_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """load_plugins: names of entry points, None for all. disable_plugins: names of those that are never loaded.
-    trace_plugins: log every call of a hook. unknown: names with the prefix that mean nothing. openai_api_key: what
-    clients of OpenAI's API send by default."""
+    """load_plugins: names of entry points; None for all. disable_plugins: names that are never loaded. trace_plugins:
+    log every hook call. unknown: names with the prefix that have no meaning. openai_api_key: what clients of OpenAI's
+    API send by default."""
 
     api_key: str | None = None
     load_plugins: frozenset[str] | None = None
@@ -37,7 +37,7 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """What the variables say; by default the process's own."""
+    """Reads the variables; by default those of this process."""
     given = os.environ if variables is None else variables
     chosen = given.get("TESSERA_LOAD_PLUGINS")
     return Environment(
@@ -59,34 +59,33 @@ def _unknown(name: str) -> bool:
 
 
 def unknown_variable(name: str) -> str:
-    """What is said of a variable with the prefix that means nothing."""
+    """The warning about an unknown variable with the prefix."""
     near = get_close_matches(name, VARIABLES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(VARIABLES)}"
     return f"unknown environment variable {name}; {hint}"
 
 
 def allowed_cores(system: Path = Path("/")) -> int:
-    """Cores this process may use: the smaller of its affinity and its control groups' quota (cgroup v1 and v2), at
-    least 1."""
+    """Cores this process may use: the smaller of its CPU affinity and its cgroup quota (v1 and v2), at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(system)
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
 
 def default_threads(system: Path = Path("/")) -> int:
-    """Threads for computing on the host: OMP_NUM_THREADS, else the allowed cores."""
+    """Number of threads for host computation: OMP_NUM_THREADS, or the allowed cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(asked) if asked.isdecimal() and int(asked) > 0 else allowed_cores(system)
 
 
 def _quota(system: Path) -> float | None:
-    """Cores granted by the tightest control group above this process; None if no group has a quota."""
+    """Cores granted by the tightest cgroup above this process; None if no cgroup has a quota."""
     quotas = [quota for folder in _group_folders(system) if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
 def _group_folders(system: Path) -> list[Path]:
-    """Folders of the control groups that bound this process's cores, ancestors included."""
+    """Folders of the cgroups that limit this process's cores, including ancestors."""
     folders = []
     for line in _text(system / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -96,7 +95,7 @@ def _group_folders(system: Path) -> list[Path]:
             roots = [system / "sys/fs/cgroup" / name for name in {controllers, "cpu"}]
         else:
             continue
-        # In a container the path is often the host's; then only the root exists here, and it is the container's.
+        # In a container the path is often the host's. Then only the root exists here, and it is the container's.
         parts = Path(group.lstrip("/")).parts
         folders += [root.joinpath(*parts[:depth]) for root in roots for depth in range(len(parts) + 1)]
     return folders

@@ -1,7 +1,7 @@
 """A flag is one field of a configuration record: `block_size: int | None = flag(None, "Tokens per block.", low=1)`.
 
-From that field come the option of every command that takes it, the keyword of LLM, the key of a --config file, the
-range check and the generated pages. A record stays a plain frozen dataclass: what a field says of its flag is metadata.
+The field defines the option of every command that accepts it, the keyword of LLM, the key in a --config file, the range
+check and the generated documentation. A record stays a plain frozen dataclass; the flag is described in field metadata.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ R = TypeVar("R")
 _KINDS = {"str": "text", "int": "int", "float": "float", "bool": "switch", "tuple[str, ...]": "list"}
 
 
-@dataclass(eq=False, repr=False)  # a hundred are made before `tessera serve` starts its engine: keep them cheap
+@dataclass(eq=False, repr=False)  # a hundred are created before `tessera serve` starts its engine, so keep them cheap
 class Flag:
-    """What a field says of its flag, and, once flags_of() has read it, where that field is.
+    """The description of a flag and, once flags_of() has read it, the location of its field.
 
-    help: one sentence. name: with underscores; the field's own unless vLLM has another. kind: how it is parsed, derived
-    from the field's annotation; "size" takes suffixes (32K, 4GiB), "switch" has a --no- form if it defaults to on,
-    "list" takes a JSON list or values separated by commas, "json" an object. default: the field's. shown_default: in
-    words, for the help, if the value does not say it. low, high, above, below: bounds, the latter two exclusive. unit:
-    of its value, for messages. choices: all accepted values; spellings: those that stand for another. variable:
-    environment variable that is read if the flag is absent. common: listed by a plain --help. multiple: repeatable.
-    aliases: further options: "-q", or another program's name for it, which the help leaves out. online: limits a queue
-    of requests, which LLM does not have. plan: changes what fits into memory, so `tessera plan` takes it.
+    help: one sentence. name: with underscores; defaults to the field's, and differs where vLLM has another name. kind:
+    how it is parsed, derived from the field's annotation; "size" accepts suffixes (32K, 4GiB), "switch" has a --no-
+    form if it defaults to on, "list" accepts a JSON list or comma-separated values, "json" an object. default: the
+    field's. shown_default: the default in words, for the help, if the value is not clear by itself. low, high, above,
+    below: bounds, the latter two exclusive. unit: of the value, for messages. choices: all accepted values; spellings:
+    those that stand for another one. variable: environment variable that is read if the flag is absent. common: listed
+    by plain --help. multiple: repeatable. aliases: further options, such as "-q", or another program's name, which the
+    help omits. online: limits a request queue, which LLM does not have. plan: affects what fits into memory, so
+    `tessera plan` accepts it.
 
-    record, attribute: where the value goes; path: the same as a dotted path in EngineConfig ("cache.block_size").
+    record, attribute: where the value is stored; path: the same as a dotted path in EngineConfig ("cache.block_size").
     """
 
     help: str
@@ -71,15 +72,15 @@ class Flag:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
-def flag(default: Any, help: str, **more: Any) -> Any:  # noqa: A002  # the word that every parser of options has for it
+def flag(default: Any, help: str, **more: Any) -> Any:  # noqa: A002  # `help` is what option parsers call it
     """A field of a frozen dataclass that is a flag. default: MISSING for a required field. more: fields of Flag."""
     described = {"flag": {"help": help, **more}}
     return field(metadata=described) if default is MISSING else field(default=default, metadata=described)
 
 
 def flags_of(record: type, group: str, path: str | None = None) -> tuple[Flag, ...]:
-    """The flags of a record, in the order of its fields. group: of the help, for those that name none. path: of the
-    record in EngineConfig, with a dot at its end; None if it is no part of it."""
+    """The flags of a record, in the order of its fields. group: the help group of flags that name none. path: the
+    record's place in EngineConfig, ending in a dot; None if it is not part of it."""
     found = []
     for one in fields(record):
         said = one.metadata.get("flag")
@@ -104,8 +105,8 @@ def _kind_of(annotation: str, said: Mapping[str, Any]) -> str:
 
 
 def given_values(flags: Iterable[Flag], values: Mapping[str, Any], *, as_options: bool = False) -> dict[str, Any]:
-    """What was given, by the names of flags: not None, nor () of one that may be repeated. as_options: messages call a
-    flag --its-name, since only the command line takes it. Raises ConfigError for a value of another kind or range."""
+    """The values that were given, by flag name: not None and, for a repeatable flag, not (). as_options: messages call
+    a flag --its-name, because only the command line has it. Raises ConfigError for an invalid type or value."""
     return {
         one.name: _checked(one, values[one.name], one.option if as_options else one.name)
         for one in flags
@@ -114,14 +115,14 @@ def given_values(flags: Iterable[Flag], values: Mapping[str, Any], *, as_options
 
 
 def record_of(record: type[R], flags: Iterable[Flag], values: Mapping[str, Any], **fixed: Any) -> R:
-    """A record made of its flags' values and its defaults. flags: of this record and others. values: from
-    given_values(). fixed: fields that are not taken from a flag as they are."""
+    """Creates a record from its flags' values and its defaults. flags: of this record and others. values: from
+    given_values(). fixed: fields that are set directly."""
     given = {one.attribute: values[one.name] for one in flags if one.record is record and one.name in values}
     return record(**{**given, **fixed})
 
 
 def _checked(one: Flag, value: Any, name: str) -> Any:
-    """A value as its record has it. name: as the message has it."""
+    """A value as its record stores it. name: what messages call it."""
     if one.kind == "size" and isinstance(value, str):
         from tessera.sizes import parse_size
 
@@ -143,7 +144,7 @@ def _check_number(one: Flag, value: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         raise ConfigError(f"{name} must be a {what}.", param=one.name)
     above, low, below, high = one.above, one.low, one.below, one.high
-    # Written so that NaN, which no comparison holds for, is out of range.
+    # Written so that NaN, for which every comparison is false, is out of range.
     holds = (
         (above is None or value > above)
         and (low is None or value >= low)
@@ -173,7 +174,7 @@ def _number(value: float) -> str:
 
 
 def check_names(function: str, given: Mapping[str, Any], flags: Iterable[Flag]) -> None:
-    """Raises TypeError, as Python does, for a keyword that is no flag, with the nearest that is one."""
+    """Raises TypeError, as Python does, for a keyword that is not a flag, with the closest match."""
     known = [one.name for one in flags]
     for name in given:
         if name not in known:

@@ -1,5 +1,5 @@
-"""What a model's authors say of answers: the tokens that end one, and the sampling they recommend, in
-generation_config.json; and what an operator puts in its place."""
+"""The model authors' recommendations in generation_config.json, end-of-sequence tokens and sampling defaults, and the
+operator's overrides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INT32 = 2**31 - 1
 
 
 class _Field(NamedTuple):
-    """name: in SamplingParams. low, high: of the values it takes, whole: whether they are integers."""
+    """name: in SamplingParams. low, high: bounds of the value. whole: whether it must be an integer."""
 
     name: str
     low: float
@@ -41,7 +41,8 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
 
 
 def generation_folder(source: str | None, model: Path) -> Path | None:
-    """Whose generation_config.json holds; None: nobody's. source: --generation-config. Raises ConfigError."""
+    """The folder whose generation_config.json is used; None for no file. source: --generation-config. Raises
+    ConfigError."""
     if source in (None, "auto"):
         return model
     if source in ("none", "vllm"):
@@ -56,8 +57,8 @@ def generation_folder(source: str | None, model: Path) -> Path | None:
 
 
 def sampling_defaults(folder: Path | None, override: str | Mapping[str, Any] | None = None) -> dict[str, float | int]:
-    """For requests that do not say, by the names of SamplingParams. override: JSON, or what is read from it, with the
-    file's own names. Raises ModelError for the file, ConfigError for what overrides it."""
+    """Defaults for fields that a request does not set, by the names of SamplingParams. override: JSON text, or the
+    mapping it holds, with generation_config.json's names. Raises ModelError for the file, ConfigError for override."""
     recommended = _recommended(folder)
     where = "" if folder is None else f"in '{shown(folder / FILE)}'"
     values = _read({name: recommended.get(name) for name in _FIELDS}, where, ModelError)
@@ -67,8 +68,8 @@ def sampling_defaults(folder: Path | None, override: str | Mapping[str, Any] | N
 def eos_token_ids(
     checkpoint: Checkpoint, tokenizer: Path | None, generation_config: Path | None = None
 ) -> tuple[int, ...]:
-    """Tokens that end an answer: those of generation_config.json, else of config.json, and the tokenizer's own.
-    tokenizer, generation_config: their folders. Raises ModelError."""
+    """The tokens that end a completion: those of generation_config.json, or else config.json, and the tokenizer's.
+    tokenizer, generation_config: folders. Raises ModelError."""
     generation = _recommended(generation_config or checkpoint.folder)
     source = generation if generation.get("eos_token_id") is not None else checkpoint.text
     ids = _token_ids(source.get("eos_token_id"), checkpoint.folder)
@@ -90,7 +91,7 @@ def _tokenizer_eos(folder: Path) -> int | None:
 
 
 def _recommended(folder: Path | None) -> Mapping[str, Any]:
-    """generation_config.json, where there is a folder and it has one."""
+    """generation_config.json; empty if there is no folder or file."""
     return {} if folder is None else read_json(folder, FILE) or {}
 
 

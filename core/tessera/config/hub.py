@@ -1,6 +1,6 @@
-"""Fetches a model or a tokenizer of the hub into a local folder; what goes wrong is one line that says what to do.
+"""Downloads a model or tokenizer from the Hub into a local folder. Every failure is one line that says what to do.
 
-huggingface_hub does the work and follows its own variables (HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
+huggingface_hub does the work and follows its own environment variables (HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
 HF_HUB_OFFLINE, HTTPS_PROXY and so on)."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tessera.sizes import show_bytes
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
-"""Within which the hub must say what a repository holds."""
+"""Timeout for listing a repository's files."""
 
 HOW_TO_LOG_IN = "set HF_TOKEN or give --hf-token"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -49,10 +49,10 @@ _TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja")
 def fetch_model(
     name: str, revision: str | None, token: str | None, folder: str | None, *, weights: bool, tokenizer: bool
 ) -> Path:
-    """The local folder of a repository with config.json and, if asked for, weights and tokenizer. Files that are not in
-    the cache come from the hub. A model that cannot be served is refused before its weights are fetched.
+    """The local folder of a repository with config.json and, if requested, weights and tokenizer. Downloads the files
+    that are not in the cache. An unsupported model is refused before its weights are downloaded.
 
-    revision: branch, tag or commit; None is the default branch. token: None uses HF_TOKEN, or the one stored by `hf
+    revision: branch, tag or commit; None for the default branch. token: None uses HF_TOKEN, or the token stored by `hf
     auth login`. folder: of the cache; None uses the library's. Raises ModelError.
     """
     repository = _Repository(name, revision, token, folder)
@@ -77,7 +77,7 @@ def fetch_model(
 
 
 def fetch_tokenizer(name: str, revision: str | None, token: str | None, folder: str | None) -> Path:
-    """The local folder of a repository with its tokenizer's files alone; token and folder as in fetch_model. Raises
+    """The local folder of a repository with only its tokenizer files; token and folder as in fetch_model. Raises
     ModelError."""
     repository = _Repository(name, revision, token, folder)
     with in_one_line(name, revision, repository.cache):
@@ -91,9 +91,9 @@ def fetch_tokenizer(name: str, revision: str | None, token: str | None, folder: 
 
 
 class _Repository:
-    """One revision of a repository. commit: known once a file of it was taken, so that all files are of the same one.
-    Files are fetched one after the other on the caller's thread, where Ctrl-C ends them at once; the library fetches
-    the parts of a large file side by side itself."""
+    """One revision of a repository. commit: set after the first file, so that all files come from the same commit.
+    Files are downloaded one after the other on the caller's thread, where Ctrl-C stops them at once; the library itself
+    downloads the parts of a large file in parallel."""
 
     def __init__(self, name: str, revision: str | None, token: str | None, folder: str | None) -> None:
         self.name, self.revision = name, revision
@@ -103,7 +103,7 @@ class _Repository:
         self._unreachable: Exception | None = None
 
     def listing(self) -> Mapping[str, int] | None:
-        """Its files and their bytes; None, with a line in the log, where the hub cannot be asked."""
+        """File names and sizes in bytes. Returns None, and logs a line, if the Hub cannot be reached."""
         api = huggingface_hub.HfApi(token=self._token, library_name="tessera", library_version=__version__)
         try:
             found = api.model_info(self.name, revision=self.revision, timeout=ANSWER_SECONDS, files_metadata=True)
@@ -116,13 +116,13 @@ class _Repository:
         return {file.rfilename: file.size or 0 for file in found.siblings or ()}
 
     def enter(self, file: str) -> Path:
-        """The folder of this revision's commit, with a first file in it."""
+        """Downloads a first file and returns the folder of this revision's commit."""
         folder = self._fetch(file).parent
         self.commit = folder.name
         return folder
 
     def take(self, files: Sequence[str], sizes: Mapping[str, int]) -> None:
-        """Brings those files that are not in the cache. Raises ModelError where the disk has no room for them."""
+        """Downloads the files that are not in the cache. Raises ModelError if the disk lacks space for them."""
         missing = [file for file in files if not isinstance(self._look_up(file), str)]
         self._check_room(sum(sizes.get(file, 0) for file in missing))
         for file in missing:
@@ -131,7 +131,7 @@ class _Repository:
             self._fetch(file)
 
     def cached(self, first: str, *, weights: bool) -> Path:
-        """The folder as far as it is in the cache. Raises ModelError where something is missing."""
+        """The folder in the cache. Raises ModelError if something is missing."""
         found = self._look_up(first)
         if isinstance(found, str):
             folder = Path(found).parent
@@ -142,7 +142,7 @@ class _Repository:
         raise ModelError(not_cached(self.name, self._unreachable, self.cache))
 
     def _look_up(self, file: str) -> Any:
-        """The path of a file in the cache; another object where it is not there."""
+        """The path of a file in the cache; something other than a string if it is not there."""
         revision = self.commit or self.revision
         return huggingface_hub.try_to_load_from_cache(self.name, file, cache_dir=self.cache, revision=revision)
 
@@ -174,20 +174,20 @@ def _tokenizer_files(names: Collection[str]) -> list[str]:
 
 
 def _weight_files(folder: Path, names: Collection[str]) -> list[str]:
-    """Those of the index where there is one, else the one file that transformers writes, else all. names: at the top.
-    Raises ModelError for an index that names what is not there."""
+    """The files in the index if there is one, else the single file that transformers writes, else all. names: files at
+    the top of the repository. Raises ModelError for an invalid index."""
     index = read_index(folder) if INDEX in names else None
     if index is not None:
         return sorted(set(index.values()))
     return ["model.safetensors"] if "model.safetensors" in names else served_weights(names)
 
 
-# ---- what the library raises, as one line that says what to do -------------------
+# ---- the library's exceptions, as one line that says what to do ------------------
 
 
 @contextmanager
 def in_one_line(name: str, revision: str | None, cache: Path) -> Iterator[None]:
-    """Runs what asks the hub for a repository; what it raises becomes a ModelError."""
+    """Turns exceptions of code that talks to the Hub into a ModelError."""
     try:
         yield
     except TesseraError:
@@ -212,19 +212,19 @@ def in_one_line(name: str, revision: str | None, cache: Path) -> Iterator[None]:
 
 
 def transport_error() -> type[Exception]:
-    """The base of what the library's HTTP client raises; which client it is differs from version to version."""
+    """The base class of the HTTP client's exceptions; the client depends on the library's version."""
     return next(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 
 
 def unreachable(error: BaseException) -> bool:
-    """Whether the hub could not be asked at all, or is down: then what is in the cache may serve."""
+    """Whether the Hub cannot be reached or is down, so that the cached files may be used instead."""
     if isinstance(error, errors.HfHubHTTPError):
         return error.response.status_code >= 500 or error.response.status_code == 429
     return isinstance(error, (errors.OfflineModeIsEnabled, transport_error()))
 
 
 def not_cached(name: str, error: BaseException | None, cache: Path) -> str:
-    """The line for a repository that is not, or not wholly, in the cache, while the hub does not help. error: why."""
+    """The message for a repository that is not completely in the cache while the Hub is unavailable. error: why."""
     missing = f"'{name}' is not wholly in the cache ({cache})"
     if error is None or isinstance(error, errors.OfflineModeIsEnabled):
         return f"{missing}, and HF_HUB_OFFLINE keeps it from being fetched; unset it once, or give a local folder."
@@ -235,7 +235,7 @@ def not_cached(name: str, error: BaseException | None, cache: Path) -> str:
 
 
 def _line(error: Exception, name: str, cache: Path) -> str:
-    if isinstance(error, errors.LocalEntryNotFoundError):  # what it was about is its cause
+    if isinstance(error, errors.LocalEntryNotFoundError):  # the real error is its cause
         cause = error.__cause__
         if isinstance(cause, errors.HfHubHTTPError) and not unreachable(cause):
             return _line(cause, name, cache)

@@ -1,6 +1,6 @@
-"""Which folder a user means by the name of a model or a tokenizer: one that is here, or one that is fetched.
+"""Finds the folder for the name of a model or tokenizer: a local one, or one to download.
 
-The hub's library takes its time to import, so `hub` is imported only where a name is a repository's."""
+huggingface_hub is slow to import, so `hub` is only imported if a name is a repository's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LONGEST_NAME = 96
 
 @dataclass(frozen=True)
 class HubAccess:
-    """The user's settings for the hub. revision: branch, tag or commit. token: None uses HF_TOKEN, or the one stored by
-    `hf auth login`. folder: of the cache; None uses the library's."""
+    """The user's settings for the Hub. revision: branch, tag or commit. token: None uses HF_TOKEN, or the token stored
+    by `hf auth login`. folder: of the cache; None uses the library's."""
 
     revision: str | None = None
     tokenizer_revision: str | None = None
@@ -42,13 +42,13 @@ def is_repository(name: str) -> bool:
 
 
 def is_on_hub(name: str) -> bool:
-    """Whether a name is a repository's; a folder of that name goes before it."""
+    """Whether a name is a repository's; a local folder of that name takes precedence."""
     return is_repository(name) and not Path(name).exists()
 
 
 def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:
-    """The model's folder, fetched where it is on the hub, and its name; None is the bundled demo. weights, tokenizer:
-    whether these files of a repository are wanted too. Raises ConfigError, ModelError."""
+    """The model's folder, downloaded if it is on the Hub, and its name; None is the bundled demo. weights, tokenizer:
+    whether to download these files of a repository too. Raises ConfigError or ModelError."""
     if model is None:
         return demo_folder(), DEMO
     if is_on_hub(model):
@@ -70,7 +70,7 @@ def demo_folder() -> Path:
 
 
 def tokenizer_of_model(folder: Path, name: str, asked: str | None, hub: HubAccess) -> Path:
-    """What the user named, a folder or a repository, else the model's folder. Raises ConfigError, ModelError."""
+    """The folder or repository the user named, else the model's folder. Raises ConfigError or ModelError."""
     if asked is None and hub.tokenizer_revision is None:
         refuse_tokenizer(str(folder), names_in(folder))
         return folder
@@ -78,7 +78,7 @@ def tokenizer_of_model(folder: Path, name: str, asked: str | None, hub: HubAcces
 
 
 def find_tokenizer(name: str, hub: HubAccess) -> Path:
-    """The folder of that name, or the one that a repository is fetched to. Raises ConfigError, ModelError."""
+    """The local folder of that name, or that of the downloaded repository. Raises ConfigError or ModelError."""
     if is_on_hub(name):
         from tessera.config.hub import fetch_tokenizer
 

@@ -1,4 +1,4 @@
-"""Which model is served: its folder, fetched from the Hub if need be, its tokenizer, and what its files say."""
+"""The model to serve: its folder, downloaded from the Hub if needed, its tokenizer, and the facts in its files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tessera.errors import ConfigError, ModelError
 
 
 def model_config(model: str | None, options: ModelOptions, values: Mapping[str, Any]) -> ModelConfig:
-    """The model's folder, fetched if need be, with what its files say of it. values: of ModelConfig's own flags, from
-    given_values(). Raises ConfigError, and ModelError for files that cannot be served."""
+    """The model's folder, downloaded if needed, and the facts in its files. values: of ModelConfig's own flags, from
+    given_values(). Raises ConfigError, and ModelError for unsupported files."""
     hub = HubAccess(options.revision, options.tokenizer_revision, options.hf_token, options.download_dir)
     weights, asked = values.get("load_format") != "dummy", options.tokenizer
     own_tokenizer = asked is None and not options.skip_tokenizer_init

@@ -1,7 +1,7 @@
-"""A model's folder: finding it, refusing what cannot be served by the names of its files, and the one way to read them.
+"""A model's folder: finding it, refusing unsupported ones by their file names, and the only code that reads its files.
 
-Whoever wrote the files is not trusted. Only regular files of the folder itself are opened, up to a size for each kind,
-and everything that is wrong with one is a ModelError of one line."""
+The files are not trusted. Only regular files in the folder itself are opened, up to a size limit for each kind, and
+every fault in them is a one-line ModelError."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAX_SETTINGS_BYTES = 32 * 2**20
 MAX_TOKENIZER_BYTES = 128 * 2**20
 MAX_TEMPLATE_BYTES = 2**20
 MAX_VALUES = 2**20
-"""Values in a JSON file, and so tensors in an index: what bounds the memory that its text becomes."""
+"""The most values in a JSON file, and so tensors in an index; this bounds the memory of the parsed text."""
 MAX_DEPTH = 64
-MAX_INTEGER_BITS = 128  # model_max_length is 10**30 where a tokenizer has no limit
+MAX_INTEGER_BITS = 128  # model_max_length is 10**30 for tokenizers without a limit
 
 _ADAPTER = "adapter_config.json"
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
-# Vocabularies of other libraries, from which transformers can write a tokenizer.json.
+# Vocabulary files of other libraries, from which transformers can create a tokenizer.json.
 _OTHER_VOCABULARIES = ("*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _Decoded = TypeVar("_Decoded")
 _KINDS = {
@@ -43,11 +43,11 @@ _KINDS = {
 }
 
 
-# ---- which folder --------------------------------------------------------------
+# ---- finding the folder --------------------------------------------------------
 
 
 def find_folder(model: str) -> Path:
-    """The folder that a user named. Raises ModelError with the nearest names beside it."""
+    """The folder that a user named. Raises ModelError with similar names beside it."""
     path = Path(model).expanduser()
     try:
         if path.is_dir():
@@ -64,7 +64,7 @@ def find_folder(model: str) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder. Raises ModelError where it cannot be read."""
+    """The names in a folder. Raises ModelError if it cannot be read."""
     try:
         return [entry.name for entry in folder.iterdir()]
     except OSError as error:
@@ -72,7 +72,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def nearest(path: Path) -> str:
-    """Models' folders beside a path that have almost its name, in words; "" where there are none."""
+    """A phrase with the model folders beside a path whose names are similar; "" if there are none."""
     try:
         names = [entry.name for entry in path.parent.iterdir() if (entry / "config.json").is_file()]
     except (OSError, ValueError):
@@ -82,17 +82,17 @@ def nearest(path: Path) -> str:
 
 
 def shown(name: str | Path, longest: int = 120) -> str:
-    """A name as one line of a message holds it: the end of a long one, and nothing that would break the line."""
+    """A name for a one-line message: shortened to its end if it is long, without unprintable characters."""
     text = "".join(letter if letter.isprintable() else "?" for letter in str(name)[-longest - 1 :])
     return text if len(text) <= longest else f"...{text[1:]}"
 
 
-# ---- what cannot be served, by the names of the files -----------------------------
+# ---- refusing unsupported folders by their file names -----------------------------
 
 
 def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
-    """Raises ModelError for files that make no model that is served, so that a repository is refused before it is
-    fetched. where: folder or repository. names: at its top. weights: whether they must be there."""
+    """Raises ModelError for files that are not a supported model, so that a repository is refused before it is
+    downloaded. where: folder or repository. names: files at its top. weights: whether they are required."""
     where = shown(where)
     if _ADAPTER in names and not served_weights(names):
         raise ModelError(
@@ -118,7 +118,7 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
 
 
 def refuse_tokenizer(where: str, names: Collection[str]) -> None:
-    """Raises ModelError where no tokenizer.json is among the names at the top of a folder or repository."""
+    """Raises ModelError if there is no tokenizer.json among the names at the top of a folder or repository."""
     if "tokenizer.json" in names:
         return
     where = shown(where)
@@ -133,7 +133,7 @@ def refuse_tokenizer(where: str, names: Collection[str]) -> None:
 
 
 def served_weights(names: Collection[str]) -> list[str]:
-    """The *.safetensors among the names that are a model's in the format of transformers."""
+    """The *.safetensors files of a model in transformers' format, among names."""
     found = matching(names, "*.safetensors")
     return sorted(name for name in found if not name.startswith(("adapter_", "consolidated")))
 
@@ -146,12 +146,12 @@ def _gguf(where: str) -> str:
 
 
 def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
-    """A file of a model's folder; None where there is none of that name. limit: bytes. Raises ModelError."""
+    """Reads a file of a model's folder; None if there is none of that name. limit: in bytes. Raises ModelError."""
     path = regular_file(folder, name)
     if path is None:
         return None
     try:
-        # It may have become something else since it was looked at: not to wait for a pipe, not to follow a link.
+        # The file may have been replaced since the check, so do not wait for a pipe or follow a link.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)
@@ -168,22 +168,22 @@ def read_bytes(folder: Path, name: str, limit: int) -> bytes | None:
 
 
 def regular_file(folder: Path, name: str) -> Path | None:
-    """The path of a file of a model's folder, links resolved, for what opens it by itself; None where there is none.
-    Raises ModelError for what is no regular file, and for a link out of the folder, unless it is to weights."""
+    """The resolved path of a file in a model's folder, for code that opens it itself; None if there is none. Raises
+    ModelError for anything but a regular file, and for a link that leaves the folder, unless it points to weights."""
     path = folder / name
     try:
         if not os.path.lexists(path):
             return None
         resolved = path.resolve(strict=True)
         home = _home(folder.resolve(strict=True))
-        # Weights may lie elsewhere: they are large, often shared, and nothing of them is shown to a client.
+        # Weights may be stored elsewhere: they are large, often shared, and never shown to a client.
         if not resolved.is_relative_to(home) and path.suffix != ".safetensors":
             raise ModelError(
                 f"'{shown(path)}' is a link out of the model's folder, which is not followed; put the file in its "
                 "place."
             )
         _refuse_kind(path, resolved.stat().st_mode)
-    except RuntimeError as error:  # how Python before 3.13 tells of links in a circle
+    except RuntimeError as error:  # how Python before 3.13 reports circular links
         raise ModelError(f"'{shown(path)}' cannot be read: its links go in a circle.") from error
     except OSError as error:
         if error.errno == errno.ENOENT:
@@ -193,7 +193,7 @@ def regular_file(folder: Path, name: str) -> Path | None:
 
 
 def read_text(folder: Path, name: str, limit: int) -> str | None:
-    """As read_bytes, decoded."""
+    """Like read_bytes, decoded as UTF-8."""
     content = read_bytes(folder, name, limit)
     try:
         return None if content is None else content.decode("utf-8-sig")
@@ -202,7 +202,7 @@ def read_text(folder: Path, name: str, limit: int) -> str | None:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object of plain settings, which may go to another process; None where there is no such file. Raises
+    """A JSON object of plain settings, safe to send to another process; None if there is no such file. Raises
     ModelError."""
     text = read_text(folder, name, MAX_SETTINGS_BYTES)
     if text is None:
@@ -229,13 +229,13 @@ class _AddedToken(msgspec.Struct):
 
 
 class _AddedTokens(msgspec.Struct):
-    """Of a tokenizer.json nothing else is decoded: it may have megabytes."""
+    """The only part of tokenizer.json that is decoded, because the file may have megabytes."""
 
     added_tokens: list[_AddedToken] = []
 
 
 def read_added_tokens(folder: Path) -> dict[str, int]:
-    """Special and added tokens of tokenizer.json by their text. Raises ModelError."""
+    """Token ids of the special and added tokens in tokenizer.json, by text. Raises ModelError."""
     content = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     if content is None:
         return {}
@@ -248,7 +248,7 @@ class _Index(msgspec.Struct):
 
 
 def read_index(folder: Path) -> dict[str, str] | None:
-    """Which file of the folder has a tensor, by the tensor's name; None where there is no index. Raises ModelError."""
+    """The file that holds each tensor, by tensor name; None if there is no index. Raises ModelError."""
     content = read_bytes(folder, INDEX, MAX_SETTINGS_BYTES)
     if content is None:
         return None
@@ -267,8 +267,8 @@ def read_index(folder: Path) -> dict[str, str] | None:
 
 
 def find_weights(folder: Path) -> tuple[list[str], dict[str, str] | None]:
-    """The files of a model's weights, none of which is opened, and the index where there is one. Raises ModelError
-    where one is missing or is no regular file."""
+    """The names of a model's weight files, and the index if there is one. Opens none of the weight files. Raises
+    ModelError if one is missing or not a regular file."""
     index = read_index(folder)
     files = served_weights(names_in(folder)) if index is None else sorted(set(index.values()))
     for name in files:
@@ -280,12 +280,12 @@ def find_weights(folder: Path) -> tuple[list[str], dict[str, str] | None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says is wrong, for a message of one line."""
+    """A library's error message, shortened for a one-line message."""
     return shown((str(error).splitlines() or [type(error).__name__])[0][:100]).rstrip(".")
 
 
 def _home(folder: Path) -> Path:
-    """Where links of a folder may lead: into itself, and from a snapshot of the hub's cache into that repository."""
+    """The folder that links may lead into: the folder itself or, for a snapshot in the Hub's cache, its repository."""
     repository = folder.parent.parent
     is_snapshot = folder.parent.name == "snapshots" and repository.name.startswith("models--")
     return repository if is_snapshot else folder
@@ -298,7 +298,7 @@ def _refuse_kind(path: Path, mode: int) -> None:
 
 
 def _fault(value: Any, depth: int) -> str | None:
-    """Why a value that JSON can hold cannot be used as a setting."""
+    """Why a JSON value cannot be used as a setting; None if it can."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """The folder that holds tessera-demo, laid out as any local model is."""
+    """The folder that holds tessera-demo, laid out like any local model."""
     return Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The paged KV cache: which blocks there are, which request holds them, which of them hold a known prefix."""
+"""The paged KV cache: its blocks, which requests hold them, and which of them hold a cached prefix."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""From what each layer keeps and a number of bytes to cache groups: block sizes, layers side by side, blocks of each
-group."""
+"""Splits the KV cache memory into cache groups: block sizes, layers that share a block, and blocks per group."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedMod
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-USUAL_DEPTH = 2  # steps in flight, where nobody said how many
+USUAL_DEPTH = 2  # steps in flight, unless configured
 
 
 @dataclass(frozen=True)
 class _Key:
-    """What layers of one group have in common."""
+    """What the layers of one group have in common."""
 
     kind: str
     block_size: int
@@ -30,12 +29,14 @@ class _Key:
 
 
 def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan:
-    """The plan of a loaded model's cache for num_rows rows.
+    """Plans the cache of a loaded model for num_rows rows.
 
-    States get a slot a row and one for null; the rest is dealt out so that all groups that grow have room for the same
-    number of tokens, but a group with a window beside one without never gets more than num_rows requests hold at once,
-    and fewer where max_model_len would not fit otherwise. Raises MemoryBudgetError where it does not fit at all,
-    ConfigError for a block size that a layer cannot have, PlatformError for a kind of cache that is not served.
+    A state group gets one slot per row plus the null slot. The remaining bytes are divided so that all groups that grow
+    with tokens hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
+    hold at once if there is also a group without one, and gets fewer if max_model_len would not fit otherwise.
+
+    Raises MemoryBudgetError if the cache is too small, ConfigError for a block size that a layer does not support, and
+    PlatformError for a kind of cache that is not supported.
     """
     layers: dict[_Key, list[CacheNeeds]] = {}
     wanted = _block_size(loaded.needs, config.cache.block_size)
@@ -59,12 +60,12 @@ def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan
 
 
 def _ahead(config: EngineConfig) -> int:
-    """Tokens of one request that steps in flight compute at most."""
+    """The most tokens of one request that the steps in flight may compute."""
     return (config.scheduler.depth or USUAL_DEPTH) * config.scheduler.max_num_batched_tokens
 
 
 class _Sizing:
-    """How the bytes that are left become blocks of the groups that grow. nbytes: of a block of each."""
+    """Divides the remaining bytes into blocks of the groups that grow. nbytes: bytes per block of each group."""
 
     def __init__(self, nbytes: Mapping[_Key, int], left: int, ahead: int, max_model_len: int) -> None:
         self._nbytes = nbytes
@@ -78,7 +79,7 @@ class _Sizing:
         self._bounded = [key for key in nbytes if key.window is not None and any(k.window is None for k in nbytes)]
 
     def counts(self, num_rows: int) -> dict[_Key, int]:
-        """Blocks of each group, null not counted."""
+        """Number of blocks of each group, excluding the null block."""
         for rows in _halved(num_rows):
             counts = self._dealt(rows)
             if self.longest(counts) >= self._max_model_len:
@@ -86,8 +87,8 @@ class _Sizing:
         return counts
 
     def _dealt(self, rows: int) -> dict[_Key, int]:
-        """For so many rows at once in the groups with a window, and as many tokens as there is room for in the
-        others."""
+        """Blocks per group: enough for `rows` concurrent requests in the groups with a window, and an equal number of
+        tokens in the others."""
         full: dict[_Key, int] = {}
         while True:
             rest = [key for key in self._nbytes if key not in full]
@@ -101,7 +102,7 @@ class _Sizing:
             full |= over
 
     def longest(self, counts: Mapping[_Key, int]) -> int:
-        """Tokens of the longest request that fits alone, max_model_len where a window is all that it holds."""
+        """Tokens of the longest request that fits alone; max_model_len for a group whose whole window fits."""
         return min(
             (
                 self._max_model_len if key.window is not None and count >= self._most[key] else count * key.block_size
@@ -128,8 +129,8 @@ def _key(needs: CacheNeeds, block_size: int | None) -> _Key:
 
 
 def _block_size(needs: Sequence[CacheNeeds], wanted: int | None) -> int | None:
-    """The block size of all layers that grow with tokens; None where they have none in common, so that each has the one
-    it prefers."""
+    """The block size shared by all layers that grow with tokens. None if they have none in common; each layer then uses
+    the one it prefers."""
     growing = [layer for layer in needs if not isinstance(layer.spec, StateSpec)]
     if wanted is not None:
         for layer in growing:
@@ -152,7 +153,7 @@ def _can(needs: CacheNeeds, size: int) -> bool:
 
 
 def _block_bytes(members: Sequence[CacheNeeds], block_size: int) -> int:
-    """Of one block with all its layers side by side, each at an address that suits it."""
+    """Bytes of one block: its layers one after another, each at its required alignment."""
     align = lcm(*(needs.align_bytes for needs in members))
     total = 0
     for needs in members:
@@ -165,12 +166,12 @@ def _up(nbytes: int, align: int) -> int:
 
 
 def _most_blocks(members: Sequence[CacheNeeds], block_size: int) -> int:
-    """So many that the number of every slot fits the layers' index type."""
+    """The most blocks for which every slot number still fits the layers' index type."""
     return min(int(np.iinfo(needs.index_dtype).max) // block_size for needs in members)
 
 
 def _check_room(config: EngineConfig, cache_bytes: int, left: int, num_tokens: int | None) -> None:
-    """left: bytes after states and null blocks; num_tokens: that fit, None where nothing grows with tokens."""
+    """left: bytes after states and null blocks. num_tokens: tokens that fit; None if no group grows with tokens."""
     given = f"The KV cache of {cache_bytes / 2**20:,.1f} MiB"
     if left < 0 or num_tokens == 0:
         raise MemoryBudgetError(f"{given} has no room for a single block; raise --kv-cache-memory-bytes.")

@@ -1,4 +1,4 @@
-"""Rows of requests and the blocks they hold: find, allocate, fork, free and remember, in all cache groups at once."""
+"""Assigns KV cache blocks to the rows of requests: look-up, allocation, forking, freeing and caching in all groups."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ NO_LIMIT = np.iinfo(np.int32).max
 class KVCacheManager:
     """The blocks of every row, in every group of a plan.
 
-    A row begins by open() or fork(), grows by try_allocate(), gives up blocks behind its windows (`windows`), and goes
-    by leave() and, once no step in flight uses it, free(). covered [num_rows] int32: tokens that its blocks have
-    room for, 0 while it may share the block that it writes next. Groups of StateSpec give one block to each open row
-    and never grow. ahead: tokens of a row that steps in flight compute at most, so that a group with a window never
-    holds more than they and the window take.
+    A row starts with open() or fork() and grows with try_allocate(). Blocks that fall behind a sliding window are given
+    back through `windows`. A row ends with leave() and, once no step in flight uses it, free(). Groups of StateSpec
+    give each open row one block and never grow.
+
+    covered [num_rows] int32: tokens the row's blocks have room for; 0 while the next block it writes may be shared.
+    ahead: the most tokens of one row that the steps in flight may compute, so a group with a window never holds more
+    than the window plus those.
     """
 
     def __init__(
@@ -49,33 +51,33 @@ class KVCacheManager:
     def _forgetter(self, group: int) -> Callable[[list[int]], None] | None:
         return None if self.prefix_cache is None else partial(self.prefix_cache.forget, group)
 
-    # ---- how much there is -------------------------------------------------------------------------------------------
+    # ---- capacity ----------------------------------------------------------------------------------------------------
 
     def has(self, blocks: Array, reserved: Array | int = 0) -> bool:
-        """Whether so many blocks of each group are free beside the reserved ones. A group of which none are needed may
-        be full."""
+        """Whether each group has this many free blocks on top of the reserved ones. A group that needs none may be
+        full."""
         asked = zip(self.pools, blocks.tolist(), (blocks + reserved).tolist(), strict=True)
         return all(not own or whole <= pool.num_free for pool, own, whole in asked)
 
     def share_of_blocks(self, share: float) -> Array:
-        """[groups] int64: so much of the blocks of each growing group."""
+        """[groups] int64: this fraction of the blocks of each group that grows."""
         return np.array(
             [int(share * (pool.num_blocks - 1)) if i in self._growing else 0 for i, pool in enumerate(self.pools)]
         )
 
     @property
     def num_returning(self) -> Array:
-        """[groups] int64: blocks that are free as soon as the steps in flight have retired."""
+        """[groups] int64: blocks that become free once the steps in flight have retired."""
         return np.array([pool.num_returning for pool in self.pools])
 
     @property
     def num_freed(self) -> int:
-        """Blocks given back since the start; it stands still as long as there is no more room than before."""
+        """Blocks freed since the start. While it does not change, there is no more room than before."""
         return sum(pool.num_freed for pool in self.pools)
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that are held, 0 to 1, in the group that grows with tokens and is fullest."""
+        """Fraction of the blocks in use, 0 to 1, in the fullest group that grows with tokens."""
         pools = [self.pools[group] for group in self._growing]
         return max((1.0 - pool.num_free / (pool.num_blocks - 1) for pool in pools), default=0.0)
 
@@ -92,21 +94,22 @@ class KVCacheManager:
 
     @property
     def can_fork(self) -> bool:
-        """A StateSpec cannot be shared: it is what it is after the last token."""
+        """False with a StateSpec: a state holds only what follows the last token, so it cannot be shared."""
         return not self._states
 
-    # ---- a row begins ------------------------------------------------------------------------------------------------
+    # ---- starting a row ----------------------------------------------------------------------------------------------
 
     def get_computed_blocks(self, chain: HashChain | None, tokens: Array, multiple: int = 1) -> PrefixHit:
-        """The longest cached prefix of tokens that leaves at least one to compute and is a multiple of `multiple`."""
+        """The longest cached prefix of tokens whose length is a multiple of `multiple`, with at least one token left to
+        compute."""
         if self.prefix_cache is None or chain is None:
             return PrefixHit(0, tuple(int32() for _ in self._groups))
         step = lcm(chain.unit, multiple) // chain.unit
         return self.prefix_cache.find(chain, tokens, (len(tokens) - 1) // chain.unit, step)
 
     def blocks_to_start(self, hit: PrefixHit, num_tokens: int) -> Array:
-        """[groups] int64: free blocks that a new row takes of each growing group until it has num_tokens tokens, where
-        those of hit are known."""
+        """[groups] int64: free blocks that a new row needs in each growing group to hold num_tokens tokens, given the
+        prefix hit."""
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         for group in self._growing:
             spec, known = self._groups[group], hit.blocks[group]
@@ -117,20 +120,21 @@ class KVCacheManager:
         return blocks
 
     def blocks_to_fork(self) -> Array:
-        """[groups] int64: at most, until a forked row has written its first token."""
+        """[groups] int64: the most blocks a forked row needs to write its first token."""
         blocks = np.zeros(len(self._groups), dtype=np.int64)
         blocks[list(self._growing)] = 1
         return blocks
 
     def open(self, row: int, hit: PrefixHit) -> None:
-        """Gives an empty row the blocks of its prefix."""
+        """Gives an empty row the blocks of its cached prefix."""
         for group in self._growing:
             self._begin(group, row, hit.blocks[group])
         self._open(row)
 
     def fork(self, source: int, row: int, num_tokens: int) -> None:
-        """Gives an empty row the blocks of another's first num_tokens tokens, the last of them perhaps only in part;
-        whoever writes into it first copies it. The source must still see what the next token will."""
+        """Gives an empty row the blocks of the source row's first num_tokens tokens. The last block may be partly
+        filled; the first row to write into it copies it. The source must still hold every block that the next token
+        attends to."""
         for group in self._growing:
             spec = self._groups[group]
             shared = self.tables.of(group, source)[: spec.blocks_of(num_tokens)].copy()
@@ -154,13 +158,13 @@ class KVCacheManager:
         tokens = [self.tables.counts[group][rows] * self._groups[group].block_size for group in self._growing]
         self.covered[rows] = reduce(np.minimum, tokens) if tokens else NO_LIMIT
 
-    # ---- a row grows -------------------------------------------------------------------------------------------------
+    # ---- growing a row -----------------------------------------------------------------------------------------------
 
     def try_allocate(self, rows: Array, starts: Array, ends: Array, reserved: Array | int = 0) -> Array | None:
         """Gives rows the blocks they need to write tokens starts[i] to ends[i].
 
-        None: they have them. Otherwise nothing was changed, and the result is what they need together: blocks of each
-        group [groups] int64. reserved: blocks of each group that stay free for others.
+        Returns None on success. Otherwise nothing has changed, and the result [groups] int64 is the number of blocks
+        needed in each group. reserved: blocks of each group to leave free for others.
         """
         needy = self.needy(rows, ends).nonzero()[0]
         if not len(needy):
@@ -191,13 +195,13 @@ class KVCacheManager:
         return None
 
     def needy(self, rows: Array, ends: Array) -> Array:
-        """Which rows need something before they can write up to ends, as a mask."""
+        """A mask of the rows that need blocks or copies before they can write up to ends."""
         needy: Array = ends > self.covered.take(rows)
         return needy
 
     def _settle(self, row: int, start: int) -> None:
-        """What the row writes into is its own from now on; a block that was shared until now stops being what it was
-        known for."""
+        """From now on the row owns the block it writes into. If the block was cached, it is forgotten, because its
+        content changes."""
         self._sharing.forked.remove(row)
         for group in self._growing:
             index = start // self._groups[group].block_size
@@ -206,33 +210,33 @@ class KVCacheManager:
                 self.prefix_cache.forget(group, (int(blocks[index]),))
 
     def take_changes(self) -> tuple[list[BlockDelta], list[BlockCopy]]:
-        """What changed in the tables since the last call, and copies to make before anything is written. free_copied()
-        must follow for the copies."""
+        """Table changes since the last call, and the copies to make before anything is written. Call free_copied() for
+        the copies once their step has retired."""
         return self.tables.take_changes(), self._sharing.take_copies()
 
     def free_copied(self, copies: Sequence[BlockCopy]) -> None:
-        """The step that made these copies has retired."""
+        """Releases the sources of these copies; their step has retired."""
         self._sharing.free_copied(copies)
 
-    # ---- a row goes --------------------------------------------------------------------------------------------------
+    # ---- ending a row ------------------------------------------------------------------------------------------------
 
     def leave(self, row: int) -> None:
-        """The row's blocks will be freed once the steps in flight have retired."""
+        """Marks the row's blocks as leaving: free() follows once the steps in flight have retired."""
         for group, pool in enumerate(self.pools):
             pool.leave(self.tables.held(group, row))
 
     def free(self, row: int) -> None:
-        """Gives back the blocks of a row that left, the last first, so that beginnings live longer."""
+        """Frees the blocks of a row that left, last block first, so that prefixes stay cached longer."""
         for group, pool in enumerate(self.pools):
             pool.free(self.tables.held(group, row)[::-1].copy())
         self.tables.clear(row)
         self.covered[row] = 0
         self._sharing.forked.discard(row)
 
-    # ---- what blocks are known for -----------------------------------------------------------------------------------
+    # ---- prefix caching ----------------------------------------------------------------------------------------------
 
     def cache_blocks(self, row: int, chain: HashChain, tokens: Array, first: int, last: int) -> None:
-        """Units first to last (exclusive) of a row's tokens have been computed and will not be written again."""
+        """Caches units first to last (exclusive) of a row's tokens, which are computed and not written again."""
         assert self.prefix_cache is not None
         held = []
         for group in self._growing:
@@ -243,8 +247,8 @@ class KVCacheManager:
     # ---- checks ------------------------------------------------------------------------------------------------------
 
     def check(self, rows: Sequence[int], leaving_rows: Sequence[int], copied: Sequence[BlockCopy]) -> None:
-        """Asserts that blocks are held by these rows, by leaving_rows among them and by the sources of copies in
-        flight, and by nothing else."""
+        """Asserts that the only holders of blocks are these rows (leaving_rows are among them) and the sources of
+        copies in flight."""
         unused = np.ones(len(self.covered), dtype=bool)
         unused[list(rows)] = False
         assert not self.covered[unused].any(), "a row that is not in use has room"

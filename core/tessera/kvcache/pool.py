@@ -1,4 +1,4 @@
-"""The blocks of one cache group: which are free, how many holders each has, and which to reuse next."""
+"""The blocks of one cache group: which are free, how many holders each has, and which is reused next."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from tessera.arrays import Array
 
 NOWHERE = -1
-LOOKED_THROUGH = 64  # entries at once at least, where some of them are gaps
+LOOKED_THROUGH = 64  # the least number of entries to search at once when there are gaps
 
 
 class BlockPool:
-    """Blocks 1 to num_blocks - 1; block 0 is null and never given out.
+    """Blocks 1 to num_blocks - 1. Block 0 is the null block and is never allocated.
 
-    All [num_blocks] int32: ref_count, holders of each block; leaving, those of them that go when a step in flight has
-    retired; copying, steps in flight that copy from it. Free blocks are reused the longest free first, and keep their
-    contents until then; reused(blocks) is called when they lose them.
+    [num_blocks] int32 each: ref_count is the number of holders of a block; leaving, how many of them leave once the
+    steps in flight have retired; copying, how many steps in flight copy from it. The block that has been free longest
+    is reused first. A free block keeps its content until it is reused; reused(blocks) is called at that point.
     """
 
     def __init__(self, num_blocks: int, reused: Callable[[list[int]], None] | None = None) -> None:
@@ -35,11 +35,11 @@ class BlockPool:
 
     @property
     def num_returning(self) -> int:
-        """Blocks that are free as soon as the steps in flight have retired."""
+        """Blocks that become free once the steps in flight have retired."""
         return int(np.count_nonzero((self.ref_count == self.leaving) & (self.ref_count + self.copying > 0)))
 
     def allocate(self, count: int) -> Array:
-        """[count] int32 blocks with one holder each; there must be as many free."""
+        """[count] int32 blocks with one holder each. At least `count` blocks must be free."""
         blocks = self._free.take(count)
         if self._reused is not None:
             self._reused(blocks.tolist())
@@ -47,7 +47,7 @@ class BlockPool:
         return blocks
 
     def count_free(self, blocks: Array) -> int:
-        """How many of these are free, so that holding them takes from the free ones."""
+        """How many of these blocks are free, so that holding them reduces the number of free blocks."""
         return int(np.count_nonzero(self._unused(blocks)))
 
     def _unused(self, blocks: Array) -> Array:
@@ -55,36 +55,37 @@ class BlockPool:
         return unused
 
     def touch(self, blocks: Array) -> None:
-        """One more holder of each of these distinct blocks, which may be free ones."""
+        """Adds a holder to each of these distinct blocks, which may be free."""
         self._free.remove(blocks[self._unused(blocks)])
         self.ref_count[blocks] += 1
 
     def leave(self, blocks: Array) -> None:
-        """A holder of these distinct blocks is going: free() will follow once no step in flight uses them."""
+        """A holder of these distinct blocks is leaving; free() follows once no step in flight uses them."""
         self.leaving[blocks] += 1
 
     def free(self, blocks: Array) -> None:
-        """A holder of these distinct blocks that left is gone. What nobody holds is free, to be reused in this
-        order."""
+        """Removes a holder that left from each of these distinct blocks. Blocks without a holder become free and are
+        reused in this order."""
         self.leaving[blocks] -= 1
         self.ref_count[blocks] -= 1
         self._free_unused(blocks)
 
     def release(self, blocks: Array) -> None:
-        """A holder of these distinct blocks goes on without them; no step in flight reads them for it."""
+        """Removes a holder that stays active from each of these distinct blocks, which no step in flight reads for
+        it."""
         self.ref_count[blocks] -= 1
         self._free_unused(blocks)
 
     def exchange(self, block: int, source: int) -> int:
-        """A holder takes a new block in the place of this one, and a step in flight copies from source until
-        copied()."""
+        """Gives a holder a new block in place of this one. `source` is kept for a step in flight that copies from it,
+        until copied()."""
         new = int(self.allocate(1)[0])
         self.ref_count[block] -= 1
         self.copying[source] += 1
         return new
 
     def copied(self, block: int) -> None:
-        """A step that copied from this block has retired."""
+        """The step that copied from this block has retired."""
         self.copying[block] -= 1
         self._free_unused(np.array([block]))
 
@@ -94,8 +95,8 @@ class BlockPool:
         self.num_freed += len(unused)
 
     def check(self, holders: Array, leavers: Array, copies: Array) -> None:
-        """Asserts that each block is exactly one of null, free and used, and that holders, leavers and copies
-        [num_blocks] are all that there are."""
+        """Asserts that each block is exactly one of null, free and in use, and that holders, leavers and copies
+        [num_blocks] account for every reference."""
         assert np.array_equal(self.ref_count, holders), "a block's reference count is not its number of holders"
         assert np.array_equal(self.leaving, leavers), "a block's holders that leave are not those that are going"
         assert np.array_equal(self.copying, copies), "a block is kept for a copy that is not made, or not kept for one"
@@ -108,11 +109,10 @@ class BlockPool:
 
 
 class FreeQueue:
-    """Free blocks in the order in which they are reused; 1 to num_blocks - 1 at first. An array, since many come and go
-    at once.
+    """Free blocks in the order of reuse; initially 1 to num_blocks - 1. An array, because many come and go at once.
 
-    Entries between head and tail are blocks in order. A block taken out of the middle leaves a gap, an entry that is
-    not its block's place. Gaps are closed when the array is full, which is rare, because it is long.
+    The entries between head and tail are blocks in order. Removing a block from the middle leaves a gap: an entry that
+    its block's place does not point to. Gaps are closed when the array is full, which is rare as the array is long.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -129,7 +129,7 @@ class FreeQueue:
         return iter(blocks)
 
     def add(self, blocks: Array) -> None:
-        """Behind all others, in this order; none of them may be there already."""
+        """Appends blocks in this order. None of them may be in the queue."""
         if self._tail + len(blocks) > len(self._entries):
             self._close_gaps()
         end = self._tail + len(blocks)
@@ -139,12 +139,12 @@ class FreeQueue:
         self._count += len(blocks)
 
     def remove(self, blocks: Array) -> None:
-        """From wherever they stand."""
+        """Removes blocks from anywhere in the queue."""
         self._place[blocks] = NOWHERE
         self._count -= len(blocks)
 
     def take(self, count: int) -> Array:
-        """[count] int32: the first ones, at least one, removed; there must be as many."""
+        """Removes and returns the first `count` (at least 1) blocks, [count] int32. There must be that many."""
         assert count <= self._count, "more blocks are taken than are free"
         end = self._head + count
         if self._tail - self._head == self._count:
@@ -157,7 +157,7 @@ class FreeQueue:
         return blocks
 
     def _end_of(self, count: int) -> int:
-        """Where the first `count` blocks end, gaps among them."""
+        """The entry after the first `count` blocks, counting the gaps between them."""
         first = self._head
         while True:
             last = min(first + max(count, LOOKED_THROUGH), self._tail)
@@ -170,7 +170,7 @@ class FreeQueue:
         return self._entries[first:last][self._stands(first, last)]
 
     def _stands(self, first: int, last: int) -> Array:
-        """Which of these entries are no gaps, as a mask."""
+        """A mask of the entries that are not gaps."""
         stands: Array = self._place[self._entries[first:last]] == np.arange(first, last)
         return stands
 

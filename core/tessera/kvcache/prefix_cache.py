@@ -1,5 +1,4 @@
-"""Blocks found by what they hold: one SHA-256 chain over the token ids of a request, and the blocks that carry each
-link's unit."""
+"""Finds blocks by content: a SHA-256 chain over a request's token ids, and the blocks that hold each unit of it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ SALT_BYTES = 32
 
 
 class HashChain:
-    """The links of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i). Hashed only as far
-    as asked."""
+    """The hashes of one request's tokens: link i = SHA-256(link i-1, the raw int32 bytes of unit i). Links are computed
+    on demand."""
 
     __slots__ = ("_root", "hashes", "unit")
 
@@ -33,7 +32,7 @@ class HashChain:
         return self.links(index, index + 1, tokens)[0]
 
     def links(self, first: int, last: int, tokens: Array) -> list[bytes]:
-        """Those of units first to last (exclusive)."""
+        """The links of units first to last (exclusive)."""
         hashes = self.hashes
         if last > len(hashes):
             size, sha256 = self.unit * tokens.itemsize, hashlib.sha256
@@ -45,25 +44,25 @@ class HashChain:
         return hashes[first:last]
 
     def fork(self, num_tokens: int) -> HashChain:
-        """The chain of another request with the same first num_tokens tokens."""
+        """The chain of another request that has the same first num_tokens tokens."""
         return HashChain(self._root, self.unit, self.hashes[: num_tokens // self.unit])
 
 
 @dataclass(frozen=True)
 class PrefixHit:
-    """The first num_tokens tokens of a request are in blocks[group], in order. Null stands for blocks behind a window:
-    nobody needs them to go on."""
+    """blocks[group] hold the first num_tokens tokens of a request, in order. Blocks behind a sliding window are null,
+    since no later token needs them."""
 
     num_tokens: int
     blocks: tuple[Array, ...]
 
 
 class PrefixCache:
-    """Full blocks by content, of all groups of a cache that grow with tokens.
+    """Full blocks by content, for all groups of a cache that grow with tokens.
 
-    A unit is as many tokens as the least common multiple of the groups' block sizes, so that a hit is equally long in
-    all groups. A block is known by its unit's link and its place within the unit. The chains start from salt (random
-    for each cache, so that nobody outside can foresee a hash), the tenant's salt and the adapter.
+    A unit is the least common multiple of the groups' block sizes, in tokens, so that a hit has the same length in all
+    groups. A block is found by its unit's link and its place within the unit. Chains start from `salt` (random per
+    cache, so that hashes cannot be predicted from outside), the tenant's salt and the adapter.
     """
 
     def __init__(self, groups: Sequence[CacheGroup], salt: bytes | None = None) -> None:
@@ -77,7 +76,7 @@ class PrefixCache:
         self._known: list[dict[int, tuple[bytes, int]]] = [{} for _ in groups]
 
     def chain(self, salt: str, adapter: str) -> HashChain:
-        """The start of a request's chain: equal only for an equal tenant and an equal adapter."""
+        """The start of a request's chain; equal only for the same tenant salt and the same adapter."""
         root = hashlib.sha256(self._salt)
         for text in (salt, adapter):
             data = text.encode()
@@ -85,8 +84,8 @@ class PrefixCache:
         return HashChain(root.digest(), self.unit)
 
     def find(self, chain: HashChain, tokens: Array, num_units: int, step: int = 1) -> PrefixHit:
-        """The longest known prefix of at most num_units units, a multiple of step of them. Where a group has a window,
-        the blocks that the next token sees are enough."""
+        """The longest cached prefix of at most num_units units whose number of units is a multiple of step. A group
+        with a window only needs the blocks that the next token attends to."""
         length = self._first_gap(chain, tokens, num_units) if self._whole else num_units
         length -= length % step
         while length and (gap := self._gap_in_sight(chain, tokens, length)) is not None:
@@ -96,7 +95,7 @@ class PrefixCache:
         )
 
     def _first_gap(self, chain: HashChain, tokens: Array, num_units: int) -> int:
-        """The first unit of which a group that keeps every token lacks a block."""
+        """The first unit with a block missing in a group that keeps every token."""
         places = [blocks for group in self._whole for blocks in self._blocks[group]]
         for unit in range(num_units):
             link = chain.link(unit, tokens)
@@ -105,8 +104,8 @@ class PrefixCache:
         return num_units
 
     def _gap_in_sight(self, chain: HashChain, tokens: Array, length: int) -> int | None:
-        """A unit with a block that is not there, though a token after so many units would see it; the first of them,
-        so that no prefix between the two will do."""
+        """The first unit with a missing block that the token after `length` units would attend to. No prefix that ends
+        between that unit and `length` can be used either."""
         gaps = []
         for group in self._windows:
             per_unit, blocks = self._per_unit[group], self._blocks[group]
@@ -126,8 +125,8 @@ class PrefixCache:
         return found
 
     def register(self, links: Sequence[bytes], held: Sequence[Sequence[int]]) -> None:
-        """held: by group the blocks that hold the links' units, as many for each unit; null for those that were given
-        back. Where a link has a block already, that one stays and this one remains unknown."""
+        """Caches blocks under their links. held: by group, the blocks that hold the links' units, the same number for
+        each unit, null for blocks already given back. A link that already has a block keeps it."""
         for places, known, blocks in zip(self._blocks, self._known, held, strict=True):
             for place, block_of in enumerate(places):
                 for link, block in zip(links, blocks[place :: len(places)], strict=True):
@@ -135,19 +134,19 @@ class PrefixCache:
                         known[block] = (link, place)
 
     def forget(self, group: int, blocks: Iterable[int]) -> None:
-        """The contents of these blocks go, where they were known."""
+        """Drops these blocks from the cache, if they are in it."""
         known = self._known[group]
         for block in known.keys() & blocks:
             link, place = known.pop(block)
             del self._blocks[group][place][link]
 
     def clear(self) -> None:
-        """Forgets everything, as after a change of weights."""
+        """Drops everything, for example after the weights have changed."""
         for group, known in enumerate(self._known):
             self.forget(group, list(known))
 
     def check(self) -> None:
-        """Asserts that links and blocks name each other."""
+        """Asserts that the two mappings, links to blocks and blocks to links, agree."""
         for blocks, known in zip(self._blocks, self._known, strict=True):
             assert sum(map(len, blocks)) == len(known), "a block is known by two contents, or a content has no block"
             for block, (link, place) in known.items():

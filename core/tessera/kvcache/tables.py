@@ -1,5 +1,5 @@
-"""Block tables of all rows by group: what rows hold, what they share until one of them writes (copy on write), and what
-lies behind their windows."""
+"""Block tables of all rows, by group: the blocks rows hold, the blocks they share until one is written (copy on write),
+and the blocks behind their sliding windows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Entry = tuple[Array, Array, Array, Array]
 
 
 class BlockTables:
-    """blocks[group] [num_rows, max_blocks] int32 block numbers, of which those from starts[group] to counts[group]
-    (both [num_rows] int32) are held; zeros (null) before and after them."""
+    """blocks[group] [num_rows, max_blocks] int32: block numbers. A row holds those from starts[group] to counts[group]
+    (both [num_rows] int32); the entries before and after are 0 (null)."""
 
     def __init__(self, num_rows: int, max_blocks: Sequence[int]) -> None:
         self.blocks = [np.zeros((num_rows, count), dtype=np.int32) for count in max_blocks]
@@ -27,7 +27,7 @@ class BlockTables:
         self._changes: list[list[Entry]] = [[] for _ in max_blocks]
 
     def of(self, group: int, row: int) -> Array:
-        """The blocks of a row by place, null where it holds none any more (a view)."""
+        """The blocks of a row by place, null where it no longer holds one (a view)."""
         return self.blocks[group][row, : self.counts[group][row]]
 
     def held(self, group: int, row: int) -> Array:
@@ -35,12 +35,12 @@ class BlockTables:
         return self.blocks[group][row, self.starts[group][row] : self.counts[group][row]]
 
     def begin(self, group: int, row: int, blocks: Array) -> None:
-        """Gives an empty row its first blocks; nulls among them stand at the front."""
+        """Gives an empty row its first blocks; any nulls come first."""
         self.append(group, int32([row]), int32([len(blocks)]), blocks)
         self.starts[group][row] = np.count_nonzero(blocks == 0)
 
     def give_up(self, group: int, row: int, end: int) -> Array:
-        """The blocks that a row held before place `end`, null in their places from now on."""
+        """Removes and returns the blocks a row holds before place `end`; their entries become null."""
         start = int(self.starts[group][row])
         blocks = self.blocks[group][row, start:end].copy()
         nulls = np.zeros(end - start, dtype=np.int32)
@@ -50,7 +50,7 @@ class BlockTables:
         return blocks
 
     def append(self, group: int, rows: Array, counts: Array, blocks: Array) -> None:
-        """rows[i] gets counts[i] (at least 1) of blocks after those it has."""
+        """Appends counts[i] (at least 1) of blocks to row rows[i]."""
         have = self.counts[group][rows]
         if len(blocks) == len(rows):
             self.blocks[group][rows, have] = blocks
@@ -70,7 +70,7 @@ class BlockTables:
             starts[row] = counts[row] = 0
 
     def take_changes(self) -> list[BlockDelta]:
-        """By group, what was appended, replaced and given up since the last call, in order."""
+        """By group, the entries appended, replaced and given up since the last call, in order."""
         deltas = []
         for entries in self._changes:
             if not entries:
@@ -83,7 +83,7 @@ class BlockTables:
         return deltas
 
     def withdraw(self, row: int) -> None:
-        """Takes back what take_changes() has not told of a row that nobody has seen."""
+        """Discards the changes that take_changes() has not returned yet of a row that no step has used."""
         for entries in self._changes:
             entries[:] = [kept for entry in entries if (kept := _without(entry, row)) is not None]
 
@@ -100,7 +100,7 @@ def _without(entry: Entry, row: int) -> Entry | None:
 
 @dataclass(frozen=True)
 class SharedWrite:
-    """A row would write into block `index` of its table, which others hold too."""
+    """A row's write into block `index` of its table, which other rows hold too."""
 
     group: int
     row: int
@@ -108,9 +108,9 @@ class SharedWrite:
 
 
 class Sharing:
-    """Copy on write: forked rows hold blocks together until one of them writes into one, and gets a copy of its own.
+    """Copy on write: forked rows share blocks until one of them writes into one and gets its own copy.
 
-    forked: rows that may hold blocks with others. sizes: the growing groups, each with the tokens of a block.
+    forked: rows that may share blocks. sizes: (group, tokens per block) of each group that grows with tokens.
     """
 
     def __init__(self, pools: Sequence[BlockPool], tables: BlockTables, sizes: Sequence[tuple[int, int]]) -> None:
@@ -121,17 +121,19 @@ class Sharing:
         self._copies: list[list[tuple[int, int]]] = [[] for _ in pools]
 
     def forked_among(self, rows: Array, starts: Array) -> list[tuple[int, int]]:
-        """Those of rows that may hold blocks with others, each with its start."""
+        """The rows that may share blocks, each with its start."""
         if not self.forked:
             return []
         each = zip(rows.tolist(), starts.tolist(), strict=True)
         return [(row, start) for row, start in each if row in self.forked]
 
     def writes(self, rows: Array, starts: Array) -> tuple[SharedWrite, ...]:
-        """Those of the rows' next tokens, at starts, that need a copy first. Who is leaving still holds its blocks:
-        what it wrote may become known when its last step retires. All that sharers have in common ends before what
-        each of them writes next, so only the block of the next token can be shared. The last of its holders to write
-        into it may keep it."""
+        """The writes of the rows' next tokens, at starts, that need a copy first.
+
+        A row that is leaving still holds its blocks: what it wrote may be cached when its last step retires. Everything
+        that rows share ends before the next token of each of them, so only the block of the next token can be shared.
+        The last holder to write into a block may keep it.
+        """
         forked = self.forked_among(rows, starts)
         copies = []
         for group, size in self._sizes:
@@ -147,8 +149,8 @@ class Sharing:
         return tuple(copies)
 
     def copy(self, write: SharedWrite) -> None:
-        """The row's own copy in the place of a shared block, whose content is needed until the step that copies it has
-        retired. Copies of a step are made all at once, so a copy of a copy is made of what that one is made of."""
+        """Replaces a shared block by the row's own copy. The source is kept until the step that copies it has retired.
+        All copies of a step are made at once, so a copy of a copy reads from the original."""
         shared = int(self._tables.of(write.group, write.row)[write.index])
         copies = self._copies[write.group]
         source = next((source for source, target in copies if target == shared), shared)
@@ -157,7 +159,7 @@ class Sharing:
         copies.append((source, target))
 
     def take_copies(self) -> list[BlockCopy]:
-        """Copies to make before anything is written. free_copied() must follow."""
+        """The copies to make before anything is written. free_copied() must follow."""
         copies = []
         for group, pairs in enumerate(self._copies):
             if pairs:
@@ -167,27 +169,27 @@ class Sharing:
         return copies
 
     def free_copied(self, copies: Sequence[BlockCopy]) -> None:
-        """The step that made these copies has retired."""
+        """Releases the sources of these copies; their step has retired."""
         for copy in copies:
             for source in copy.sources.tolist():
                 self._pools[copy.group].copied(source)
 
 
 class Windows:
-    """The groups with a sliding window: what lies behind the window of every token to come is given back."""
+    """Groups with a sliding window: blocks that no later token of a row attends to are given back."""
 
     def __init__(self, groups: Sequence[CacheGroup], tables: BlockTables, pools: Sequence[BlockPool]) -> None:
         self._groups, self._tables, self._pools = groups, tables, pools
         self._sizes = [(index, group.window, group.block_size) for index, group in enumerate(groups) if group.window]
 
     def sees(self, row: int, position: int) -> bool:
-        """Whether a row still has every block that a token at this position sees."""
+        """Whether a row still holds every block that a token at this position attends to."""
         return all(
             self._tables.starts[group][row] <= self._groups[group].first_seen(position) for group, _, _ in self._sizes
         )
 
     def behind(self, rows: Array, positions: Array) -> Array:
-        """Those of rows that hold blocks which no token from positions[row] on sees."""
+        """The rows that hold blocks to which no token from positions[row] on attends."""
         if not self._sizes:
             return rows[:0]
         passed = [
@@ -197,7 +199,7 @@ class Windows:
         return rows[np.logical_or.reduce(passed)]
 
     def free_behind(self, rows: Array, positions: Array) -> None:
-        """Gives these blocks back. No step in flight may start before."""
+        """Gives those blocks back. No step in flight may start before positions."""
         for group, window, size in self._sizes:
             ends = _ends(window, size, rows, positions)
             passed = ends > self._tables.starts[group][rows]
@@ -206,6 +208,6 @@ class Windows:
 
 
 def _ends(window: int, size: int, rows: Array, positions: Array) -> Array:
-    """The first block that the next token of each row sees."""
+    """The first block that the next token of each row attends to."""
     ends: Array = np.maximum(positions[rows] - (window - 1), 0) // size
     return ends

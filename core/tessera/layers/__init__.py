@@ -1,2 +1,2 @@
-"""Layers: they bind ops once, know which part of a weight is theirs, and declare what the loader must bring. No device,
-no loading, no format here."""
+"""Layers bind ops once, know which part of each weight belongs to this rank, and declare what the loader must provide.
+They know nothing of devices, loading or file formats."""

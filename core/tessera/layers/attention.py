@@ -22,9 +22,9 @@ from tessera.platform.launch import Launch
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """One attention block of a model, all ranks together. rope: None where positions play no part. window: tokens a
-    query sees; None: all. softcap: of the scores. norm_offset: added to the weights of norms. head_norm: queries and
-    keys are normed by head; whole_norm: over all heads."""
+    """One attention block of a model, over all ranks. rope: None for no positional encoding. window: tokens a query
+    attends to; None for all. softcap: of the scores. norm_offset: added to norm weights. head_norm: queries and keys
+    are normalized per head; whole_norm: over all heads."""
 
     hidden: int
     heads: int
@@ -44,7 +44,7 @@ class AttentionShape:
 
 
 class RotaryTable:
-    """cos and sin of one Rope, made once for all layers that use it."""
+    """cos and sin of each Rope, computed once for all layers that use it."""
 
     def __init__(self, build: Build) -> None:
         self.build = build
@@ -54,15 +54,15 @@ class RotaryTable:
         key = (rope, positions)
         if key not in self.tables:
             target = torch.device(self.build.device.target)
-            host = target if target.type == "meta" else torch.device("cpu")  # the same bits on every device
+            host = target if target.type == "meta" else torch.device("cpu")  # identical bits on every device
             self.tables[key] = cos_sin(rope, positions, host).to(target)
         return self.tables[key]
 
 
 class Attention:
-    """x, residual -> mixed, residual; then mixed -> output, this rank's partial sum. What it is added to goes along: x
-    where there is no residual. norm: of the input, with its name; None where x comes as it is wanted. layout: of the
-    checkpoint's projections."""
+    """(x, residual) -> (mixed, residual); output() then maps mixed to this rank's partial sum. The returned residual is
+    what the output is added to: x if there was none. norm: the input norm and its name, or None if x needs no norm.
+    layout: of the checkpoint's projections."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Attention:
 
 
 class PlainInput:
-    """As NormLinear is called, without a norm."""
+    """Has NormLinear's signature, but no norm."""
 
     def __init__(self, linear: Linear) -> None:
         self.linear = linear
@@ -123,8 +123,8 @@ class PlainInput:
 
 
 class QKNorm:
-    """Queries and keys normed in place, each over the whole projection of all ranks. rows: of the weights, this
-    rank's."""
+    """Normalizes queries and keys in place, each over the whole projection of all ranks. q_rows, kv_rows: this rank's
+    rows of the weights."""
 
     def __init__(self, build: Build, prefix: str, shape: AttentionShape, q_rows: Bounds, kv_rows: Bounds) -> None:
         sizes = q_rows[1] - q_rows[0], kv_rows[1] - kv_rows[0]
@@ -141,7 +141,7 @@ class QKNorm:
 
 
 class _LateWeights(dict[str, Tensor]):
-    """Weights of a mixer: tables that stand, and parameters that are filled when the model is loaded."""
+    """A mixer's weights: finished tables, and parameters that are filled when the model is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def _heads(build: Build, shape: AttentionShape) -> Heads:
 
 
 def _kv_heads(build: Build, heads: int) -> Bounds:
-    """This rank's heads of keys and values; where there are fewer heads than ranks, several ranks have the same one."""
+    """This rank's key/value heads. If there are fewer heads than ranks, several ranks share a head."""
     ranks = build.group.size
     if ranks > heads:
         if ranks % heads:

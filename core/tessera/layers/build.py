@@ -1,5 +1,5 @@
-"""What building a model needs: bound ops, this rank's share, the attention backends; and what it leaves behind:
-parameters, attention layers."""
+"""The context for building a model (bound ops, this rank's shard, attention backends) and what building it collects:
+parameters and attention layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TENSOR_GROUP = "tensor"
 
 @dataclass(frozen=True)
 class BoundMixer:
-    """An attention layer as bound: by whom, for what. declined: backends that were asked before, and what they said."""
+    """A bound attention layer. declined: backends that were asked first, each with its reason for declining."""
 
     spec: LayerSpec
     backend: AttentionBackend
@@ -39,9 +39,9 @@ class BoundMixer:
 
 
 class Build:
-    """Made for one model on one rank. backends: by preference. num_states: layers that keep something are numbered as
-    they are bound. weights: what products do with theirs. kv: how keys and values are kept in fewer bits; None: in
-    dtype. fallbacks: layers of each kind that the reference does."""
+    """The context of one model on one rank. backends: in order of preference. weights: how the weights of linear layers
+    are quantized. kv: how keys and values are quantized; None keeps them in dtype. mixers: layers in the order in which
+    they were bound, which is their number. fallbacks: number of layers of each kind that run on the reference."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Build:
 
     @property
     def reduce(self) -> str | None:
-        """The group over which partial sums become whole; None where there is but one rank."""
+        """The group over which partial sums are reduced; None for a single rank."""
         return TENSOR_GROUP if self.group.size > 1 else None
 
     def register_parameter(self, parameter: Parameter) -> Parameter:
@@ -71,12 +71,12 @@ class Build:
         return parameter
 
     def cache(self, kv_heads: int, head_dim: int, window: int | None) -> FullAttentionSpec:
-        """What a layer of attention keeps."""
+        """The cache of an attention layer."""
         shape = kv_heads, head_dim, self.dtype if self.kv is None else self.kv.dtype, self.kv
         return FullAttentionSpec(*shape) if window is None else SlidingWindowSpec(*shape, window=window)
 
     def shard(self, size: int, what: str) -> tuple[int, int]:
-        """This rank's part of `size` things that divide evenly. Raises ModelError where they do not."""
+        """This rank's part of `size` things, as (start, stop). Raises ModelError if they do not divide evenly."""
         ranks = self.group.size
         if size % ranks:
             raise ModelError(f"{what} ({size}) is not divisible by --tensor-parallel-size {ranks}.")
@@ -84,8 +84,8 @@ class Build:
         return self.group.rank * each, (self.group.rank + 1) * each
 
     def mixer(self, spec: LayerSpec, weights: Mapping[str, Tensor]) -> Mixer:
-        """The first backend that can do the layer, bound to it. weights may be filled until the model is loaded. Raises
-        PlatformError where there is none, or but the reference and that is forbidden."""
+        """Binds the layer to the first backend that supports it. weights may be filled until the model is loaded.
+        Raises PlatformError if there is none, or only the reference and a flag forbids that."""
         declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
             reason = backend.supports(spec)

@@ -1,4 +1,4 @@
-"""The vocabulary's two ends: token ids to vectors, vectors to logits; both sharded by vocabulary rows."""
+"""Both ends of the vocabulary: token ids to vectors, vectors to logits. Both are sharded by vocabulary rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tessera.platform.ops import BoundOps, Packed
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
-    """This rank's rows of a [vocab, n] weight and the first of them; every rank has as many, the last ones' padded with
-    zeros."""
+    """This rank's rows of a [vocab, n] weight, and the number of the first one. All ranks have the same number of rows;
+    the last ones are padded with zeros."""
     if build.group.size == 1:
         return Part(f"{name}.weight", (vocab, n)), 0
     each = -(-vocab // build.group.size)
@@ -23,8 +23,8 @@ def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, 
 
 
 class Embedding:
-    """[T] -> [T, n], times scale, from a table of its own; with several ranks a partial sum, which the first norm
-    completes, unless it is to be whole."""
+    """[T] -> [T, n], times scale, from a table of its own. With several ranks the result is a partial sum that the
+    first norm completes, unless `whole`."""
 
     def __init__(self, build: Build, name: str, vocab: int, n: int, *, scale: float = 1.0, whole: bool = False) -> None:
         part, start = vocabulary_part(build, name, vocab, n)
@@ -41,7 +41,7 @@ class Embedding:
 
 
 class PackedEmbedding:
-    """The same from the weight of the head, which is all that is kept of both. Made where may_look_up()."""
+    """Like Embedding, but looks rows up in the head's weight, so that only one copy is kept. Requires may_look_up()."""
 
     def __init__(self, build: Build, head: Head, *, scale: float = 1.0, whole: bool = False) -> None:
         self.complete, self.head = build.group.all_reduce if whole else _as_it_is, head
@@ -52,9 +52,9 @@ class PackedEmbedding:
 
 
 def may_look_up(ops: BoundOps, spec: PackedEmbeddingSpec) -> bool:
-    """Whether rows are looked up in a head's weight: by a kernel of the platform's, or by the reference in the parts of
-    a scheme where it multiplies with them too. A plain weight that no kernel reads stays a table, which is the head's
-    too where nobody packs it. A feature that wraps looking up in a table gets one."""
+    """Whether rows can be looked up in the head's weight: by a platform kernel, or by the reference if the weight is
+    quantized and the reference also multiplies with it. A plain weight that no kernel reads stays a table, which the
+    head shares unless a platform packs it. A feature that wraps the embedding op always gets a table."""
     if "embedding" in ops.wrappers:
         return False
     return ops.native("packed_embedding", spec) or (
@@ -67,7 +67,7 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 class Head:
-    """[S, k] -> logits [S, vocab]. sampling_spec: the same as one composite with sampling."""
+    """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
 
     def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
         self.build, self.cap, self.scale = build, cap, scale
@@ -83,7 +83,7 @@ class Head:
         return self.parameter.packed
 
     def rows_spec(self, scale: float) -> PackedEmbeddingSpec:
-        """Of its weight as an embedding."""
+        """The spec of using its weight as an embedding."""
         return PackedEmbeddingSpec(self.spec, self.start, self.build.group.size > 1, scale)
 
     def sampling_spec(self, sample: SampleSpec) -> LogitsSampleSpec:
@@ -107,8 +107,8 @@ def vocabulary_ends(
     logits_cap: float = 0.0,
     logits_scale: float = 1.0,
 ) -> tuple[Embedding | PackedEmbedding, Head]:
-    """name: of the embedding's weight. tied: it is the head's too. whole: what is looked up is complete on every
-    rank."""
+    """name: of the embedding's weight. tied: the head uses the same weight. whole: the embedding is complete on
+    every rank."""
     head = Head(build, name if tied else "lm_head", vocab, n, cap=logits_cap, scale=logits_scale)
     if tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
         return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head

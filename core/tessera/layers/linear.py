@@ -1,4 +1,4 @@
-"""Linear layers and their weights, as they are or quantized at load."""
+"""Linear layers and their weights, as stored or quantized at load."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Parts = Mapping[str, Join | Sequence[Join]]
 def product_parameter(
     build: Build, asked: LinearSpec, parts: Parts, *, stacked: bool = False, turned: bool = False, keep: str = ""
 ) -> tuple[LinearSpec, Parameter]:
-    """The spec that the product has, and its parameter. turned: the checkpoint has the weight as [k, n]. keep: why it
-    is never quantised."""
+    """The spec to bind and the registered parameter. turned: the checkpoint stores the weight as [k, n]. keep: the
+    reason why it must not be quantized, if any."""
     spec, stored = _chosen(build, asked, _name(parts["weight"]), keep)
 
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
         if turned:
             raw["weight"] = raw["weight"].T.contiguous()
-        if stored is not None:  # what it is made of is gone before it is packed
+        if stored is not None:  # pop it, so that the original is freed before packing
             raw.update(quantised(raw.pop("weight"), stored))
         return build.ops.prepare("linear", spec, raw, into)
 
@@ -42,19 +42,18 @@ def _chosen(build: Build, asked: LinearSpec, name: str, keep: str) -> tuple[Line
 
 
 def _name(joins: Join | Sequence[Join]) -> str:
-    """Of the first tensor, without ".weight"."""
+    """The name of the first tensor, without ".weight"."""
     first = joins[0]
     return (first if isinstance(first, Part) else first[0]).name.removesuffix(".weight")
 
 
 Bounds = tuple[int, int]
-"""From start to stop, without stop."""
+"""(start, stop), excluding stop."""
 
 
 @dataclass(frozen=True)
 class WeightShard:
-    """One weight of the checkpoint, [n, k]: its name without ".weight", and the rows and columns of it that are wanted
-    here; None is all."""
+    """One checkpoint weight [n, k]: its name without ".weight", and the rows and columns to use; None for all."""
 
     name: str
     n: int
@@ -76,14 +75,14 @@ class WeightShard:
 
 
 def _less(bounds: Bounds | None, size: int) -> Bounds | None:
-    """Bounds that leave something out."""
+    """Bounds, or None if they cover everything."""
     return None if bounds == (0, size) else bounds
 
 
 class Linear:
-    """One or several weights of the checkpoint as one product: y = x W^T + b, outputs in the order of the sources. Of a
-    product sharded by columns only the first rank adds the bias, since the sum over ranks follows. keep: why the
-    weight is never quantised."""
+    """One or several checkpoint weights as one product: y = x W^T + b, with outputs in the order of the sources. If it
+    is sharded by columns, only the first rank adds the bias, because the results are summed over ranks. keep: the
+    reason why the weight must not be quantized, if any."""
 
     def __init__(self, build: Build, sources: Sequence[WeightShard], *, bias: bool = False, keep: str = "") -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]

@@ -1,5 +1,5 @@
-"""MLPs: gated, plain, and of experts; all sharded over the inner dimension, so that the result is this rank's partial
-sum."""
+"""MLPs: gated, plain and mixtures of experts. All are sharded over the inner dimension, so that the result is this
+rank's partial sum."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tessera.layers.weights import Part
 from tessera.ops import ActivationSpec, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MLPSpec, MoESpec, RouteSpec
 
 ROUTER = "routers choose, and are small"
-"""Why they are never quantised."""
+"""Why routers are never quantized."""
 
 
 class GatedMLP:
-    """joined: the name of the tensor in which the checkpoint keeps gate and up, one after the other."""
+    """joined: the name of the checkpoint tensor that holds gate and up, one after the other, if it has one."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class GatedMLP:
 
 
 class MLP:
-    """Without a gate. up, down: names of its weights."""
+    """An MLP without a gate. up, down: the names of its weights."""
 
     def __init__(
         self, build: Build, up: str, down: str, hidden: int, inner: int, activation: str, *, bias: bool = False
@@ -69,7 +69,7 @@ class MLP:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """Where a checkpoint keeps its experts; {} is the expert's number."""
+    """The names of a router's and the experts' weights in a checkpoint; {} stands for the expert's number."""
 
     router: str
     gate: str
@@ -103,7 +103,7 @@ class MixtureOfExperts:
         asked = LinearSpec(hidden, n, build.dtype, experts=experts)
         down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
         spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
-        self.wants = None  # routing and experts both take the activation as it is
+        self.wants = None  # routing and experts both use the unquantized activation
         self.call = build.ops.bind("moe", MoESpec(self.router.spec, RouteSpec(experts, top_k, renormalise), spec))
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Norms: RMS and layer norm, alone, after adding the residual, and with the linear layer that follows."""
+"""RMS norm and layer norm: alone, after adding the residual, and fused with the linear layer that follows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tessera.platform.quantization import ActSpec
 
 @dataclass(frozen=True)
 class Norm:
-    """How a model norms. offset: added to the weight. multiplier: of what is added to the residual. whole: that is
-    complete on every rank already, no partial sum."""
+    """A model's norm. offset: added to the weight. multiplier: applied to what is added to the residual. whole: the
+    input is already complete on every rank, not a partial sum."""
 
     eps: float
     offset: float = 0.0
@@ -32,7 +32,7 @@ class Norm:
 
 
 def norm_parameter(build: Build, name: str, spec: NormSpec, rows: tuple[int, int] | None = None) -> Parameter:
-    """A norm's weight [n] of the checkpoint. rows: this rank's of [n], where it has not all."""
+    """A norm weight [n] from the checkpoint. rows: this rank's rows, if not all."""
     part = Part(f"{name}.weight", (spec.n,), rows, fill=1.0 - spec.offset)
     return build.register_parameter(
         Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("rms_norm", spec, raw, into))
@@ -40,8 +40,8 @@ def norm_parameter(build: Build, name: str, spec: NormSpec, rows: tuple[int, int
 
 
 class AddNorm:
-    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks where it is a partial sum.
-    emit: how its consumer would have the normed activation quantised."""
+    """(x, residual) -> (norm(x + residual), x + residual). A partial sum x is first reduced over the ranks. emit: the
+    quantization in which the consumer wants the normed activation."""
 
     def __init__(self, build: Build, name: str, n: int, norm: Norm, *, emit: ActSpec | None = None) -> None:
         spec = norm.adding(build, n)
@@ -54,7 +54,7 @@ class AddNorm:
 
 
 class NormLinear:
-    """AddNorm and the product that follows, as one composite."""
+    """AddNorm and the linear layer that follows it, as one composite."""
 
     def __init__(self, build: Build, name: str, norm: Norm, linear: Linear) -> None:
         spec = norm.adding(build, linear.spec.k)
@@ -68,7 +68,7 @@ class NormLinear:
 
 
 class NormAdd:
-    """(x, residual) -> norm(x) + residual; x is first summed over the ranks."""
+    """(x, residual) -> norm(x) + residual. x is first reduced over the ranks."""
 
     def __init__(self, build: Build, name: str, n: int, norm: Norm) -> None:
         spec = NormAddSpec(norm.spec(n, build.dtype), build.reduce)
@@ -81,7 +81,7 @@ class NormAdd:
 
 
 def layer_norm_parameter(build: Build, name: str, spec: LayerNormSpec) -> Parameter:
-    """Weight and bias [n] of the checkpoint."""
+    """A layer norm's weight and bias [n] from the checkpoint."""
     parts = {
         "weight": [Part(f"{name}.weight", (spec.n,), fill=1.0)],
         "bias": [Part(f"{name}.bias", (spec.n,), fill=0.0)],
@@ -103,7 +103,7 @@ class LayerNorm:
 
 
 class AddLayerNorm:
-    """(x, residual) -> (norm(x + residual), x + residual); x is first summed over the ranks."""
+    """(x, residual) -> (norm(x + residual), x + residual). x is first reduced over the ranks."""
 
     def __init__(self, build: Build, name: str, n: int, eps: float) -> None:
         spec = AddLayerNormSpec(LayerNormSpec(n, build.dtype, eps), build.reduce)

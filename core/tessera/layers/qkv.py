@@ -1,5 +1,5 @@
-"""How checkpoints keep the projections of attention: q, k and v apart, one after the other in one tensor, or in one
-tensor by groups of heads; and which rows of it are wanted here."""
+"""How checkpoints store q, k and v: separately, one after the other in one tensor, or in one tensor by groups of heads;
+and which rows of them this rank needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tessera.layers.linear import Bounds, WeightShard
 
 @dataclass(frozen=True)
 class Heads:
-    """q, kv: numbers of the heads that are wanted, from start to stop, of `heads` and `kv_heads` of head_dim rows
-    each."""
+    """q, kv: the heads this rank needs, as (start, stop), of `heads` and `kv_heads` with head_dim rows each."""
 
     heads: int
     kv_heads: int
@@ -22,7 +21,7 @@ class Heads:
     kv: Bounds
 
     def rows(self, bounds: Bounds, first: int = 0) -> Bounds:
-        """Of heads that follow each other from row `first` on."""
+        """The rows of consecutive heads, if head 0 begins at row `first`."""
         return first + bounds[0] * self.head_dim, first + bounds[1] * self.head_dim
 
 
@@ -33,12 +32,12 @@ class Layout(Protocol):
     def output(self) -> str: ...
 
     def sources(self, prefix: str, hidden: int, heads: Heads) -> list[WeightShard]:
-        """In the order q, k, v."""
+        """The shards, in the order q, k, v."""
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Three tensors."""
+    """Three separate tensors."""
 
     output: str = "o_proj"
 
@@ -73,7 +72,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Grouped:
-    """One tensor: for each head of keys the heads of queries that it serves, then itself, then its head of values."""
+    """One tensor: for each key head, the query heads that share it, then the key head, then its value head."""
 
     name: str = "query_key_value"
     output: str = "dense"
@@ -87,7 +86,7 @@ class Grouped:
 
 
 def _grouped(heads: Heads) -> Iterator[tuple[int, int]]:
-    """(first head, number of heads) among all heads of such a tensor."""
+    """Yields (first head, number of heads) within the grouped tensor."""
     served = heads.heads // heads.kv_heads
     group = served + 2
     at = heads.q[0]

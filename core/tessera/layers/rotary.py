@@ -1,5 +1,5 @@
-"""Rotary embedding: tables of cosines and sines, and how their frequencies are scaled to reach further than a model was
-trained for, in float32."""
+"""Rotary embedding: tables of cosines and sines, and the scaling of their frequencies for contexts longer than in
+training. All in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Scaling(Protocol):
-    """attention_factor: of cosines and sines. note: what a user should know of a choice that was made, or nothing."""
+    """attention_factor: multiplies cosines and sines. note: what a user should know about the choice made, or ""."""
 
     @property
     def attention_factor(self) -> float: ...
@@ -21,17 +21,17 @@ class Scaling(Protocol):
     def note(self) -> str: ...
 
     def frequencies(self, theta: float, dim: int) -> Tensor:
-        """[dim / 2] float32 radians a position."""
+        """[dim / 2] float32, radians per position."""
 
 
 def unscaled(theta: float, dim: int) -> Tensor:
-    """[dim / 2] float32 radians a position. RoFormer, arXiv:2104.09864."""
+    """[dim / 2] float32, radians per position. RoFormer, arXiv:2104.09864."""
     return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """All waves longer by `factor`. Position interpolation, arXiv:2306.15595."""
+    """All wavelengths times `factor`. Position interpolation, arXiv:2306.15595."""
 
     factor: float
     attention_factor: float = 1.0
@@ -43,8 +43,8 @@ class Linear:
 
 @dataclass(frozen=True)
 class Llama3:
-    """Long waves longer by `factor`, short ones kept, those between interpolated (Llama 3.1). original: tokens of
-    training."""
+    """Long wavelengths times `factor`, short ones unchanged, interpolated in between (Llama 3.1). original: context
+    length of training."""
 
     factor: float
     low: float
@@ -62,9 +62,9 @@ class Llama3:
 
 @dataclass(frozen=True)
 class Yarn:
-    """Waves that turn more than `fast` times in the `original` tokens of training are kept, those that turn less than
-    `slow` times are longer by `factor`, a ramp lies between. truncate: the ramp begins and ends at whole dimensions.
-    YaRN, arXiv:2309.00071."""
+    """Wavelengths that turn more than `fast` times within `original` (the context length of training) are unchanged,
+    those that turn less than `slow` times are multiplied by `factor`, with a ramp in between. truncate: the ramp begins
+    and ends at whole dimensions. YaRN, arXiv:2309.00071."""
 
     factor: float
     original: float
@@ -80,18 +80,18 @@ class Yarn:
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, dim - 1)
-        width = last - first or 0.001  # a step where both are one
+        width = last - first or 0.001  # a step if both are equal
         ramp = ((torch.arange(dim // 2, dtype=torch.float32) - first) / width).clamp(0.0, 1.0)
         return inverse / self.factor * ramp + inverse * (1 - ramp)
 
     def _dimension(self, turns: float, theta: float, dim: int) -> float:
-        """Whose wave turns so often in the tokens of training."""
+        """The dimension whose wave turns that many times within the context length of training."""
         return dim * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
 @dataclass(frozen=True)
 class LongRope:
-    """Each wave longer by a factor of its own. LongRoPE, arXiv:2402.13753."""
+    """Each wavelength times its own factor. LongRoPE, arXiv:2402.13753."""
 
     factors: tuple[float, ...]
     attention_factor: float
@@ -104,8 +104,7 @@ class LongRope:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A greater theta, so that `length` tokens fit into what `original` took (NTK-aware), for one length once and for
-    all."""
+    """NTK-aware scaling: a larger theta, so that `length` tokens fit where `original` did. Fixed for one length."""
 
     factor: float
     original: float
@@ -119,7 +118,7 @@ class Dynamic:
 
 
 def yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """Where a checkpoint does not say it. The scales: 0 where they are left out."""
+    """The default if a checkpoint has none. mscale, mscale_all_dim: 0 if omitted."""
 
     def of(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -128,13 +127,13 @@ def yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -
 
 
 def longrope_attention_factor(factor: float, original: float) -> float:
-    """Where a checkpoint does not say it."""
+    """The default if a checkpoint has none."""
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class Rope:
-    """dim: rotated elements of a head."""
+    """dim: the number of elements of a head that are rotated."""
 
     dim: int
     theta: float = 10000.0
@@ -142,11 +141,11 @@ class Rope:
 
 
 def cos_sin(rope: Rope, positions: int, device: torch.device) -> Tensor:
-    """[positions, dim] float32: cosines, then sines. device: the host's, or meta for the shape alone."""
+    """[positions, dim] float32: cosines, then sines. device: the host, or meta for the shape alone."""
     scaling = rope.scaling
     frequencies = unscaled(rope.theta, rope.dim) if scaling is None else scaling.frequencies(rope.theta, rope.dim)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32, device=device), frequencies.to(device))
-    # Into one table: for millions of positions it has gigabytes, and copies of it as many more.
+    # Write into one table: for millions of positions it takes gigabytes, and so would each copy.
     table = angles.new_empty(positions, rope.dim)
     cosines, sines = table.chunk(2, dim=-1)
     torch.cos(angles, out=cosines)

@@ -1,4 +1,4 @@
-"""What a layer asks of the loader: parts of checkpoint tensors, how they are joined, and who prepares them."""
+"""What a layer asks of the loader: parts of checkpoint tensors, how to join them, and how to prepare the result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tessera.platform.ops import Packed
 
 @dataclass(frozen=True)
 class Part:
-    """A shard of a checkpoint tensor: rows and columns from start to stop; None is all, and rows beyond the tensor's
-    are zeros. whole: the tensor's shape that config.json implies. fill: what a dummy load puts there (None: random).
-    also: other names that checkpoints have for it. dtype: to be kept in, where that is not the model's."""
+    """A shard of a checkpoint tensor. rows, columns: (start, stop), or None for all; rows past the end of the tensor
+    are zeros. whole: the tensor's shape that config.json implies. fill: the constant for a dummy load; None for random
+    values. also: other names it has in some checkpoints. dtype: to keep it in, if not the model's."""
 
     name: str
     whole: tuple[int, ...]
@@ -28,7 +28,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the shard."""
+        """The shape of the shard."""
         if not self.whole:
             return ()
         rows, *rest = self.whole
@@ -40,11 +40,11 @@ class Part:
 
 
 Join = Sequence[Part]
-"""Parts that follow each other along the first dimension."""
+"""Parts to concatenate along the first dimension."""
 
 
 class Parameter:
-    """A place for a weight. parts: by name ("weight", "bias"), the parts to join; `stacked`: a list of joins, stacked.
+    """Holds a weight. parts: by name ("weight", "bias"), the parts to join; with `stacked`, a list of joins to stack.
     value is None until fill()."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Parameter:
         return joins if self.stacked else (joins,)
 
     def fill(self, raw: dict[str, Tensor]) -> None:
-        """Prepares the joined tensors and keeps them; it may take them out of raw. A second fill writes into the
+        """Prepares the joined tensors and keeps them; entries of raw may be removed. A second fill writes into the
         tensors of the first."""
         self.value = self._prepare(raw, self.value)
 
@@ -83,7 +83,7 @@ class Parameter:
 
 
 def count_numbers(parameters: Sequence[Parameter]) -> int:
-    """Of the checkpoint, that parameters hold; a part that several take counts once."""
+    """The number of checkpoint elements that the parameters hold. A part used by several of them counts once."""
     parts = {
         part for parameter in parameters for name in parameter.parts for join in parameter.joins(name) for part in join
     }

@@ -1,4 +1,4 @@
-"""The offline front door: a model in a Python user's own process."""
+"""The offline API: a model in the user's own Python process."""
 
 from __future__ import annotations
 

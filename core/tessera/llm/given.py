@@ -1,4 +1,4 @@
-"""What a caller of LLM may pass: the forms of a prompt, and one value for all prompts or one for each."""
+"""What a caller of LLM may pass: the forms of a prompt, and one value for all prompts or one per prompt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:
 
 
 def for_each(name: str, given: Any, kind: type, count: int) -> list[Any]:
-    """One for all, or one for each of count prompts, as a list. Raises RequestError if the numbers differ."""
+    """A value for each of count prompts, from one value or a list. Raises RequestError if the numbers differ."""
     many = [given] * count if isinstance(given, kind) else list(given)
     if len(many) != count:
         raise RequestError(f"Got {count} prompts but {len(many)} {name}.", param=name)

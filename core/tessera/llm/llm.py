@@ -1,4 +1,4 @@
-"""LLM: the offline front door. An engine in this process, a list of prompts in, their answers out in order."""
+"""LLM, the offline API: an engine in this process that turns a list of prompts into a list of completions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import BlockingTextWorkers
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
-"""The flags that LLM takes. The others limit a queue of requests, which an offline call does not have."""
+"""The flags that LLM accepts. The others limit a request queue, which an offline call does not have."""
 
 
 class LLM:
-    """A model in this process: `LLM("folder").generate("Hello")`; LLM("ORGANIZATION/NAME") fetches it from the hub, and
-    without a model it is the bundled demo. Close it, or use it in a `with`.
+    """A model in this process: `LLM("folder").generate("Hello")`. LLM("ORGANIZATION/NAME") downloads a model from the
+    hub; without a model, the bundled demo is used. Call close() or use a `with` statement.
 
-    flags: the engine's flags of `tessera serve`, with underscores (docs/llm.md lists them); None is the default. It is
-    synchronous and starts no event loop, so it works in a notebook; generate() and chat() may be called from several
-    threads, one runs at a time. Ctrl-C ends what runs and leaves the LLM usable. Raises TypeError for a keyword that is
-    no flag, ConfigError, ModelError, PlatformError, MemoryBudgetError."""
+    flags: the engine flags of `tessera serve`, with underscores (docs/llm.md lists them); None means the default. LLM
+    is synchronous and starts no event loop, so it works in a notebook. generate() and chat() may be called from several
+    threads; one call runs at a time. Ctrl-C ends the running call and leaves the LLM usable. Raises TypeError for an
+    unknown keyword, ConfigError, ModelError, PlatformError or MemoryBudgetError."""
 
     __signature__ = inspect.Signature(
         [
@@ -54,7 +54,7 @@ class LLM:
         check_names("LLM", flags, KEYWORDS)
         config = build_config(model, **flags)
         self._sampling_defaults: dict[str, Any] = dict(config.model.sampling_defaults)
-        # It loads beside the engine.
+        # The tokenizer loads in parallel with the engine.
         self._text = BlockingTextWorkers(Start(config.model.tokenizer)) if config.model.tokenizer else None
         with ExitStack() as undo:
             undo.callback(self._end_text)
@@ -77,9 +77,9 @@ class LLM:
         use_tqdm: bool | MakeBar = True,
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """The answers, in the order of the prompts. A prompt is a text, token ids, {"prompt": text} or
-        {"prompt_token_ids": ids}; sampling_params: one for all, or one for each. Raises RequestError before anything
-        runs, EngineStepError where a step fails."""
+        """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text} or
+        {"prompt_token_ids": ids}. sampling_params: one for all prompts, or one per prompt. Raises RequestError before
+        anything runs, and EngineStepError if a step fails."""
         jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority)
         return self._answers(jobs, use_tqdm)
 
@@ -90,16 +90,16 @@ class LLM:
         *,
         priority: int | Sequence[int] | None = None,
     ) -> list[str]:
-        """Keeps prompts, as generate() takes them, for wait_for_completion(); nothing is computed before. Returns the
-        request_id of each one's answer. Raises RequestError, and keeps none of them then."""
+        """Queues prompts, in the forms generate() accepts, for wait_for_completion(); nothing runs until then. Returns
+        each prompt's request_id. Raises RequestError, in which case none of them is queued."""
         jobs = self._jobs(prompts_of(prompts, None), sampling_params, priority)
         with self._enqueuing:
             self._enqueued += jobs
         return [job.request_id for job in jobs]
 
     def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
-        """Computes all that was enqueued since the last call: the answers, in that order. It is enqueued no more, even
-        where this fails. Raises EngineStepError where a step fails."""
+        """Runs all prompts enqueued since the last call and returns their completions in that order. The queue is empty
+        afterwards, even if this fails. Raises EngineStepError if a step fails."""
         with self._enqueuing:
             jobs, self._enqueued = self._enqueued, []
         return self._answers(jobs, use_tqdm)
@@ -116,8 +116,8 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """One answer for a conversation, or for each of a list of them; chat_template: source, in place of the model's.
-        Raises as generate() does."""
+        """Returns one completion per conversation; messages is one conversation or a list of them. chat_template:
+        template source to use instead of the model's. Raises the same errors as generate()."""
         self._offline.check_usable()
         if self._text is None:
             raise no_tokenizer()
@@ -146,8 +146,8 @@ class LLM:
         *,
         use_tqdm: bool | MakeBar = False,
     ) -> list[BeamSearchOutput]:
-        """The beam_width best answers to each prompt, the best first: transformers' beams. Raises as generate()
-        does."""
+        """The beam_width best completions of each prompt, best first, as transformers' beam search ranks them. Raises
+        the same errors as generate()."""
         self._offline.check_usable()
         eos, asked = self._offline.config.model.eos_token_ids, SamplingParams(max_tokens=params.max_tokens)
         prepared = [self._prepared(index, prompt, asked) for index, prompt in enumerate(prompts_of(prompts, None))]
@@ -157,8 +157,8 @@ class LLM:
         return [search.output(self._offline.front.vocabulary) for search in searches]
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's own, in this process: a tokenizer.json that takes any time on a text is not stopped here, as it
-        is in generate() and chat(). Raises RequestError where there is none (skip_tokenizer_init)."""
+        """The model's tokenizer, in this process. Unlike in generate() and chat(), there is no limit on the time it may
+        take for a text. Raises RequestError if none is loaded (skip_tokenizer_init)."""
         if self._text is None:
             raise RequestError("No tokenizer is loaded (skip_tokenizer_init).")
         if self._tokenizer is None:
@@ -166,26 +166,26 @@ class LLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate() takes where it is given none: the model's own recommendation (generation_config.json)."""
+        """The defaults of generate(): the model's own recommendation (generation_config.json)."""
         return SamplingParams(**self._sampling_defaults)
 
     def abort(self) -> None:
-        """From another thread: ends the call that runs, within a step. Its answers are as far as they came, with
+        """Call from another thread to end the running call within a step. Its completions stay as far as they got, with
         finish_reason "abort"."""
         self._offline.abort()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix: what is asked next is computed from nothing. True, as nothing runs between calls."""
+        """Drops all cached prefixes. Returns True, since nothing runs between calls."""
         return self._offline.reset_prefix_cache()
 
     def get_metrics(self) -> list[Metric]:
-        """What this LLM has done so far."""
+        """The metrics of this LLM so far."""
         metrics = self._offline.front.metrics
         metrics.text_worker_restarts = 0 if self._text is None else self._text.restarts
         return list(metrics.read())
 
     def close(self) -> None:
-        """Gives its memory back; it cannot be used after that. May be called again."""
+        """Frees the memory. The LLM cannot be used afterwards; further calls of close() do nothing."""
         self._offline.close()
         self._end_text()
 
@@ -203,7 +203,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
     ) -> list[Job]:
-        """A job a prompt, all of them checked."""
+        """One validated job per prompt."""
         self._offline.check_usable()
         params = for_each(
             "sampling_params", sampling_params or self.get_default_sampling_params(), SamplingParams, len(prompts)
@@ -219,7 +219,7 @@ class LLM:
             return self._offline.run(jobs, bar.add)
 
     def _prepared(self, index: int, prompt: str | Sequence[int] | Tokenized, params: SamplingParams) -> Prompt:
-        """Raises RequestError that says which prompt it is."""
+        """Prepares a prompt. Raises RequestError that names the prompt's index."""
         try:
             if isinstance(prompt, str):
                 prompt = self._tokenized(prompt)
@@ -249,12 +249,12 @@ class LLM:
 
 
 class Tokenized(NamedTuple):
-    """A prompt's text and its token ids."""
+    """A prompt's text, if known, and its token ids."""
 
     ids: Sequence[int]
     text: str | None
 
 
 def _whole(params: SamplingParams) -> SamplingParams:
-    """All that is wanted here is the end."""
+    """Only the final output is needed offline."""
     return msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

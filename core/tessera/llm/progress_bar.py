@@ -1,4 +1,4 @@
-"""A bar of the prompts that are done."""
+"""A progress bar over prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from tqdm import tqdm  # type: ignore[import-untyped]  # it has no annotations and no stubs of its own
+from tqdm import tqdm  # type: ignore[import-untyped]  # it has neither annotations nor stubs
 
 from tessera.engine.beam_search import BeamSearch
 from tessera.request import RequestOutput
@@ -16,7 +16,7 @@ MakeBar = Callable[..., Any]
 
 
 class ProgressBar:
-    """How many prompts are done, and how fast tokens went in and came out."""
+    """Counts finished prompts, and shows input and output tokens per second."""
 
     def __init__(self, total: int, use_tqdm: bool | MakeBar) -> None:
         make = tqdm if use_tqdm is True else use_tqdm
@@ -39,7 +39,7 @@ class ProgressBar:
             self._bar.close()
 
     def add(self, output: RequestOutput) -> None:
-        """One prompt is done."""
+        """Counts a finished prompt."""
         if self._bar is None:
             return
         self._tokens_in += len(output.prompt_token_ids)
@@ -48,7 +48,7 @@ class ProgressBar:
         self._bar.update(1)
 
     def ended(self, search: BeamSearch) -> None:
-        """The beams of a prompt are found."""
+        """Counts a finished beam search."""
         if self._bar is None:
             return
         self._tokens_in += len(search.prompt)

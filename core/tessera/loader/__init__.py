@@ -1,1 +1,1 @@
-"""From files to filled parameters: read, decode, shard, fuse, prepare; one parameter at a time."""
+"""From checkpoint files to parameters: read, decode, shard, fuse and prepare, one parameter at a time."""

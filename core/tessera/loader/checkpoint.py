@@ -1,4 +1,4 @@
-"""Where weights come from: the safetensors files of a folder, or nowhere (random ones)."""
+"""Weight sources: the safetensors files of a folder, or random weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tessera.layers.weights import Part
 _APART = "the folder's files and config.json do not belong together"
 
 SMALL = 1 << 20
-"""Bytes of a tensor that is copied, since a view of it would keep its whole file mapped."""
+"""Tensors of fewer bytes are copied, because a view would keep the whole file mapped."""
 MAPPED = 256 << 20
-"""Bytes that are read before files are mapped anew: what has been read of a mapping is resident until it goes."""
+"""Bytes read before files are mapped again: pages that were read stay resident until their mapping is closed."""
 MAX_HEADER = 32 << 20
-"""Bytes of a file's header, which says where each of its tensors is: enough for half a million of them."""
+"""The largest file header in bytes, which lists the file's tensors; enough for half a million of them."""
 
 
 class WeightSource(Protocol):
-    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: of its matrices. release: gives up what
-    is held for reading, until the next part is read."""
+    """Reads a part of a tensor, in the checkpoint's dtype, on the host. dtype: that of its matrices. release() gives up
+    resources held for reading, until the next part is read."""
 
     dtype: str
 
@@ -37,8 +37,8 @@ class WeightSource(Protocol):
 
 
 class Safetensors:
-    """The *.safetensors files of a folder, mapped, so that a shard reads only its own bytes; a mapping goes when what
-    was read of it is dropped. Raises ModelError in one line for what is missing or broken."""
+    """The *.safetensors files of a folder, memory-mapped, so that a shard reads only its own bytes. A mapping is closed
+    when every tensor read from it is dropped. Raises ModelError, in one line, for missing or broken files."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -51,7 +51,7 @@ class Safetensors:
         return iter(self._where)
 
     def whole(self, name: str) -> Tensor:
-        """A whole tensor by its name."""
+        """Reads a whole tensor by name."""
         return self._taken(self._stored(name)[...])
 
     def read(self, part: Part) -> Tensor:
@@ -75,7 +75,7 @@ class Safetensors:
         return tensor.clone() if tensor.nbytes < SMALL else tensor
 
     def _stored(self, name: str) -> Any:
-        """A tensor as it lies in its file; nothing of it is read yet."""
+        """A tensor in its file; none of it is read yet."""
         if name not in self._where:
             raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {_APART}.")
         file = self._where[name]
@@ -92,7 +92,7 @@ class Safetensors:
         return self._files[file]
 
     def _find(self) -> dict[str, str]:
-        """Which file has a tensor, by the tensor's name."""
+        """Which file holds each tensor, by tensor name."""
         files, index = find_weights(self.folder)
         if not files:
             raise ModelError(
@@ -102,15 +102,15 @@ class Safetensors:
         return index or {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 
     def _dtype_of_matrices(self) -> str:
-        """Of the first one; norms may be kept wider."""
+        """The dtype of the first matrix; norms may have a wider one."""
         stored = (self._stored(name) for name in self._where)
         kind = next((tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1), "F32")
         return {"BF16": "bfloat16", "F16": "float16"}.get(kind, "float32")
 
 
 class Dummy:
-    """Random weights of the right shapes, the same for the same seed; a tensor's values depend on its name and part
-    alone."""
+    """Random weights of the right shapes, the same for the same seed. A tensor's values depend only on its name and
+    part."""
 
     dtype = "bfloat16"
 
@@ -125,7 +125,7 @@ class Dummy:
         return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
 
     def release(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""
 
     def _seed_of(self, part: Part) -> int:
         text = f"{self.seed} {part.name} {part.rows} {part.columns}"
@@ -133,12 +133,12 @@ class Dummy:
 
 
 def _within(bounds: tuple[int, int] | None, size: int) -> slice:
-    """What of bounds there is."""
+    """Bounds clipped to size, as a slice."""
     return slice(None) if bounds is None else slice(min(bounds[0], size), min(bounds[1], size))
 
 
 def _mapped(folder: Path, name: str) -> Any:
-    """A file mapped by the library, which opens it by its path."""
+    """Maps a file; the library opens it by path."""
     path = regular_file(folder, name)
     try:
         if path is None:

@@ -18,7 +18,7 @@ from tessera.platform.device import Arena, Device
 from tessera.platform.runner import Progress
 
 LEAST = 4 << 20
-"""Bytes that are worth a thread."""
+"""Bytes of a copy that are worth a thread."""
 
 
 def load_weights(
@@ -29,8 +29,8 @@ def load_weights(
     arena: Arena,
     report: Callable[[Progress], None],
 ) -> None:
-    """Puts every parameter on the device in `dtype`. A tensor that two parameters use as it is (a tied head) is read
-    once and shared. arena counts the bytes."""
+    """Puts every parameter on the device in `dtype`. A tensor that two parameters use unchanged (tied embeddings) is
+    read once and shared. The arena counts the bytes."""
     counted: set[object] = set()
     with Copies() as copies:
         loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(parameters), copies)
@@ -46,7 +46,8 @@ def load_weights(
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Equal for tensors that share it. Not an address: on the meta device all are 0, and a packed weight has none."""
+    """Equal for tensors that share memory. Not the address: it is 0 for every tensor on the meta device, and a packed
+    weight has none."""
     return StorageWeakRef(tensor.untyped_storage()) if tensor.layout == torch.strided else id(tensor)
 
 
@@ -72,7 +73,7 @@ class _Loader:
         return self._filled(map(self._part, join), sum(part.shape[0] for part in join))
 
     def _filled(self, parts: Iterable[Tensor], rows: int) -> Tensor:
-        """Tensors after each other, of which but one is held beside the whole."""
+        """Concatenates tensors, holding only one of them besides the result."""
         whole, at = None, 0
         for part in parts:
             if whole is None:
@@ -105,8 +106,8 @@ def _taken_twice(parameters: Sequence[Parameter]) -> frozenset[Part]:
 
 
 class Copies:
-    """torch's own threads look out for more work for milliseconds after each copy, in the way of the kernels that
-    prepare what was copied. A context: leaving it ends the threads."""
+    """Copies tensors with its own threads. After a copy, torch's threads spin for milliseconds and slow down the
+    kernels that prepare the copied weights. A context manager: leaving it ends the threads."""
 
     def __init__(self) -> None:
         self._number = torch.get_num_threads()
@@ -121,7 +122,7 @@ class Copies:
         self._threads.shutdown()
 
     def put(self, to: Tensor, source: Tensor) -> None:
-        """Copies source into `to`, of its shape; dtypes and devices may differ, and are left to torch then."""
+        """Copies source into `to`, which has the same shape. torch copies if the dtypes or devices differ."""
         if not (_plain(to) and _plain(source) and to.dtype == source.dtype):
             to.copy_(source)
             return

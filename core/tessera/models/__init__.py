@@ -1,1 +1,1 @@
-"""Models: what is computed between token ids and logits, and the table of families."""
+"""Models: everything between token ids and logits, and the table of model families."""

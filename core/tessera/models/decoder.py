@@ -1,5 +1,5 @@
-"""The decoder: embedding, blocks, norm, head; and the block of the Llama-shaped families, which norms before rotary
-attention and before a gated MLP, or experts in its place."""
+"""The decoder (embedding, blocks, norm, head) and the pre-norm block of the Llama-like families: rotary attention, then
+a gated MLP or a mixture of experts, each with a norm before it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.platform.model import Hidden, LayerCache, ModelFacts
 
 @dataclass(frozen=True)
 class Experts:
-    """names: with {layer} for the layer's number and {} for the expert's."""
+    """names: {layer} stands for the layer's number and {} for the expert's."""
 
     number: int
     top_k: int
@@ -33,9 +33,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """All that tells the families apart. layers: the attention of each. tied: the head is the embedding. layout: how
-    the checkpoint keeps q, k and v; joined_mlp: the name under which it keeps gate and up as one. The multiplier of
-    residuals is of what a block adds. dense_layers: that have an MLP though others have experts."""
+    """Everything that distinguishes the families. layers: the attention of each layer. tied: the head uses the
+    embedding's weight. layout: how the checkpoint stores q, k and v. joined_mlp: the name of the tensor that holds gate
+    and up together. residual_multiplier: scales what a block adds. dense_layers: layers with an MLP in a model of
+    experts."""
 
     architecture: str
     vocab: int
@@ -59,15 +60,15 @@ class DecoderConfig:
 
 
 class Block(Protocol):
-    """In two halves: of the last block only tokens whose states are asked for need the second, of a prompt one. x and
-    residual travel apart: a block may return its contribution, which the next norm adds (and completes over the ranks),
-    or the sum and no residual."""
+    """A block in two halves. In the last block, only the tokens whose logits are needed run the second half: one per
+    prompt. x and residual are passed separately: a block may return its contribution, which the next norm adds (and
+    sums over the ranks), or the sum and no residual."""
 
     def attend(self, x: Tensor, residual: Tensor | None, launch: Launch, caches: Caches) -> tuple[Tensor, ...]:
-        """Where tokens look at each other: what transform() takes, [T, ...] each."""
+        """Attention, the part where tokens interact. Returns the inputs of transform(), [T, ...] each."""
 
     def transform(self, states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Each token by itself."""
+        """The rest, in which each token is computed on its own."""
 
 
 class FinalNorm(Protocol):
@@ -75,7 +76,7 @@ class FinalNorm(Protocol):
 
 
 class Decoder:
-    """build: after all parts were built with it."""
+    """Create it after all of its parts: it reads `build` for what they registered."""
 
     def __init__(
         self,
@@ -149,8 +150,8 @@ def build_decoder(
     *,
     whole: bool = False,
 ) -> Decoder:
-    """A decoder whose tensors are named as Llama's. whole: what goes from block to block is complete on every rank, as
-    it must be where a block does not begin with a norm or ends with one."""
+    """Builds a decoder with Llama's tensor names. whole: activations between blocks are complete on every rank, which
+    is required for a block that does not begin with a norm or that ends with one."""
     embedding, head = vocabulary_ends(
         build,
         "model.embed_tokens",

@@ -1,5 +1,5 @@
-"""Falcon: layer norms, an MLP without a gate, beside attention rather than after it; one tensor of queries, keys and
-values by groups of heads."""
+"""Falcon: layer norms, an ungated MLP in parallel with attention rather than after it, and one tensor of queries, keys
+and values by groups of heads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.ops import AddSpec
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
-# What transformers takes where a config.json leaves it out: null means null.
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
 _FALCON: dict[str, Any] = {
     "layer_norm_epsilon": 1e-5,
     "multi_query": True,
@@ -33,7 +33,7 @@ _FALCON: dict[str, Any] = {
 
 
 class ParallelBlock:
-    """x + attention(norm(x)) + mlp(norm(x)). norms: names of attention's and of the MLP's own, if it has one."""
+    """x + attention(norm(x)) + mlp(norm(x)). norms: the names of attention's norm and of the MLP's own, if any."""
 
     def __init__(
         self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable, norms: tuple[str, str | None]
@@ -56,7 +56,7 @@ class ParallelBlock:
 
 
 class SequentialBlock:
-    """Attention, then the MLP, each with its norm before."""
+    """Attention, then the MLP, each with a norm before it."""
 
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix = f"transformer.h.{number}"

@@ -1,4 +1,4 @@
-"""The fields of config.json, read and checked in one place, and the error of a model type that is not served."""
+"""Reads and checks the fields of config.json, and defines the error for an unsupported model type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tessera.errors import ModelError
 
 
 class RefusedTypeError(ModelError):
-    """The message is the reason alone, without the architecture's name."""
+    """A model type that is not supported. The message is the reason alone, without the architecture's name."""
 
 
 Checkpoint = Mapping[str, Any]
@@ -22,11 +22,11 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""As checkpoints name them, to what ops call them."""
+"""Checkpoints' names of activations to those of the ops."""
 
 
 class Fields:
-    """config.json over what its family takes where it leaves something out; null is null. What a field cannot be is a
+    """config.json on top of the family's defaults for omitted fields; null stays null. An invalid value raises
     ModelError."""
 
     def __init__(self, checkpoint: Checkpoint, defaults: Checkpoint | None = None) -> None:
@@ -36,7 +36,7 @@ class Fields:
         return self.said.get(name)
 
     def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number. default: where it is left out or null."""
+        """An integer of at least `least`. default: used if the field is omitted or null."""
         value = self.get(name)
         if value is None and default is not None:
             return default
@@ -45,7 +45,7 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number. default: where it is left out or null."""
+        """A finite number. default: used if the field is omitted or null."""
         value = self.get(name)
         if value is None and default is not None:
             return default
@@ -54,14 +54,14 @@ class Fields:
         return float(value)
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """A number above 0. default: where it is left out or null."""
+        """A number above 0. default: used if the field is omitted or null."""
         value = self.number(name, default)
         if value <= 0:
             raise ModelError(f"{name} {_fault(value)} in config.json.")
         return value
 
     def positive_or_none(self, name: str) -> float | None:
-        """A number above 0; null is None."""
+        """A number above 0, or None for null."""
         return None if self.get(name) is None else self.positive(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -73,14 +73,14 @@ class Fields:
         return value
 
     def table(self, name: str) -> Fields:
-        """An object within; an empty one where there is none."""
+        """A nested object; empty if there is none."""
         value = self.get(name) or {}
         if not isinstance(value, Mapping):
             raise ModelError(f"{name} in config.json is not an object.")
         return Fields(value)
 
     def by_layer(self, name: str, number: int, holds: Callable[[Any], bool], what: str) -> Sequence[Any] | None:
-        """A list with an entry for each layer, or more; None where it is left out. what: an entry is."""
+        """A list with at least one entry per layer; None if omitted. what: the valid entries, for the error."""
         value = self.get(name)
         if value is None:
             return None
@@ -89,14 +89,14 @@ class Fields:
         return value[:number]
 
     def numbers(self, name: str) -> Sequence[int]:
-        """A list of whole numbers; an empty one where there is none."""
+        """A list of integers; empty if omitted."""
         value = self.get(name) or []
         if not isinstance(value, list) or not all(type(entry) is int for entry in value):
             raise ModelError(f"{name} in config.json is not a list of whole numbers.")
         return value
 
     def activation(self, name: str, default: str) -> str:
-        """As ops call it."""
+        """The activation, by the ops' name for it."""
         value = self.get(name)
         named = default if value is None else str(value)
         if named not in ACTIVATIONS:

@@ -1,5 +1,5 @@
-"""Gemma: norms whose weights are offset by 1 and a scaled embedding; from Gemma 2 on norms before and after each block,
-windows on some layers; caps in Gemma 2, norms of heads and a rotary embedding for each kind of layer in Gemma 3."""
+"""Gemma: norm weights offset by 1, and a scaled embedding. Gemma 2 adds norms after each half of a block, windows on
+some layers and soft caps; Gemma 3 adds per-head norms and a rotary embedding for each kind of layer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
-# What transformers takes where a config.json leaves it out: null means null.
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
 _ALIKE: dict[str, Any] = {
     "head_dim": 256,
     "rms_norm_eps": 1e-6,
@@ -63,7 +63,7 @@ _TANH = "gelu_pytorch_tanh"
 
 
 class SandwichBlock:
-    """Norms before and after attention, before and after the MLP; what goes from block to block is the whole sum."""
+    """Norms before and after attention and the MLP. The whole sum is passed from block to block."""
 
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, hidden = f"model.layers.{number}", config.hidden
@@ -89,7 +89,7 @@ class SandwichBlock:
 def gemma(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     fields = _causal(Fields(checkpoint, _GEMMA))
     shape = read_attention(fields, max_model_len, norm_offset=1.0, **read_biases(fields))
-    # Early checkpoints say "gelu" and mean its approximation.
+    # Early checkpoints say "gelu" but use its tanh approximation.
     activation = ACTIVATIONS[_TANH] if fields.get("hidden_act") == "gelu" else fields.activation("hidden_act", _TANH)
     scale = _embedding_scale(build, shape)
     return build_decoder(
@@ -105,7 +105,7 @@ def gemma2(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
 
 
 def gemma3(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
-    """attn_logit_softcapping is not read, as transformers does not apply it here."""
+    """Ignores attn_logit_softcapping, as transformers does for this model."""
     fields = _causal(Fields(checkpoint, _GEMMA3))
     number, pattern = fields.count("num_hidden_layers"), fields.count("sliding_window_pattern")
     kinds = layer_kinds(fields, [SLIDING if (layer + 1) % pattern else FULL for layer in range(number)])
@@ -141,7 +141,7 @@ def _sandwich(build: Build, fields: Fields, layers: Any) -> Decoder:
 
 
 def _embedding_scale(build: Build, shape: AttentionShape) -> float:
-    """The root of the hidden size, rounded to the dtype of the weights as the models were trained."""
+    """The square root of the hidden size, rounded to the weights' dtype as in training."""
     return float(torch.tensor(shape.hidden**0.5).to(torch_dtype(build.dtype)))
 
 

@@ -1,5 +1,5 @@
-"""Llama and the families that differ from it by numbers: Mistral and Mixtral (windows, experts), Granite (multipliers),
-SmolLM3 (layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding)."""
+"""Llama, and families with the same structure: Mistral and Mixtral (windows, experts), Granite (multipliers), SmolLM3
+(layers without rotary embedding), Phi-3 (joined projections, partial rotary embedding)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tessera.models.reading import (
 )
 from tessera.models.rope import RopeReader
 
-# What transformers takes where a config.json leaves it out: null means null.
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
 _MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}
 _MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6}
 _GRANITE = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
@@ -65,7 +65,7 @@ def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
 def read_experts(
     fields: Fields, number_name: str, names: ExpertNames, inner: int, *, renormalise: bool = True
 ) -> Experts:
-    """Raises ModelError where a token would take more experts than there are."""
+    """Raises ModelError if a token would use more experts than there are."""
     number, top_k = fields.count(number_name), fields.count("num_experts_per_tok")
     if top_k > number:
         raise ModelError(f"num_experts_per_tok ({top_k}) is more than {number_name} ({number}).")

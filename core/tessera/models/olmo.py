@@ -1,4 +1,4 @@
-"""OLMo 2: norms after attention and after the MLP and none before, queries and keys normed over all heads."""
+"""OLMo 2: norms after attention and after the MLP but not before, and queries and keys normalized over all heads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tessera.models.reading import read_attention, read_biases, read_decoder, re
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 
-# What transformers takes where a config.json leaves it out: null means null.
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
 _OLMO2 = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 class PostNormBlock:
-    """What goes from block to block is the whole sum."""
+    """Norms after attention and the MLP only. The whole sum is passed from block to block."""
 
     def __init__(self, build: Build, config: DecoderConfig, number: int, tables: RotaryTable) -> None:
         prefix, norm = f"model.layers.{number}", Norm(config.eps)

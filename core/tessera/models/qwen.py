@@ -1,4 +1,4 @@
-"""Qwen: 2, 2.5, 3, and 3 with experts."""
+"""Qwen 2, 2.5 and 3, and Qwen 3 with experts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.models.reading import (
     windowed,
 )
 
-# What transformers takes where a config.json leaves it out: null means null.
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
 _QWEN = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
 _QWEN3_MOE: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -63,13 +63,14 @@ def qwen3_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decod
 
 
 def _dense_layers(fields: Fields, number: int) -> frozenset[int]:
-    """mlp_only_layers, and all but every decoder_sparse_step-th."""
+    """Layers with an MLP: mlp_only_layers, and all but every decoder_sparse_step-th layer."""
     step = fields.count("decoder_sparse_step", 1)
     return frozenset(fields.numbers("mlp_only_layers")) | {n for n in range(number) if (n + 1) % step}
 
 
 def _upper_layers(fields: Fields) -> Windows:
-    """With use_sliding_window, the layers from max_window_layers on have it; or layer_types says which."""
+    """Windows for the layers from max_window_layers on, if use_sliding_window is set, or for those that layer_types
+    names."""
     number = fields.count("num_hidden_layers")
     if not fields.flag("use_sliding_window") or fields.get("sliding_window") is None:
         return (None,) * number

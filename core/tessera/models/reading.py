@@ -1,4 +1,4 @@
-"""From config.json to a DecoderConfig: what families have in common, and which layers have a sliding window."""
+"""Turns config.json into a DecoderConfig: what families have in common, and which layers have a sliding window."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Windows = Sequence[int | None]
 
 
 def everywhere(fields: Fields) -> Windows:
-    """sliding_window on all layers, where there is one."""
+    """sliding_window, if set, on all layers."""
     return (sliding_window(fields),) * fields.count("num_hidden_layers")
 
 
 def by_kind(fields: Fields, kinds: Sequence[str]) -> Windows:
-    """sliding_window where the kind is SLIDING."""
+    """sliding_window on the layers of kind SLIDING."""
     window = sliding_window(fields)
     return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
 def layer_kinds(fields: Fields, default: Sequence[str]) -> Sequence[str]:
-    """layer_types, or what the family takes for them. Raises ModelError."""
+    """layer_types, or the family's default. Raises ModelError."""
     number = fields.count("num_hidden_layers")
     said = fields.by_layer("layer_types", number, lambda kind: kind in (SLIDING, FULL), f"{SLIDING} or {FULL}")
     return default if said is None else said
@@ -41,13 +41,13 @@ def sliding_window(fields: Fields) -> int | None:
 
 
 def read_head_dim(fields: Fields) -> int:
-    """head_dim, or what its left-out value means."""
+    """head_dim, or hidden_size / num_attention_heads if it is omitted."""
     return fields.count("head_dim", fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
 def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None, **differs: Any) -> AttentionShape:
-    """The attention of a layer. rope: where the family reads it otherwise. differs: fields of AttentionShape. Raises
-    ModelError for what is missing or does not hold."""
+    """The attention of a layer. rope: for families that read it differently. differs: fields of AttentionShape to
+    override. Raises ModelError for a missing or invalid field."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -68,13 +68,13 @@ def read_attention(fields: Fields, max_model_len: int, rope: Rope | None = None,
 
 
 def read_biases(fields: Fields) -> dict[str, Any]:
-    """attention_bias, which is of all four projections."""
+    """attention_bias, which applies to all four projections."""
     bias = fields.flag("attention_bias")
     return {"bias": bias, "output_bias": bias}
 
 
 def read_decoder(fields: Fields, layers: Sequence[AttentionShape], **differs: Any) -> DecoderConfig:
-    """layers: one or more. differs: fields of DecoderConfig. Raises ModelError as read_attention does."""
+    """layers: at least one. differs: fields of DecoderConfig to override. Raises ModelError as read_attention does."""
     values: dict[str, Any] = {
         "architecture": str((fields.get("architectures") or ["?"])[0]),
         "vocab": fields.count("vocab_size"),
@@ -93,10 +93,10 @@ def read_decoder(fields: Fields, layers: Sequence[AttentionShape], **differs: An
 
 
 def repeated(fields: Fields, shape: AttentionShape) -> Sequence[AttentionShape]:
-    """For every layer the same."""
+    """The same shape for every layer."""
     return (shape,) * fields.count("num_hidden_layers")
 
 
 def windowed(shape: AttentionShape, windows: Windows) -> Sequence[AttentionShape]:
-    """A layer for each window."""
+    """One layer per window."""
     return [replace(shape, window=window) for window in windows]

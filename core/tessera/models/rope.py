@@ -1,4 +1,4 @@
-"""The rotary embedding that config.json describes, in its old form (rope_theta, rope_scaling) or its new one
+"""Reads the rotary embedding of a config.json, in its old form (rope_theta, rope_scaling) or the new one
 (rope_parameters)."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _OF = "of the rotary embedding"
 
 
 class RopeReader:
-    """fields: config.json. max_model_len: what is chosen or fixed by length is so by this one. partial: a part of a
-    head may be left as it is. renamed: kinds that the family calls otherwise."""
+    """fields: config.json. max_model_len: decides between scalings that depend on the length. partial: whether only a
+    part of each head may be rotated. renamed: the family's own names of kinds."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class RopeReader:
         }
 
     def one(self) -> Rope:
-        """The one of all layers. Raises ModelError for a scaling that is not served or lacks a number."""
+        """The rotary embedding of all layers. Raises ModelError for an unsupported scaling or a missing number."""
         scaling = self.fields.table("rope_scaling")
         said = scaling if scaling.said else self.fields.table("rope_parameters")
         return self.of(said, _positive(self.fields, "rope_theta", 10000.0, above=1.0))
 
     def of(self, said: Fields, theta: float) -> Rope:
-        """The one that an object of config.json describes. theta: where it does not say."""
+        """The rotary embedding that an object of config.json describes. theta: used if the object has none."""
         named = said.get("rope_type") or said.get("type") or "default"
         kind = self.renamed.get(str(named), str(named))
         if kind not in self.kinds:
@@ -72,13 +72,13 @@ class RopeReader:
         return dim
 
     def _original(self, said: Fields) -> float:
-        """Tokens that the model was trained with before its context was extended."""
+        """The context length of training, before the context was extended."""
         name = "original_max_position_embeddings"
         source = self.fields if self.fields.get(name) is not None else said
         return _positive(source, name, _positive(self.fields, "max_position_embeddings", above=1.0), above=1.0)
 
     def _factor(self, said: Fields, original: float) -> float:
-        """How much further it reaches."""
+        """How many times longer the extended context is."""
         if said.get("factor") is not None:
             return _positive(said, "factor")
         return _positive(self.fields, "max_position_embeddings") / original
@@ -137,5 +137,5 @@ def _factors(said: Fields, name: str, count: int) -> Sequence[float]:
 
 
 def _is_positive(value: object) -> bool:
-    """Of a size with which formulas can reckon."""
+    """A positive number small enough, and large enough, to compute with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 < value < 1e15

@@ -1,4 +1,4 @@
-"""Plugins: found through entry points, loaded one at a time, checked against core's levels, probed and chosen."""
+"""Plugins: found through entry points, loaded one at a time, checked against core's API levels, probed and selected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What core itself brings, through the hooks that every plugin has."""
+"""Core's own models and policies, added through the same hooks that plugins use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Qwen3MoeForCausalLM": "tessera.models.qwen:qwen3_moe",
     "SmolLM3ForCausalLM": "tessera.models.llama:smollm3",
 }
-"""Architectures that core has model files for, by their name in config.json."""
+"""Architectures that core implements, by their name in config.json."""
 
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 

@@ -1,4 +1,4 @@
-"""Opens the chosen platform in the process that executes, and checks its classes for members that core will never call:
+"""Loads the chosen platform in the executing process, and checks its classes for members that core will never call:
 removed ones, and ones that look like an override but are not."""
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 
 def load_platform(path: str, levels: Mapping[str, int] | None = None, api: Api = API) -> Platform:
-    """The platform that the class (or factory) at a dotted path makes without arguments. levels: that it was written
-    for; what they do not name is core's. Raises PlatformError for what is no Platform, lacks a method that it must
-    have, defines a member that is gone, or was written for a level that core does not support."""
+    """Creates the platform by calling the class (or factory) at a dotted path without arguments. levels: the API levels
+    it was written for; facets not named have core's level. Raises PlatformError if the result is not a Platform, lacks
+    a required method, defines a removed member, or was written for a level that core does not support."""
     levels = levels or {}
     problem = levels_problem(levels, api)
     if problem is not None:
@@ -58,7 +58,7 @@ def load_platform(path: str, levels: Mapping[str, int] | None = None, api: Api =
 
 
 def check_members(parts: Iterable[Any], levels: Mapping[str, int] | None = None, api: Api = API) -> None:
-    """Warns of members of a platform's parts that core will never call. Raises PlatformError for one that is gone."""
+    """Warns about members of a platform's parts that core will never call. Raises PlatformError for a removed one."""
     for cls in dict.fromkeys(type(part) for part in parts):
         for finding in find_members(cls, api, levels):
             if finding.removed:
@@ -84,17 +84,17 @@ CONTRACTS: Mapping[type, str] = MappingProxyType(
         Resource: "launch",
     }
 )
-"""Classes that plugins subclass, each with the facet it is of."""
+"""The classes that plugins subclass, each with its facet."""
 
 NEAR_METHOD, NEAR_CONSTANT = 0.7, 0.85
-"""How alike a name must be to one of the contract's; a class may have constants of its own."""
+"""How similar a name must be to a member of the contract; stricter for constants, since a class may have its own."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A member that is of no use where it stands. where: the class that has it. contract: what it was to be a member
-    of. removed: it was one once, which is an error; else it is none, which is a warning. instead: what replaced a
-    removed one, or the nearest that there is, "" where none is near."""
+    """A member that core never calls. where: the class that defines it. contract: the class it seems to override.
+    removed: whether the contract once had it, which is an error; otherwise it never did, which is a warning. instead:
+    the replacement of a removed member, or the closest existing one; "" if none is close."""
 
     where: str
     member: str
@@ -112,10 +112,10 @@ class Finding:
 
 
 def find_members(cls: type, api: Api = API, levels: Mapping[str, int] | None = None) -> list[Finding]:
-    """What is wrong with the members of a class, inherited ones too; nothing for a class that is under no contract.
+    """Problems with the members of a class, including inherited ones; none if no contract applies to the class.
 
-    levels: that its plugin was written for; facets that are not in it are core's. What was written for the level before
-    has members that only its shim knows, so unknown ones are not looked for there.
+    levels: the API levels its plugin was written for; facets not named have core's level. A plugin written for the
+    previous level has members that only its shim knows, so its unknown members are not reported.
     """
     behind = set(api.behind(levels or {}))
     found = []
@@ -133,7 +133,7 @@ def find_members(cls: type, api: Api = API, levels: Mapping[str, int] | None = N
 
 
 def _own_members(cls: type, contract: type) -> dict[str, type]:
-    """Public names that the plugin's own classes define, each with the class."""
+    """Public names that the plugin's own classes define, each with its class."""
     owners: dict[str, type] = {}
     for one in cls.__mro__:
         if issubclass(one, contract) and not _is_cores(one):
@@ -149,7 +149,8 @@ def _removed(name: str, owner: type, contract: type, api: Api, levels: Mapping[s
 
 
 def replacement_of(name: str, contract: type, api: Api = API, levels: Mapping[str, int] | None = None) -> str | None:
-    """What replaced a member that a contract no longer has, for a plugin of these levels; None where it is not gone."""
+    """The replacement of a member that a contract no longer has, for a plugin of these levels; None if it still has
+    it."""
     gone = api.removed.get(contract.__name__, {}).get(name)
     if gone is None or (levels or {}).get(gone.facet, api.levels[gone.facet]) < gone.level:
         return None
@@ -169,8 +170,8 @@ def _unknown(name: str, owner: type, cls: type, contract: type) -> Finding | Non
 
 
 def nearest_member(name: str, known: Set[str], *, method: bool) -> str | None:
-    """Of a name that a class defines, which known member it may be meant for, "" where it is like none; None where
-    nothing is wrong: it is known, or a constant of the class's own."""
+    """The known member that a defined name was probably meant to be, or "" if none is similar. None if nothing is
+    wrong: the name is known, or is a constant of the class's own."""
     if name in known:
         return None
     public = sorted(member for member in known if not member.startswith("_"))

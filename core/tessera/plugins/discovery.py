@@ -1,4 +1,4 @@
-"""Which platforms are installed, and why one of them cannot be used."""
+"""Finds the installed platforms, and why any of them cannot be used."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Discovered:
-    """A platform as its plugin announces it, or a plugin that could not be asked (then `name` is its entry point's).
-    error: why it cannot be used. shims: facets that run through one, each with the levels."""
+    """A platform as its plugin announces it, or a plugin that could not be asked, named by its entry point. error: why
+    it cannot be used. shims: the facets that run through a shim, each with its levels."""
 
     name: str
     distribution: str
@@ -32,8 +32,8 @@ class Discovered:
 
 
 def discover(plugins: Plugins | None = None) -> list[Discovered]:
-    """Every installed platform, in the order of their names; nothing is probed. plugins: None loads those that the
-    environment allows."""
+    """Every installed platform, sorted by name. Probes none of them. plugins: None loads those that the environment
+    allows."""
     if plugins is None:
         plugins = load_plugins(read_environment())
     found = [Discovered(p.name, p.distribution, p.version, error=p.error) for p in plugins if p.error is not None]
@@ -79,7 +79,7 @@ def _problem(manifest: Manifest) -> str | None:
 
 
 def _without_duplicates(found: list[Discovered]) -> list[Discovered]:
-    """A name that two manifests claim is an error of both."""
+    """Marks platforms with an error if their name is claimed by several manifests."""
     by_name: dict[str, list[Discovered]] = defaultdict(list)
     for one in found:
         if one.manifest is not None:

@@ -1,4 +1,4 @@
-"""What the hooks extensions, commands and routes bring."""
+"""What plugins add through the hooks extensions, commands and routes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def load_registry(modules: Iterable[str] = ()) -> Registry:
-    """The registry of this process: core's names and the plugins'. modules: of further plugins (EngineConfig.plugins).
+    """The registry of this process: core's names and the plugins'. modules: further plugins (EngineConfig.plugins).
 
-    Raises PlatformError where a plugin's hook fails or two plugins claim a name. A plugin that is not loaded is named
-    when a name is not found.
+    Raises PlatformError if a plugin's hook fails or two plugins claim the same name. Errors about unknown names mention
+    the plugins that were not loaded.
     """
     return fill_registry(load_plugins(read_environment(), modules))
 
 
 def fill_registry(plugins: Plugins) -> Registry:
-    """The registry of loaded plugins; each plugin fills one of its own, which is taken whole."""
+    """The registry of loaded plugins. Each plugin fills a registry of its own, which is added as a whole."""
     lost = [(plugin, plugin.error or plugin.left_out) for plugin in plugins]
     registry = Registry(CORE, absent=[f"{plugin}: {why}" for plugin, why in lost if why is not None])
     for plugin in plugins.having("extensions"):
@@ -36,7 +36,7 @@ def fill_registry(plugins: Plugins) -> Registry:
 
 
 def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[str]]:
-    """The plugins' commands by name, and in words what kept others away: an error, or a name that is taken."""
+    """The plugins' commands by name, and messages about those left out: an error, or a name that is already used."""
     commands: dict[str, click.Command] = {}
     owners: dict[str, Plugin] = {}
     problems: list[str] = []
@@ -56,8 +56,8 @@ def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[st
 
 
 def named_routes(plugins: Plugins, names: Sequence[str]) -> list[str]:
-    """Dotted paths of the routers that --routes names. Raises ConfigError for a name that no plugin has, PlatformError
-    where two have it."""
+    """Dotted paths of the routers that --routes names. Raises ConfigError for a name that no plugin provides, and
+    PlatformError for one that two provide."""
     offered: dict[str, Entry] = {}
     for plugin in plugins.having("routes"):
         own: list[Entry] = []

@@ -1,5 +1,5 @@
-"""API levels, of each facet on its own: what core promises to plugins, and shims, which make a platform, a kernel or
-hooks written for the level before look like today's. What a plugin's own objects call of each other stays as it was."""
+"""API levels: what core promises to plugins, for each facet separately. Shims make a platform, kernel or hook written
+for the previous level look like the current one. Calls between a plugin's own objects are not changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tessera.plugins.registry import level_problem
 
 @dataclass(frozen=True)
 class Removed:
-    """A member that a contract had until a level of a facet, and what replaced it. What was written for a level before
+    """A member that a contract lost at a level of a facet, and its replacement. A plugin written for an earlier level
     still has it, for a shim to call."""
 
     facet: str
@@ -44,8 +44,8 @@ class Removed:
 
 @dataclass(frozen=True)
 class OldHook:
-    """A hook of the level before. name: of the hook that replaced it; adapt: makes of a plugin's function one for
-    that."""
+    """A hook of the previous level. name: the hook that replaced it; adapt: turns a plugin's function into one for the
+    new hook."""
 
     name: str
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -55,10 +55,10 @@ class OldHook:
 class Api:
     """levels: core's own, by facet and op group.
 
-    shims: by facet and the level that a plugin was written for, what makes its platform look like one of the level
-    after; without one that level is not supported. manifests: likewise for what the hook `platforms` returns, by the
-    level of the facet "platform" that it was written for. hooks: hooks of the level before, by name. removed: by
-    contract ("Platform", "Kernel", ...) and member. removed_hooks: by name, what replaced it.
+    shims: by facet and the level a plugin was written for, functions that make its platform look like one of the next
+    level; a level without one is not supported. manifests: the same for results of the hook `platforms`, by the level
+    of the facet "platform". hooks: hooks of the previous level, by name. removed: by contract ("Platform", "Kernel",
+    ...) and member. removed_hooks: replacements, by name.
     """
 
     levels: Mapping[str, int]
@@ -69,21 +69,21 @@ class Api:
     removed_hooks: Mapping[str, str] = field(default_factory=dict)
 
     def supported(self, facet: str) -> tuple[int, ...]:
-        """Levels of a facet that can run, in order."""
+        """The levels of a facet that core can run, in order."""
         core = self.levels[facet]
         return (core - 1, core) if (facet, core - 1) in self.shims else (core,)
 
     def behind(self, levels: Mapping[str, int]) -> list[str]:
-        """Of a plugin's facets those that run through a shim."""
+        """The facets of a plugin that run through a shim."""
         return [facet for facet, level in levels.items() if level == self.levels.get(facet, level) - 1]
 
 
 API = Api(API_LEVELS, removed_hooks=REMOVED_HOOKS)
-"""Core's own. Its shims, one for each facet of a level from 2 on, stand beside this."""
+"""Core's own API. Its shims, one for each facet that has a level of 2 or more, are listed next to this."""
 
 
 def levels_problem(written_for: object, api: Api) -> str | None:
-    """The first problem among a manifest's levels, or None."""
+    """The first problem with a manifest's levels, or None."""
     if not isinstance(written_for, Mapping):
         return "the levels of its manifest must be a mapping from facets to whole numbers; correct the plugin"
     for facet, level in written_for.items():
@@ -101,16 +101,16 @@ T = TypeVar("T")
 
 
 def apply_shims(platform: Platform, levels: Mapping[str, int], api: Api) -> Platform:
-    """The platform as core's levels have it; itself where it was written for these. levels: that it was written for,
-    which core supports."""
+    """The platform adapted to core's levels; unchanged if it was written for them. levels: those it was written for,
+    which core must support."""
     for facet in api.behind(levels):
         platform = api.shims[facet, levels[facet]](platform)
     return platform
 
 
 def adapted(part: T, contract: type, **members: Callable[..., Any]) -> T:
-    """A platform's part (or the platform) with other members: each is called with the old part, then what core gives.
-    contract: the class of tessera.platform that it is of. What it leaves at core's default stays there."""
+    """A platform's part (or the platform) with some members replaced: each is called with the old part, then core's
+    arguments. contract: its class in tessera.platform. Members that the part does not override keep core's default."""
     namespace: dict[str, Any] = {"_older": part}
     for name, standing in inspect.getmembers(contract):
         if name.startswith("_"):
@@ -140,8 +140,8 @@ def adapted_ops(
     kernels: Mapping[str, Callable[[Kernel[Any]], Kernel[Any]]],
     renamed: Mapping[str, str],
 ) -> OpSet:
-    """What ops() of the level before gives, as of today. kernels: by today's name of an op, its adapter. renamed: names
-    that ops had, each with today's."""
+    """The op set that ops() of the previous level returns, adapted to the current one. kernels: adapters by current op
+    name. renamed: old names of ops to the current ones."""
     old_names = [dataclasses.replace(reference[new], name=old) for old, new in renamed.items()]
     given = platform.ops(with_extra(reference, old_names))
     found = {name: given[name].kernel for name in reference.names()}
@@ -160,8 +160,8 @@ def _as_it_is(kernel: Kernel[Any]) -> Kernel[Any]:
 
 
 class AdaptedKernel(Kernel[Any]):
-    """A kernel of the level before. older: today's spec -> the spec that it knows, or why there is none. renamed: names
-    that ops had, each with today's, for what it binds itself."""
+    """A kernel of the previous level. older: converts a current spec to one it knows, or returns the reason why it
+    cannot. renamed: old names of ops to the current ones, for ops that the kernel binds itself."""
 
     def __init__(
         self, kernel: Kernel[Any], older: Callable[[Any], Any | Reason], renamed: Mapping[str, str] | None = None
@@ -186,10 +186,10 @@ class AdaptedKernel(Kernel[Any]):
 
 
 class OlderOps(BoundOps):
-    """The same bound ops, by the names they had."""
+    """The same bound ops under their old names."""
 
     def __init__(self, ops: BoundOps, renamed: Mapping[str, str]) -> None:
-        vars(self).update(vars(ops))  # what one binds and counts is the other's too
+        vars(self).update(vars(ops))  # share state, so that what one binds and counts is visible in the other
         self.today, self.renamed = ops, renamed
 
     def bind(self, name: str, spec: Any) -> HotCall:
@@ -209,7 +209,7 @@ class OlderOps(BoundOps):
 
 
 def adapted_module(module: ModuleType, hooks: Mapping[str, OldHook]) -> ModuleType:
-    """The module with today's hooks in place of those of the level before; itself where it has none of these."""
+    """The module with hooks of the previous level replaced by current ones; unchanged if it has none."""
     mark = f"{PROJECT}_impl"
     old = {name: hook for name, hook in hooks.items() if hasattr(getattr(module, name, None), mark)}
     if not old:

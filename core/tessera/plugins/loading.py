@@ -1,5 +1,5 @@
-"""The plugins of a process: their modules, imported one at a time without torch, checked against the hooks, and called
-one at a time."""
+"""The plugins of a process: modules imported one at a time and without torch, checked against the hooks, and called one
+at a time."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tessera.plugins.registry import Registry
 
 
 def load_plugins(environment: Environment | None = None, modules: Iterable[str] = (), api: Api = API) -> Plugins:
-    """Core's own plugin, the entry points in the order of their names, then modules by their dotted names.
+    """Loads core's own plugin, the entry points sorted by name, then modules by their dotted names.
 
-    environment: says which of them are left out, by name, and whether calls of hooks are traced; None is an empty one.
-    api: what core promises them.
+    environment: which plugins to leave out, and whether to trace hook calls; None for neither. api: what core promises
+    to plugins.
     """
     environment = environment or Environment()
     plugins = TracedPlugins(api) if environment.trace_plugins else Plugins(api)
@@ -73,11 +73,11 @@ def _import(plugin: Plugin, name: str) -> Plugin:
         own = raised.name is not None and (name == raised.name or name.startswith(f"{raised.name}."))
         error = f"there is no module {raised.name}, which its entry point names; install it again" if own else None
         error = error or f"{name} cannot be imported: {describe(raised)}"
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  # kept for `doctor`; it ends nothing else
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  # reported by `doctor`; other plugins go on loading
         error = f"{name} cannot be imported: {describe(raised)}"
     if attempts:
         error, module = torch_problem(name, attempts), None
-        # Imported once, it would not ask again, and pass as a good plugin the next time.
+        # If it stayed imported, it would not ask for torch again and would pass the next time.
         for new in set(sys.modules) - held:
             if new.partition(".")[0] == name.partition(".")[0]:
                 del sys.modules[new]
@@ -93,9 +93,8 @@ REFUSED = ("torch", "transformers")
 
 @contextmanager
 def without_torch() -> Iterator[list[str]]:
-    """Within it, this thread's imports of torch and transformers fail; what was asked for is in the list that it
-    yields, also where the importer swallowed the error. A module that the process holds already is not asked for
-    again."""
+    """While active, imports of torch and transformers in this thread fail. Yields a list of the attempts, including
+    those whose error the importer swallowed. A module that is already loaded is not noticed."""
     guard = _Guard(threading.get_ident())
     sys.meta_path.insert(0, guard)
     try:
@@ -105,7 +104,7 @@ def without_torch() -> Iterator[list[str]]:
 
 
 class _Guard:
-    """A finder that refuses."""
+    """A finder that refuses to import REFUSED."""
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
@@ -119,12 +118,12 @@ class _Guard:
 
 
 CORE = "tessera-llm"
-"""The distribution of core, whose version is that of the code that runs."""
+"""Core's distribution; its version is that of the running code."""
 
 
 def requirements_problem(distribution: Distribution) -> str | None:
-    """The first thing that is missing or of a wrong version, and what to do; None where all is there. What cannot be
-    read is left to the import to say."""
+    """The first requirement that is missing or has a wrong version, and what to do; None if all are met. Metadata that
+    cannot be parsed is ignored, and left for the import to fail on."""
     try:
         pythons = SpecifierSet(str(distribution.metadata.json.get("requires_python", "")))
         needs = [Requirement(line) for line in distribution.requires or ()]
@@ -151,8 +150,8 @@ def _problem(need: Requirement) -> str | None:
 
 @dataclass(frozen=True)
 class Plugin:
-    """An entry point, or a module named in a configuration, and what came of loading it. entry: the module's dotted
-    name. error: why it gives nothing. left_out: who did not want it loaded."""
+    """An entry point, or a module named in a configuration, and the result of loading it. entry: the module's dotted
+    name. error: why it cannot be used. left_out: the setting that excludes it."""
 
     name: str
     distribution: str
@@ -168,7 +167,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one plugin's hook returned, or why it did not."""
+    """The result of one plugin's hook, or why there is none."""
 
     plugin: Plugin
     value: Any = None
@@ -176,8 +175,8 @@ class Answer:
 
 
 class Plugins:
-    """The plugins of one process. Core's own come first, then the others in the order they were loaded. api: what core
-    promises them."""
+    """The plugins of one process: core's own first, then the others in the order of loading. api: what core promises to
+    plugins."""
 
     def __init__(self, api: Api = API) -> None:
         self.api = api
@@ -190,7 +189,7 @@ class Plugins:
         return iter(self._plugins)
 
     def add(self, plugin: Plugin) -> None:
-        """Registers a plugin; one that does not keep to the hooks is kept with its error."""
+        """Registers a plugin; one with invalid hooks is kept with its error."""
         if plugin.module is not None:
             plugin = replace(plugin, module=adapted_module(plugin.module, self.api.hooks))
             assert plugin.module is not None
@@ -210,25 +209,25 @@ class Plugins:
         return sorted(caller.name for caller in self._manager.get_hookcallers(plugin.module) or ())
 
     def ask(self, plugin: Plugin, hook: str, **arguments: Any) -> Answer:
-        """Calls the hook of one plugin alone, so that its error stops no other."""
+        """Calls the hook of one plugin only, so that its errors do not affect the others."""
         others = [other for other in self._manager.get_plugins() if other is not plugin.module]
         try:
             with without_torch() as attempts:
                 values = self._manager.subset_hook_caller(hook, others)(**arguments)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # kept with the plugin's name; it ends nothing else
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # reported with the plugin's name; others go on
             return Answer(plugin, error=f"its hook {hook} failed: {describe(error)}")
         if attempts:
             return Answer(plugin, error=torch_problem(f"its hook {hook}", attempts))
         return Answer(plugin, value=values[0] if values else None)
 
     def _register(self, module: ModuleType) -> str | None:
-        """Why its hooks cannot be used, or None."""
+        """Why its hooks cannot be used, or None if they can."""
         if self._manager.is_registered(module):
             return f"{module.__name__} is registered already, by another entry point; remove one of the two"
         try:
             self._manager.register(module)
         except pluggy.PluginValidationError as error:
-            # Whether a refused plugin stays registered differs between versions of pluggy.
+            # Versions of pluggy differ in whether a refused plugin stays registered.
             if self._manager.is_registered(module):
                 self._manager.unregister(module)
             return _one_line(error)
@@ -244,7 +243,7 @@ _NO_HOOKS = "{name} has no hooks; mark its functions with tessera.platform.hooki
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """An exception as one line."""
     text = _one_line(error)
     if isinstance(error, TesseraError):
         return text.removesuffix(".")
@@ -273,7 +272,7 @@ SHOWN = 8
 
 
 class TracedPlugins(Plugins):
-    """Its lines are written whatever the level of the log; a process without a log gets one."""
+    """Plugins that logs every hook call, whatever the log level. Sets up logging if the process has none."""
 
     def __init__(self, api: Api = API) -> None:
         if not logging.getLogger().handlers:
@@ -303,7 +302,7 @@ def _watched(register: Callable[..., Any], given: list[str]) -> Callable[..., An
 
 
 def _names(value: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Of what a hook returned, and of what it added to a registry."""
+    """The names of what a hook returned or added to a registry."""
     if isinstance(value, list | tuple):
         yield from (str(one.name)[:80] for one in value if isinstance(one, Manifest))
     for registry in arguments.values():

@@ -1,4 +1,4 @@
-"""Dotted paths, "package.module:Name": how plugins name what is imported later, in the process that needs it."""
+"""Dotted paths, "package.module:Name": how plugins name objects to import later, in the process that needs them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _PATH = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*")
 
 
 def path_problem(path: object) -> str | None:
-    """Why something is no dotted path, or None."""
+    """Why something is not a dotted path, or None if it is one."""
     if isinstance(path, str) and _PATH.fullmatch(path):
         return None
     return f"{path!r:.80} is not a dotted path such as package.module:Name"
 
 
 def load_path(path: str) -> Any:
-    """The object at a dotted path. Raises PlatformError where the path or the name in it is wrong; errors of the module
-    itself go through."""
+    """The object at a dotted path. Raises PlatformError if the path or the name in it is wrong; errors raised by the
+    module itself are passed on."""
     problem = path_problem(path)
     if problem is not None:
         raise PlatformError(f"{problem}.")

@@ -1,6 +1,6 @@
-"""A probe's child: `python -m tessera.plugins.probe_child package.module:function` writes JSON to its stdout.
+"""The child process of a probe: `python -m tessera.plugins.probe_child package.module:function` writes JSON to stdout.
 
-Whatever the probe prints, in Python or below it, goes to stderr, so that it cannot be taken for the answer.
+Output of the probe, from Python or native code, goes to stderr, so that it cannot be mistaken for the answer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def main(path: str) -> None:
     os.dup2(2, 1)
     try:
         answer = _ask(path)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # it goes to who asked, in words
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # reported to the parent, as text
         answer = {"error": f"raised {describe(error)}"}
     with os.fdopen(answer_to, "wb") as file:
         file.write(msgspec.json.encode(answer))
-    # Threads and exit handlers that the probe left behind are nobody's any more.
+    # Do not wait for threads and exit handlers that the probe left behind.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What plugins add besides platforms: a typed table for each kind, filled at start-up, with an owner for each name."""
+"""What plugins add besides platforms: a typed table for each kind, filled at start-up, recording each name's owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN_NAMES = 12
 
 @dataclass(frozen=True)
 class Entry:
-    """path: dotted, imported by whoever uses it. owner: the distribution it came from."""
+    """path: a dotted path, imported when it is used. owner: the distribution that added it."""
 
     name: str
     path: str
@@ -22,8 +22,8 @@ class Entry:
 
 
 class Table:
-    """The names of one kind. level: core's API level of what the paths lead to. unknown: the error for a name that is
-    not in it. absent: plugins that are not loaded and might have brought it, in words."""
+    """The names of one kind. level: core's API level for the objects at the paths. unknown: the error class for an
+    unknown name. absent: descriptions of plugins that were not loaded, and might have added it."""
 
     def __init__(
         self, kind: str, owner: str, *, level: int, unknown: type[TesseraError], absent: Sequence[str] = ()
@@ -42,8 +42,8 @@ class Table:
         return name in self._entries
 
     def add(self, name: str, path: str, *, level: int) -> None:
-        """level: the API level of the kind that it was written for. Raises PlatformError for a wrong level or path, or
-        a taken name."""
+        """level: the API level of the kind it was written for. Raises PlatformError for a wrong level or path, or a
+        name that is already used."""
         problem = level_problem(self.kind, level, (self.level,)) or path_problem(path)
         if problem is not None:
             raise PlatformError(f"{self.kind} '{name}' of {self.owner}: {problem}.")
@@ -54,21 +54,21 @@ class Table:
         self._entries[entry.name] = entry
 
     def check_free(self, entry: Entry) -> None:
-        """Raises PlatformError, naming both owners, where the name is taken."""
+        """Raises PlatformError with both owners if the name is already used."""
         standing = self._entries.get(entry.name)
         if standing is not None:
             owners = f"{standing.owner} and {entry.owner}"
             raise PlatformError(f"{self.kind} '{entry.name}' comes from {owners}; uninstall one of them.")
 
     def resolve(self, name: str) -> str:
-        """The dotted path of a name. Raises the kind's error with the nearest names."""
+        """The dotted path of a name. Raises the kind's error, with similar names, if it is unknown."""
         entry = self._entries.get(name)
         if entry is None:
             raise self.unsupported(name)
         return entry.path
 
     def unsupported(self, name: str, reason: str = "") -> TesseraError:
-        """The kind's error for a name, with the nearest names. reason: in words, where there is one."""
+        """The kind's error for a name, with similar names. reason: as text, if known."""
         near = get_close_matches(name, self._entries, n=3) or sorted(self._entries)[:SHOWN_NAMES]
         known = f"there is {', '.join(near)}" if near else "there is none"
         lost = f" Plugins that are not loaded: {'; '.join(self.absent)}." if self.absent else ""
@@ -77,9 +77,9 @@ class Table:
 
 
 class Registry:
-    """The tables. models: by architecture, as config.json names it. policies: SchedulingPolicy by --scheduling-policy.
-    ops: by the name that models and features bind. features: tessera.platform.Feature by name in --features. owner: the
-    distribution that the names are added for."""
+    """All tables. models: by architecture, as in config.json. policies: SchedulingPolicy by --scheduling-policy. ops:
+    by the name that models and features bind. features: tessera.platform.Feature by name in --features. owner: the
+    distribution that adds the names."""
 
     def __init__(self, owner: str, absent: Sequence[str] = ()) -> None:
         self.models = Table("model architecture", owner, level=0, unknown=ModelError, absent=absent)
@@ -91,8 +91,8 @@ class Registry:
         return self.models, self.policies, self.ops, self.features
 
     def take_all(self, other: Registry) -> None:
-        """Adds another's entries: all of them, or, where one name is taken, none. Raises PlatformError as Table.take
-        does."""
+        """Adds all of another registry's entries, or none if any name is already used. Raises PlatformError as
+        Table.take does."""
         pairs = [(mine, entry) for mine, theirs in zip(self.tables(), other.tables(), strict=True) for entry in theirs]
         for mine, entry in pairs:
             mine.check_free(entry)
@@ -101,7 +101,7 @@ class Registry:
 
 
 def level_problem(facet: str, written_for: object, supported: Sequence[int]) -> str | None:
-    """Why something written for a level cannot be used, and what to do; None where it can. supported: by core, the
+    """Why something written for a level cannot be used, and what to do; None if it can. supported: core's levels, the
     newest last."""
     if isinstance(written_for, bool) or not isinstance(written_for, int) or written_for < 0:
         return (

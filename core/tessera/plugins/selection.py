@@ -1,5 +1,5 @@
-"""Which platform runs: the one the user names, else the one with the highest score; never a stand-in for another. Each
-is asked by its probe, in a child process with a time limit, so that it can harm nobody."""
+"""Selects the platform to run: the one that the user names, otherwise the one with the highest score. There is no
+silent fallback to another. Each is probed in a child process with a time limit, so that a faulty probe does no harm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHILD = "tessera.plugins.probe_child"
 
 
 class _Answer(msgspec.Struct):
-    """What the child writes: the probe's answer, or why there is none."""
+    """The child's output: the probe's answer, or why there is none."""
 
     score: int = 0
     reason: str = ""
@@ -35,9 +35,9 @@ class _Answer(msgspec.Struct):
 
 
 def probe(manifest: Manifest, timeout: float = PROBE_SECONDS) -> Probe:
-    """The platform's own answer. Raises PlatformError where it raises, crashes, hangs or answers what is no Probe.
-    timeout: seconds."""
-    # -P: the child must not find modules in whatever folder the user stands in.
+    """Asks the platform's probe. Raises PlatformError if it raises, crashes, hangs or does not return a Probe. timeout:
+    seconds."""
+    # -P: the child must not import modules from the user's working directory.
     command = [sys.executable, "-P", "-m", CHILD, manifest.probe]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -78,7 +78,7 @@ def _last_line(log: bytes) -> str:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Ends the child and whatever it started, and closes what led to it."""
+    """Kills the child and everything it started, and closes the pipes."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -95,7 +95,7 @@ MAX_PROBES = 8
 
 @dataclass(frozen=True)
 class Candidate:
-    """A discovered platform and its probe's answer. error: why there is none; a score of 0 is an answer."""
+    """A discovered platform and its probe's answer. error: why there is none. A score of 0 is an answer."""
 
     found: Discovered
     probe: Probe | None = None
@@ -111,8 +111,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selected:
-    """The chosen platform. platform: dotted path of its class. levels: of each facet and op group that it was written
-    for, which load_platform() needs."""
+    """The selected platform. platform: dotted path of its class. levels: the level of each facet and op group that it
+    was written for, which load_platform() needs."""
 
     name: str
     platform: str
@@ -123,7 +123,7 @@ class Selected:
 
 
 def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Selected:
-    """The platform of that name, else the best. Only what the choice needs is probed. Raises PlatformError."""
+    """The platform of that name, otherwise the best one. Probes only what the choice needs. Raises PlatformError."""
     plugins = load_plugins(read_environment())
     found = discover(plugins)
     if name is None and found:
@@ -138,14 +138,14 @@ def select(name: str | None = None, *, timeout: float = PROBE_SECONDS) -> Select
 
 
 def ask(found: Sequence[Discovered], timeout: float = PROBE_SECONDS) -> list[Candidate]:
-    """Probes all of them, side by side. timeout: seconds for each."""
+    """Probes all of them in parallel. timeout: seconds for each."""
     with ThreadPoolExecutor(max_workers=MAX_PROBES) as threads:
         return list(threads.map(lambda one: _ask(one, timeout), found))
 
 
 def choose(candidates: Sequence[Candidate]) -> Selected:
-    """The candidate with the highest score. Raises PlatformError where there is none, where several share it, and where
-    one could not be asked: to go on without that one would be to choose another in its place."""
+    """The candidate with the highest score. Raises PlatformError if there is none, if several share the score, or if
+    one could not be probed: ignoring it could silently replace the right platform."""
     if not candidates:
         raise PlatformError(
             "No platform is installed; install the one for this machine, such as pip install tessera-cpu."
@@ -167,7 +167,7 @@ def choose(candidates: Sequence[Candidate]) -> Selected:
 
 
 def verdict(candidate: Candidate, chosen: Selected | None, name: str | None = None) -> str:
-    """Why a candidate was chosen, or was not. name: that the user gave."""
+    """Why a candidate was chosen, or was not. name: the one that the user gave."""
     if candidate.error is not None:
         return "cannot be used"
     if candidate.score == 0:
@@ -190,7 +190,7 @@ def selected(candidate: Candidate) -> Selected:
 
 
 def named(name: str, found: Sequence[Discovered]) -> Discovered:
-    """The platform of that name. Raises PlatformError with the nearest names."""
+    """The platform of that name. Raises PlatformError with similar names if there is none."""
     same = [one for one in found if one.name == name]
     if not same:
         near = get_close_matches(name, [one.name for one in found], n=1) or [one.name for one in found]
@@ -200,7 +200,7 @@ def named(name: str, found: Sequence[Discovered]) -> Discovered:
 
 
 def usable(candidate: Candidate) -> Selected:
-    """The candidate, which the user named. Raises PlatformError where it cannot run."""
+    """Selects the candidate that the user named. Raises PlatformError if it cannot run."""
     if candidate.error is not None:
         raise PlatformError(f"Platform {candidate} cannot be used: {candidate.error}.")
     if candidate.score == 0:

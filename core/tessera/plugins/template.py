@@ -1,5 +1,5 @@
-"""The package that `tessera plugin new` writes, and how many of a package's lines its author wrote: non-blank lines of
-.py files, comments aside, that the template would not write from the answers in its pyproject.toml
+"""The package that `tessera plugin new` writes, and the count of a package's hand-written lines: non-blank lines of .py
+files, excluding comments, that the template would not generate from the answers in its pyproject.toml
 ([tool.tessera.generated]). A changed line counts once, a removed one not at all."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LONGEST = 24
 
 @dataclass(frozen=True)
 class Answers:
-    """device: torch's name of it, and registers: the module that brings it, "" where torch has it; both at op depth
-    alone. dtypes: the preferred first. Raises ConfigError for what does not hold."""
+    """device: torch's name for it; registers: the module that registers it with torch, "" if torch has it built in.
+    Both are for op depth only. dtypes: the preferred one first. Raises ConfigError for an invalid answer."""
 
     name: str
     depth: Depth
@@ -81,14 +81,15 @@ def check_dtypes(dtypes: tuple[str, ...], depth: Depth) -> None:
 
 
 def template_folder() -> Path:
-    """Beside core's modules where it was installed from a wheel, else at the root of its tree."""
+    """The template's folder: next to core's modules if installed from a wheel, otherwise at the root of the source
+    tree."""
     package = Path(tessera.__file__).parent
     installed = package / "plugins_template"
     return installed if installed.is_dir() else package.parents[1] / "plugins_template"
 
 
 def generate(answers: Answers, folder: Path) -> None:
-    """Writes the package into a folder, which may exist if it is empty. Raises ConfigError."""
+    """Writes the package into a folder that is empty or does not exist. Raises ConfigError."""
     try:
         from copier import run_copy
     except ModuleNotFoundError:
@@ -106,7 +107,7 @@ _PASSED_OVER = {"build", "dist", "__pycache__"}
 
 
 def answers_of(folder: Path) -> tuple[Answers, str]:
-    """What `tessera plugin new` was told, and the version of core that wrote it. Raises ConfigError."""
+    """The answers given to `tessera plugin new`, and the core version that wrote the package. Raises ConfigError."""
     try:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
         said = tomllib.loads(text)["tool"]["tessera"]["generated"]
@@ -120,7 +121,7 @@ def answers_of(folder: Path) -> tuple[Answers, str]:
 
 
 def count_written_lines(folder: Path) -> dict[str, int]:
-    """Lines written by hand, by file; files without any are left out. Raises ConfigError."""
+    """Number of hand-written lines by file, without files that have none. Raises ConfigError."""
     answers, _ = answers_of(folder)
     with tempfile.TemporaryDirectory(prefix="tessera-plugin-lines-") as place:
         generated = Path(place, "package")
@@ -139,7 +140,7 @@ def _python_files(folder: Path) -> list[str]:
 
 
 def _code(path: Path) -> list[str]:
-    """Lines that are neither blank nor comments alone, without comments behind them."""
+    """The lines that are neither blank nor only a comment, with trailing comments removed."""
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Attention and other mixers over state in plain torch: the definition of what a backend computes, and the fallback."""
+"""Attention and state mixers in plain torch: the reference definition of what a backend computes, and the fallback."""

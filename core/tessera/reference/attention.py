@@ -1,8 +1,8 @@
-"""Attention over blocks, in plain torch: the definition of what a backend computes.
+"""Paged attention in plain torch: the reference definition of what a backend computes.
 
-Static shapes and no loop over rows: queries are laid out [rows, widest], keys and values gathered [rows, blocks x block
-size]. Whatever lies outside a row's own tokens, or behind the window of its first query, is masked out of the
-arithmetic, so that unused memory may hold anything, NaN included.
+Shapes are static and there is no loop over rows: queries are laid out as [rows, widest row], keys and values gathered
+as [rows, blocks x block size]. Everything outside a row's own tokens, or behind the window of its first query, is
+masked, so unused memory may hold anything, including NaN.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _BY_ROW = ActSpec(KV_INT8.dtype, granularity="token")
 
 @dataclass(frozen=True)
 class RowGrid:
-    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place of a row, valid [R, W] whether there
-    is one; row, place [T]: back."""
+    """Tokens of a launch laid out by row. token [R, W] int64: the token at a place in a row; valid [R, W]: whether
+    there is one. row, place [T]: the reverse mapping."""
 
     token: Tensor
     valid: Tensor
@@ -59,8 +59,8 @@ class RowGrid:
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """grid; block and offset [T] of each token's slot; tables [R, B]; query [R, W, 1] and key [1, 1, B x block size]
-    positions; filled: keys that are there."""
+    """grid; block and offset [T] of each token's slot; tables [R, B]; positions of query [R, W, 1] and key
+    [1, 1, B x block size]; filled: which keys exist."""
 
     grid: RowGrid
     block: Tensor
@@ -130,7 +130,7 @@ class ReferenceAttentionLayer(HeadsLayer):
         if spec.softcap is not None:
             scores = torch.tanh(scores / spec.softcap) * spec.softcap
         scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
-        peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that see nothing
+        peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that attend to nothing
         weights = torch.exp(scores - peak)
         total = weights.sum(-1, keepdim=True)
         mixed = torch.einsum("rhgwk,rkhd->rwhgd", weights / total.clamp(min=1e-30), values).flatten(2, 3)
@@ -143,11 +143,11 @@ class ReferenceAttentionLayer(HeadsLayer):
         return result, sums[plan.grid.row, plan.grid.place]
 
 
-# ---- keys and values in a block: as they are, or in int8 with a scale for each token and head
+# ---- keys and values in a block: unquantized, or int8 with a scale per token and head
 
 
 def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
-    """Why there is no definition of a layer's cache."""
+    """Why there is no reference for a layer's cache, or None if there is one."""
     if cache.quant is None and cache.dtype == spec.dtype:
         return None
     if cache.quant == KV_INT8 and cache.dtype == KV_INT8.dtype:
@@ -156,7 +156,7 @@ def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
 
 
 def layout(spec: FullAttentionSpec, block_size: int) -> KVLayout:
-    """Scales first, so that what is wider lies where its size suits it."""
+    """Scales come first, so that the wider planes are aligned to their item size."""
     heads = ("token", block_size), ("head", spec.num_kv_heads)
     scales = () if spec.quant is None else tuple(Plane(f"{name}_scale", spec.quant.scale_dtype, heads) for name in "kv")
     return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
@@ -167,7 +167,7 @@ def align_bytes(spec: FullAttentionSpec) -> int:
 
 
 def write(planes: Sequence[Tensor], block: Tensor, offset: Tensor, k: Tensor, v: Tensor) -> None:
-    """k, v [T, Hk, D] to the places block and offset [T]."""
+    """Writes k, v [T, Hk, D] at places block and offset [T]."""
     kept = [k, v]
     if len(planes) > len(kept):
         rounded = [_rounded(x) for x in kept]
@@ -183,7 +183,7 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read(planes: Sequence[Tensor], tables: Tensor) -> Iterator[Tensor]:
-    """Keys, then values, of the tables' blocks [R, B]: [R, B x block size, Hk, D] float32."""
+    """Yields the keys, then the values, of the tables' blocks [R, B]: [R, B x block size, Hk, D] float32."""
     *scales, k, v = (plane[tables].flatten(1, 2).float() for plane in planes)
     for number, values in enumerate((k, v)):
         yield values * scales[number].unsqueeze(-1) if scales else values
@@ -193,7 +193,7 @@ def read(planes: Sequence[Tensor], tables: Tensor) -> Iterator[Tensor]:
 
 
 def persistent(plan: Any, name: str, buffers: Buffers | None) -> Any:
-    """The plan, a dataclass of tensors, with each tensor copied into a buffer of its own; as it is without buffers."""
+    """The plan, a dataclass of tensors, with each tensor copied into its own buffer. Unchanged if buffers is None."""
     if buffers is None:
         return plan
     kept: dict[str, Any] = {}

@@ -1,7 +1,8 @@
-"""Linear attention over a StateSpec: the definition of a mixer that keeps a matrix a head instead of keys and values.
+"""Linear attention over a StateSpec: the reference definition of a mixer with one matrix per head instead of keys and
+values.
 
-S_t = g S_(t-1) + k_t v_t^T and y_t = scale q_t S_t, with one decay g a head: retention, arXiv:2307.08621, in its chunk
-form, so static shapes suffice.
+S_t = g S_(t-1) + k_t v_t^T and y_t = scale q_t S_t with one decay g per head (retention, arXiv:2307.08621), in its
+chunkwise form, so that shapes are static.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tessera.reference.attention import RowGrid, persistent
 
 @dataclass(frozen=True)
 class StatePlan:
-    """grid; slot [R]; length [R]; fresh [R]: rows at their beginning, whose slot holds somebody else's past."""
+    """grid; slot, length and fresh [R]. fresh: rows at their beginning, whose slot still holds another request's
+    state."""
 
     grid: RowGrid
     slot: Tensor

@@ -1,5 +1,5 @@
-"""Text in, token ids out, and back: tokenizer, chat template, incremental detokenizer, stop strings, and the processes
-in which what a model folder brings is run on text."""
+"""Text to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings, and the processes that
+run a model folder's templates and tokenizers."""
 
 from __future__ import annotations
 

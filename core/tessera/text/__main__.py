@@ -1,4 +1,4 @@
-"""`python -m tessera.text`: a text worker, over the socket that is its standard input."""
+"""`python -m tessera.text`: a text worker, which talks over a socket on its standard input."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave nothing to collect, and would be searched again and again
+    gc.disable()  # imports leave no garbage, and collecting during them would scan the same objects repeatedly
     from tessera.text.worker import main
 
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Brings a chat's messages into the form templates expect: plain values, text content, arguments as objects."""
+"""Converts chat messages to the form templates expect: plain values, text content, arguments as objects."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from tessera.errors import RequestError
 
-# How a template takes the content of a message: as one string, as OpenAI's list of parts, or either.
+# The form of a message's content that a template expects: one string, OpenAI's list of parts, or either.
 ContentForm = Literal["string", "parts", "either"]
 
 _MAX_DEPTH = 64
 _MAX_NAME_CHARS = 40
-# A model's reasoning goes by several names. Templates read the first, or (gpt-oss) the second.
+# A model's reasoning has several names. Templates read the first one, or the second (gpt-oss).
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 def plain_value(value: Any, param: str, depth: int = 0) -> Any:
-    """A copy of a JSON value out of plain str, int, float, bool, None, list and dict.
+    """A copy of a JSON value that consists only of str, int, float, bool, None, list and dict.
 
     Raises RequestError on any other type and on deep nesting.
     """
@@ -42,9 +42,9 @@ def _plain_key(key: Any, param: str) -> str:
 
 
 def prepare_messages(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[dict[str, Any]]:
-    """Copies of the messages as a template takes them; the caller's own stay as they are.
+    """Copies of the messages in the form a template expects; the originals are not modified.
 
-    A field that is None is left out, since templates test whether a field is there. Raises RequestError.
+    Fields that are None are removed, since templates test whether a field is present. Raises RequestError.
     """
     if not messages:
         raise RequestError("messages must hold at least one message.", param="messages")
@@ -93,7 +93,7 @@ def _text_part(part: Any, where: str) -> dict[str, Any]:
 
 
 def _parse_arguments(tool_calls: Any, where: str) -> None:
-    """In place: the arguments of past calls, which OpenAI's API sends as JSON text, become objects."""
+    """Parses the arguments of past calls in place: OpenAI's API sends them as JSON text, templates expect objects."""
     if not isinstance(tool_calls, list):
         raise RequestError(f"{where} must be a list.", param="messages")
     for index, call in enumerate(tool_calls):

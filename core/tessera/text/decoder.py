@@ -1,8 +1,8 @@
-"""The decoder that tokenizer.json describes: whether it may run, and which bytes it makes of each token.
+"""The decoder that tokenizer.json describes: whether it is safe to run, and the bytes of each token.
 
-Text is bytes, and the two usual kinds of vocabulary say which bytes a token stands for: byte-level (GPT-2's alphabet of
-printable stand-ins for bytes) and metaspace (SentencePiece: `▁` for a space, with `<0x0A>` for a byte that has no
-piece). Then detokenizing is joining bytes and decoding UTF-8, one token at a time as well as all at once.
+Two common kinds of vocabulary define the bytes of every token: byte-level (GPT-2's alphabet of printable stand-ins for
+bytes) and metaspace (SentencePiece: `▁` for a space, and `<0x0A>` for a byte without a piece). With these, detokenizing
+means joining bytes and decoding UTF-8, whether one token at a time or all at once.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import tokenizers
 
 from tessera.errors import ModelError
 
-# What happens to the space that SentencePiece puts before the first word of a text.
+# What to do with the space that SentencePiece puts before the first word of a text.
 StartRule = Literal["keep", "strip_one_space", "drop_first_marks"]
 
 _METASPACE = "▁"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Bytes of text that a decoder may make of a byte of a token, at most.
+# The most bytes of text that a decoder may make of one byte of a token.
 _MAX_GROWTH = 16.0
 _REGEX_SYNTAX = frozenset("\\^$.|?*+()[]{}")
 
 
 def check_decoder(tokenizer: tokenizers.Tokenizer) -> None:
-    """Raises ModelError on a decoder that may grow text without bound, take any time, or panic.
+    """Raises ModelError for a decoder whose output or running time is unbounded, or that may panic.
 
-    Answers are detokenized token by token in the process that serves, where nothing could end a decoder. Each step of a
-    decoder makes at most some number of bytes of each byte that it is given; all steps together may make _MAX_GROWTH.
-    No bound is known for the steps of kinds that are not listed here, for a replaced text that is empty (it is found
-    between any two characters) and for regular expressions, whose search may also take exponential time.
+    Completions are detokenized token by token in the serving process, where nothing could stop a decoder. Each step of
+    a decoder multiplies the size of its input by at most some factor; the product of the factors may not exceed
+    _MAX_GROWTH. No factor is known for step types not listed here, for replacing an empty string (it matches between
+    any two characters) and for regular expressions, which may also take exponential time.
     """
     if tokenizer.decoder is None:
         return
@@ -55,16 +55,16 @@ def _steps(decoder: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """Bytes that a decoder's step makes of one byte, at most. Raises ModelError."""
+    """The most bytes that a decoder step makes of one byte. Raises ModelError."""
     kind = step["type"]
     match kind:
         case "Fuse" | "ByteFallback" | "Metaspace":
             return 1.0
-        case "ByteLevel":  # U+FFFD, of 3 bytes, for what is no UTF-8
+        case "ByteLevel":  # U+FFFD, 3 bytes, for invalid UTF-8
             return 3.0
-        case "WordPiece" | "BPEDecoder" | "CTC":  # a space between two tokens, or where an empty text is replaced
+        case "WordPiece" | "BPEDecoder" | "CTC":  # may add a space between two tokens
             return 2.0
-        case "Strip" if step["stop"] == 0:  # the library panics where the end of a short token is stripped
+        case "Strip" if step["stop"] == 0:  # the library panics if it strips the end of a short token
             return 1.0
         case "Replace":
             pattern = step["pattern"]
@@ -82,7 +82,7 @@ def _growth(step: Mapping[str, Any]) -> float:
 
 
 class BytePieces:
-    """Token ids to bytes. `skip` in the methods: ids that leave no text."""
+    """Token ids to bytes. `skip` in the methods: ids that produce no text."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, decoder: _DecoderFacts) -> None:
         self._tokenizer = tokenizer
@@ -91,12 +91,12 @@ class BytePieces:
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> BytePieces | None:
-        """None where the tokenizer's decoder is of another kind (WordPiece, CTC, an unknown chain)."""
+        """None if the tokenizer has another kind of decoder (WordPiece, CTC, an unknown chain)."""
         facts = _DecoderFacts.of(tokenizer)
         return None if facts is None else cls(tokenizer, facts)
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The bytes of one token, its leading space included; none for an id outside the vocabulary."""
+        """The bytes of one token, including its leading space; empty for an id outside the vocabulary."""
         known = self._known.get(token_id)
         if known is None:
             piece = self._tokenizer.id_to_token(token_id)
@@ -108,7 +108,7 @@ class BytePieces:
         return b"".join([self.bytes_of(token_id) for token_id in token_ids if token_id not in skip])
 
     def join_from_start(self, token_ids: Iterable[int], skip: frozenset[int]) -> tuple[bytes, bool]:
-        """The bytes of tokens at the start of a text, and whether the start is now behind (the rule is used up)."""
+        """The bytes of tokens at the start of a text, and whether the start has been consumed."""
         kept = [token_id for token_id in token_ids if token_id not in skip]
         if not kept or self._decoder.start == "keep":
             return self.join(kept, skip), bool(kept)
@@ -120,7 +120,7 @@ class BytePieces:
 
 
 class _DecoderFacts:
-    """What the decoder in tokenizer.json does to each piece and to the start of a text."""
+    """What the decoder in tokenizer.json does with each piece and with the start of a text."""
 
     def __init__(self, alphabet: dict[str, int] | None, has_byte_pieces: bool, start: StartRule) -> None:
         self._alphabet = alphabet
@@ -148,7 +148,7 @@ class _DecoderFacts:
 
     def bytes_of(self, piece: str) -> bytes:
         if self._alphabet is not None:
-            # A piece with a character outside the alphabet, as added tokens may have, stands for itself.
+            # A piece with a character outside the alphabet, possible for added tokens, stands for itself.
             numbers = [self._alphabet.get(character, -1) for character in piece]
             return piece.encode() if -1 in numbers else bytes(numbers)
         if self._has_byte_pieces and (match := _BYTE_PIECE.fullmatch(piece)):
@@ -161,7 +161,7 @@ def _is_metaspace_replace(step: dict[str, Any]) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for the characters from 256 on."""
+    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, other bytes for characters from 256 up."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = sorted(set(range(256)) - set(printable))
     return {chr(byte): byte for byte in printable} | {chr(256 + order): byte for order, byte in enumerate(others)}

@@ -1,7 +1,7 @@
-"""Token ids to text while they are generated.
+"""Turns token ids into text as they are generated.
 
-Where the vocabulary says which bytes each token stands for, detokenizing is joining bytes and decoding UTF-8. For any
-other decoder the last few tokens are decoded with and without the new ones.
+If the vocabulary defines the bytes of each token, detokenizing means joining bytes and decoding UTF-8. For other
+decoders, the last few tokens are decoded with and without the new ones.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 from tessera.text.decoder import BytePieces
 from tessera.text.tokenizer import Vocabulary
 
-# Tokens before the next ones that are decoded with them: more than one character's, and a word's for other decoders.
+# Earlier tokens decoded together with new ones: more than any character has, and a word's for other decoders.
 _NUM_CONTEXT_TOKENS = 8
-# A character has at most this many tokens; text that still ends in U+FFFD after as many will not be mended.
+# A character has at most this many tokens. If text still ends in U+FFFD after that many, it is invalid.
 _MAX_WITHHELD_TOKENS = 4
 
 
 class IncrementalDetokenizer:
-    """The text that tokens add to a prompt, in increments that join to what `Vocabulary.decode` makes of the whole.
+    """The text that tokens append to a prompt, in increments that add up to `Vocabulary.decode` of all tokens.
 
-    prompt_ids: the prompt's last tokens, or all of them; they say whether the answer begins a text (SentencePiece then
-    drops a space) or goes on in one, perhaps in the middle of a character.
-    spaces_between_special_tokens: False joins special tokens that follow each other, where the decoder would part them.
-    `append` takes time in proportion to the new tokens, not to the text so far.
+    prompt_ids: the prompt's last tokens, or all of them. They show whether the completion starts a text (SentencePiece
+    then drops a space) or continues one, possibly in the middle of a character.
+    spaces_between_special_tokens: if False, consecutive special tokens are joined even if the decoder separates them.
+    `append` takes time proportional to the new tokens, not to the text so far.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class IncrementalDetokenizer:
             self._stream = _WindowStream(vocabulary, prompt_ids, skip, spaces_between_special_tokens)
 
     def append(self, ids: Sequence[int]) -> str:
-        """The text that is now final. What may be part of a character is withheld."""
+        """Returns the text that is now final, withholding what may be part of a character."""
         return self._stream.append(ids)
 
     def finish(self) -> str:
-        """What was withheld, U+FFFD for what is not a whole character. Nothing can be appended after."""
+        """Returns the withheld text, with U+FFFD for incomplete characters. Nothing can be appended afterwards."""
         return self._stream.finish()
 
 
@@ -58,7 +58,7 @@ class _Stream(Protocol):
 
 
 class _ByteStream:
-    """For vocabularies whose tokens are bytes: an incremental UTF-8 decoder holds all the state there is."""
+    """For vocabularies whose tokens are bytes. The incremental UTF-8 decoder holds the state."""
 
     def __init__(self, pieces: BytePieces, prompt_ids: Sequence[int], skip: frozenset[int]) -> None:
         self._pieces = pieces
@@ -83,7 +83,7 @@ class _ByteStream:
 
 
 class _WindowStream:
-    """For all other decoders: decode the last few tokens with and without the new ones; the difference is new."""
+    """For all other decoders: decodes the last few tokens with and without the new ones and returns the difference."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _WindowStream:
         return text
 
     def _add_unparted(self, token_id: int) -> str:
-        """One token. A special token right after another is its bare text."""
+        """Adds one token. A special token directly after another one adds its bare text."""
         added = self._vocabulary.added_token_texts
         if token_id in added and not self._withheld and self._context and self._context[-1] in added:
             self._context = [*self._context, token_id][-_NUM_CONTEXT_TOKENS:]

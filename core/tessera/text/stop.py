@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 
 class StopChecker:
-    """Passes text on up to the first stop string, holding back only what could still begin one.
+    """Passes text through up to the first stop string, holding back only what may be the beginning of one.
 
-    The match that begins first wins, and of those that begin there the longest, however the text was cut into pieces:
-    where a longer match is still possible the end waits for the next piece or for `flush`.
+    The match that begins first wins; among those that begin at the same place, the longest. The result does not depend
+    on how the text is split: while a longer match is possible, the end waits for the next piece or for `flush`.
 
-    min_tokens: text of tokens that cannot end the answer yet is fed with `armed` false. It passes through and no match
-    begins in it, so a stop string counts only if all of its text comes after the first min_tokens tokens.
+    min_tokens: text of tokens that may not end the completion yet is fed with armed=False. It passes through, and no
+    match can begin in it, so a stop string only counts if it lies entirely after the first min_tokens tokens.
     """
 
     def __init__(self, stops: Sequence[str], include_in_output: bool = False) -> None:
         assert all(stops), "an empty stop string is refused with the request"
-        # Longest first: the first that matches at a place is the one that wins there.
+        # Longest first, so that the first match at a place is the one that wins.
         self._stops = sorted(set(stops), key=len, reverse=True)
         self._borders = {stop: _border_lengths(stop) for stop in self._stops}
         self._first_chars = frozenset(stop[0] for stop in self._stops)
@@ -25,7 +25,8 @@ class StopChecker:
         self._held = ""
 
     def feed(self, text: str, armed: bool = True) -> tuple[str, str | None]:
-        """The text that may be given out, and the stop string that ended it. Not to be called again after one has."""
+        """Returns the text to emit, and the stop string that ended it, if any. Do not call again after one was
+        found."""
         if not armed:
             assert not self._held, "text cannot be disarmed once it was armed"
             return text, None
@@ -40,7 +41,7 @@ class StopChecker:
         return emit, None
 
     def flush(self) -> tuple[str, str | None]:
-        """As `feed`, at the end of the text: nothing is held back any more."""
+        """Like `feed`, for the end of the text: nothing is held back any more."""
         match = self._first_match()
         if match is not None:
             return self._end(*match)
@@ -48,16 +49,16 @@ class StopChecker:
         return emit, None
 
     def _first_match(self) -> tuple[int, str] | None:
-        """The winning whole match in the held text: where it begins, and its stop string."""
+        """The winning complete match in the held text: its position and stop string."""
         found = [(self._held.find(stop), stop) for stop in self._stops]
         return min((match for match in found if match[0] >= 0), key=lambda match: match[0], default=None)
 
     def _first_pending(self) -> int:
-        """Where the longest unfinished match begins; the length of the held text if there is none."""
+        """Where the longest incomplete match begins; the length of the held text if there is none."""
         return len(self._held) - max((self._unfinished_length(stop) for stop in self._stops), default=0)
 
     def _unfinished_length(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins `stop` and is not all of it (Knuth-Morris-Pratt)."""
+        """Length of the longest suffix of the held text that is a proper prefix of `stop` (Knuth-Morris-Pratt)."""
         borders = self._borders[stop]
         length = 0
         for char in self._held[-(len(stop) - 1) :] if len(stop) > 1 else "":
@@ -73,7 +74,7 @@ class StopChecker:
 
 
 def _border_lengths(stop: str) -> list[int]:
-    """For each beginning of `stop`, the length of its longest proper end that is a beginning as well."""
+    """For each prefix of `stop`, the length of its longest proper suffix that is also a prefix."""
     lengths = [0] * len(stop)
     length = 0
     for index in range(1, len(stop)):

@@ -1,7 +1,7 @@
-"""The chat template: turns a conversation into the prompt a model was trained on.
+"""The chat template: turns a conversation into a prompt in the model's training format.
 
-A template comes with a model folder, which is not trusted. Jinja's sandbox keeps it from everything but its values; how
-much time and memory it may take is for the process that renders it, the text worker.
+Templates come with model folders, which are not trusted. Jinja's sandbox limits a template to its own values; the text
+worker, the process that renders it, limits its time and memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_TEMPLATE_CHARS = 256_000
 _MAX_MESSAGE_CHARS = 500
 _MAX_TEMPLATE_KWARGS = 64
 
-# What `render` itself decides, what transformers' apply_chat_template takes for itself, and the template's functions.
+# Set by `render` itself, arguments of transformers' apply_chat_template, and functions of the template.
 _RESERVED_KWARGS = frozenset(DEFAULT_NAMESPACE) | frozenset(
     {
         "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations",
@@ -38,20 +38,20 @@ _RESERVED_KWARGS = frozenset(DEFAULT_NAMESPACE) | frozenset(
     }
 )  # fmt: skip
 
-# Put behind the final message to find out where a template has put it. The space shows whether the template trimmed it.
+# Appended to the final message to find where the template puts it. The space shows whether the template trims it.
 _CONTINUE_MARK = "TESSERA_CONTINUES_HERE "
 _PROBE = "tessera content probe"
 _FORMS: Mapping[str, ContentForm] = {"string": "string", "openai": "parts"}
-# A template is one text: there is nothing that it could load.
+# A template is a single text, so there is nothing it could load.
 _LOADING = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
 class _TemplateRaisedError(TemplateError):
-    """The template called raise_exception: its message is meant for whoever wrote the messages."""
+    """The template called raise_exception; its message is for the author of the messages."""
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks an assistant's text for training; here it is only a scope."""
+    """`{% generation %}...{% endgeneration %}` marks the assistant's text for training. Here it is only a scope."""
 
     tags = {"generation"}  # noqa: RUF012  (the name and type that Jinja's Extension declares)
 
@@ -62,7 +62,7 @@ class _GenerationTag(Extension):
 
 
 class _Namespace(Namespace):
-    """Without private names, by which Python would find more in it than a template put there."""
+    """Rejects private names, which would give access to Python's own attributes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         values = dict(*args, **kwargs)
@@ -81,12 +81,12 @@ def _check_name(name: Any) -> None:
 
 
 def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """In place of the type, whose own methods a template has no use for."""
+    """Replaces the type `dict`, whose methods a template does not need."""
     return dict(*args, **kwargs)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """Jinja with the settings, filters and functions that chat templates expect: those of transformers."""
+    """Jinja with the settings, filters and functions that chat templates expect: the same as in transformers."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
@@ -107,7 +107,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as chat templates expect it: Jinja's own filter escapes HTML and sorts keys."""
+    """JSON as chat templates expect it; Jinja's own filter escapes HTML and sorts keys."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -128,10 +128,10 @@ class _CompiledTemplate:
 class ChatTemplate:
     """A model's chat template, or its named templates ("default", "tool_use"), compiled once.
 
-    source: the template, or templates by name; None where the model has none, which only `render` complains about.
-    special_tokens: variables of the template, such as bos_token, by name.
-    content_format: how the templates take a message's content; None where that shall show.
-    Raises ModelError on a template that does not compile. Without limits of time or memory: the text worker has them.
+    source: the template, or templates by name; None if the model has none, in which case `render` raises.
+    special_tokens: variables of the template by name, such as bos_token.
+    content_format: the form of content that the templates expect; None detects it.
+    Raises ModelError for a template that does not compile. Has no limits of time or memory; the text worker does.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ChatTemplate:
 
     @property
     def content_format(self) -> Literal["string", "openai"]:
-        """'openai' where the (default) template takes content as a list of parts, as detected at load."""
+        """'openai' if the (default) template expects content as a list of parts, as detected at load."""
         template = self._templates.get("default")
         return "string" if template is None or template.content_form == "string" else "openai"
 
@@ -162,9 +162,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. It holds the special tokens the model expects, so it is encoded without adding any.
+        """Renders the prompt. It contains the special tokens the model expects, so encode it without adding any.
 
-        Raises RequestError on messages the template refuses.
+        Raises RequestError for messages that the template refuses.
         """
         if add_generation_prompt and continue_final_message:
             raise RequestError(
@@ -208,12 +208,12 @@ class ChatTemplate:
             message = f"The chat template has an error in line {error.lineno}: {_one_line(error.message or '')}"
             raise ModelError(message) from error
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            # Python's own limits on code: blocks and brackets in each other, digits of a number.
+            # Python's limits on code: nested blocks and brackets, digits of a number.
             raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
         return _CompiledTemplate(code, self._content_form or self._detect_content_form(code))
 
     def _detect_content_form(self, code: Template) -> ContentForm:
-        """Render one short message both ways. A template that expects a string prints the list with its quotes."""
+        """Renders a short message both ways. A template that expects a string prints the list with its quotes."""
         takes_string = _PROBE in self._probe(code, _PROBE)
         text = self._probe(code, [{"type": "text", "text": _PROBE}])
         takes_parts = _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
@@ -241,10 +241,10 @@ class ChatTemplate:
             raise RequestError(_one_line(error.message or ""), param="messages") from error
         except RecursionError as error:
             raise RequestError("The chat template was stopped: it calls itself too often.", param="messages") from error
-        except MemoryError:  # of the process, whose limit it is
+        except MemoryError:  # handled by the process, which has the limit
             raise
         except Exception as error:
-            # Foreign code: whatever it raises says that template and messages do not fit, and nothing about the server.
+            # Untrusted code may raise anything. It means that template and messages do not fit, not that we failed.
             raise RequestError(
                 f"The chat template cannot render these messages: {_one_line(str(error))}", param="messages"
             ) from error
@@ -266,7 +266,7 @@ def _check_kwargs(template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mark_final_message(message: dict[str, Any]) -> str:
-    """Put the mark behind the text of the final message; returns that text."""
+    """Appends the mark to the text of the final message, and returns that text."""
     content = message.get("content")
     if isinstance(content, str):
         message["content"] = content + _CONTINUE_MARK
@@ -279,7 +279,7 @@ def _mark_final_message(message: dict[str, Any]) -> str:
 
 
 def _cut_at_mark(prompt: str, final_text: str) -> str:
-    """The prompt up to the end of the final message, without the end-of-turn tokens that the template puts after it."""
+    """The prompt up to the end of the final message, without the end-of-turn tokens that the template adds."""
     position = prompt.rfind(_CONTINUE_MARK.strip())
     if position < 0 or final_text.strip() not in prompt:
         raise RequestError(

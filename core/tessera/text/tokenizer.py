@@ -1,8 +1,8 @@
-"""The tokenizer: text to token ids and back, over the `tokenizers` library and the files of a model folder.
+"""The tokenizer: text to token ids and back, with the `tokenizers` library and the files of a model folder.
 
-A model folder is not trusted. What it says about text that becomes tokens (normalizer, pre-tokenizer, the model itself)
-may take any time and memory, so `Tokenizer` is for the text worker, which has limits; a front end holds a `Vocabulary`,
-which is read without those parts and can only turn token ids into text.
+Model folders are not trusted. The parts that encode text (normalizer, pre-tokenizer, the model itself) may take any
+amount of time and memory, so `Tokenizer` is for the text worker, which has limits. A front end holds a `Vocabulary`,
+which is loaded without those parts and can only turn token ids into text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tessera.text.decoder import BytePieces, check_decoder
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 _ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# What of tokenizer.json has no part in decoding.
+# Parts of tokenizer.json that decoding does not use.
 _ENCODING_PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")
 _NULL = msgspec.Raw(b"null")
 _NO_MERGES = msgspec.Raw(b"[]")
@@ -41,21 +41,21 @@ _MAX_MESSAGE_CHARS = 300
 
 
 class TokenText(NamedTuple):
-    """A token as logprobs show it: its text alone, U+FFFD where it holds part of a character, and its exact bytes."""
+    """A token as logprobs show it: its text, with U+FFFD for part of a character, and its exact bytes."""
 
     text: str
     utf8: bytes
 
 
 class BrokenTokenizerError(RequestError):
-    """The tokenizers library panicked on a text: what it holds in memory is not to be used any more."""
+    """The tokenizers library panicked on a text, so its state in memory must not be used any more."""
 
 
 class Vocabulary:
-    """A model's token ids and what they stand for. Safe to use from several threads.
+    """A model's token ids and their text. Safe to use from several threads.
 
-    special_tokens: text by name (bos_token, eos_token, ...). Raises ModelError where the decoder is refused; see
-    check_decoder().
+    special_tokens: text by name (bos_token, eos_token, ...). Raises ModelError for a decoder that check_decoder()
+    refuses.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, special_tokens: Mapping[str, str] | None = None) -> None:
@@ -71,41 +71,41 @@ class Vocabulary:
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Self:
-        """Read what decoding needs of tokenizer.json, and the files beside it. Raises ModelError where one is missing
-        or broken."""
+        """Reads the parts of tokenizer.json that decoding needs, and the files beside it. Raises ModelError if one is
+        missing or broken."""
         return cls(*_read_tokenizer(Path(path), _without_encoding))
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, added ones included. A model may have rows for more."""
+        """Number of tokens, including added ones. A model may have more rows than this."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of token ids. Ids outside the vocabulary leave no text; bytes that are not UTF-8 become U+FFFD."""
+        """The text of token ids. Ids outside the vocabulary produce no text; invalid UTF-8 becomes U+FFFD."""
         if self.pieces is None:
             return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         joined, _ = self.pieces.join_from_start(ids, self.skipped_ids(skip_special_tokens))
         return joined.decode("utf-8", errors="replace")
 
     def decode_plain(self, ids: Sequence[int]) -> str:
-        """`decode` by the tokenizers library, with special tokens kept."""
+        """`decode` by the tokenizers library, keeping special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def skipped_ids(self, skip_special_tokens: bool) -> frozenset[int]:
         return self.special_ids if skip_special_tokens else frozenset()
 
     def token(self, token_id: int) -> str | None:
-        """The piece as the vocabulary spells it (`Ġhello`, `▁hello`, `<0x0A>`); None outside the vocabulary."""
+        """The piece as the vocabulary spells it (`Ġhello`, `▁hello`, `<0x0A>`); None for an id outside it."""
         return self._tokenizer.id_to_token(token_id)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token adds in the middle of a text; those of consecutive tokens, joined, are the text's."""
+        """The bytes that a token adds in the middle of a text. Those of consecutive tokens join to the text's."""
         if self.pieces is None:
             return self.decode_plain((token_id,)).encode()
         return self.pieces.bytes_of(token_id)
 
     def token_text(self, token_id: int) -> TokenText:
-        """How logprobs show a token."""
+        """A token as logprobs show it."""
         utf8 = self.token_bytes(token_id)
         return TokenText(utf8.decode("utf-8", errors="replace"), utf8)
 
@@ -115,9 +115,9 @@ class Vocabulary:
 
 
 class Tokenizer(Vocabulary):
-    """A model's whole tokenizer, without limits of time or memory: the text worker has them, for what is not trusted.
+    """A model's whole tokenizer. Has no limits of time or memory; the text worker does, for untrusted models.
 
-    chat_templates: template source by name; empty where the model has none.
+    chat_templates: template source by name; empty if the model has none.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Tokenizer(Vocabulary):
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Self:
-        """Read tokenizer.json and the files beside it. Raises ModelError where one is missing or broken."""
+        """Reads tokenizer.json and the files beside it. Raises ModelError if one is missing or broken."""
         folder = Path(path)
         read = _read_tokenizer(folder)
         try:
@@ -142,16 +142,16 @@ class Tokenizer(Vocabulary):
 
     @cached_property
     def longest_token_chars(self) -> int:
-        """Characters of the longest token: no text has fewer tokens than its length over this."""
+        """Characters of the longest token. A text has at least its length divided by this many tokens."""
         return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
     def encode(self, text: str, add_special_tokens: bool = True, *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a text.
+        """The token ids of a text.
 
-        add_special_tokens: also what the model's tokenizer.json puts around a text; a BOS that the text begins with is
-        not doubled. False for the output of a chat template, which has its special tokens already.
-        max_tokens: the room there is. A text that is too long for it whatever its tokens are is refused unread.
-        Raises RequestError. With an ordinary tokenizer a million characters take about a second.
+        add_special_tokens: also add what tokenizer.json puts around a text, without doubling a BOS that the text begins
+        with. Use False for the output of a chat template, which already contains its special tokens.
+        max_tokens: the context available. A text that must exceed it whatever its tokens is refused without encoding.
+        Raises RequestError. An ordinary tokenizer takes about one second for a million characters.
         """
         if max_tokens is not None and len(text) > max_tokens * self.longest_token_chars:
             least = -(-len(text) // self.longest_token_chars)
@@ -168,13 +168,13 @@ class Tokenizer(Vocabulary):
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            # The batch call, unlike `encode`, releases the interpreter lock; the fast one leaves out offsets.
+            # Unlike `encode`, the batch call releases the GIL; the fast version skips offsets.
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except (TypeError, UnicodeError) as error:
             raise RequestError(half_a_pair(), param="prompt") from error
         except MemoryError:
             raise
-        except Exception as error:  # the library raises nothing more specific
+        except Exception as error:  # the library has no more specific exceptions
             raise RequestError(_cannot_encode(error), param="prompt") from error
         except BaseException as error:
             if not _is_panic(error):
@@ -185,7 +185,7 @@ class Tokenizer(Vocabulary):
 
 
 def half_a_pair() -> str:
-    """What is said of a text that cannot be UTF-8."""
+    """The message for a text that cannot be encoded as UTF-8."""
     return "The text holds half of a surrogate pair, which no UTF-8 text can."
 
 
@@ -195,7 +195,7 @@ def _cannot_encode(error: BaseException) -> str:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Rust's panics come as a BaseException whose class has no public name."""
+    """Rust panics are raised as a BaseException whose class is not public."""
     return type(error).__name__ == "PanicException"
 
 
@@ -203,7 +203,7 @@ def _is_panic(error: BaseException) -> bool:
 
 
 def _without_encoding(data: bytes) -> bytes:
-    """tokenizer.json without what only encoding needs; data that is no JSON object is left to whoever reads it."""
+    """tokenizer.json without the parts that only encoding needs. Invalid JSON is returned as is, for the reader."""
     try:
         parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         model = msgspec.json.decode(parts.get("model", b"{}"), type=dict[str, msgspec.Raw])
@@ -219,19 +219,19 @@ def _without_encoding(data: bytes) -> bytes:
 def _read_tokenizer(
     folder: Path, part: Callable[[bytes], bytes] = bytes
 ) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
-    """A folder's tokenizer, with the tokens that only the files beside tokenizer.json name; the text of special tokens
-    by name. part: what is to be read of tokenizer.json. Raises ModelError."""
+    """A folder's tokenizer, including tokens that only the files beside tokenizer.json define, and the text of special
+    tokens by name. part: reduces tokenizer.json to what is needed. Raises ModelError."""
     config = read_json(folder, "tokenizer_config.json") or {}
     special_tokens = _special_tokens(read_json(folder, "special_tokens_map.json") or {}) | _special_tokens(config)
     refuse_tokenizer(str(folder), names_in(folder))
     data = read_bytes(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(part(data or b""))
-    except BaseException as error:  # the library raises nothing more specific, or panics
+    except BaseException as error:  # the library has no more specific exceptions, or panics
         if not isinstance(error, Exception) and not _is_panic(error):
             raise
         raise ModelError(f"'{shown(folder / 'tokenizer.json')}' cannot be read: {first_line(error)}.") from error
-    # What a trainer left behind here would cut off prompts without a word.
+    # Settings that training left here would silently truncate prompts.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _add_missing_tokens(tokenizer, config.get("added_tokens_decoder"))
@@ -250,7 +250,7 @@ def _content(token: Any) -> str | None:
 
 
 def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
-    """Tokens that only tokenizer_config.json lists. Those in tokenizer.json are as they are there."""
+    """Adds tokens that only tokenizer_config.json lists. Tokens in tokenizer.json are left unchanged."""
     if not isinstance(added, dict):
         return
     if not all(
@@ -271,7 +271,7 @@ def _add_missing_tokens(tokenizer: tokenizers.Tokenizer, added: Any) -> None:
 
 
 def _mark_special(tokenizer: tokenizers.Tokenizer, special_tokens: dict[str, str]) -> None:
-    """Make the named tokens special where tokenizer.json has them as ordinary ones; none is added to the vocabulary."""
+    """Marks the named tokens as special if tokenizer.json has them as ordinary ones. Adds none to the vocabulary."""
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     for content in special_tokens.values():
         if content not in special and tokenizer.token_to_id(content) is not None:
@@ -279,7 +279,7 @@ def _mark_special(tokenizer: tokenizers.Tokenizer, special_tokens: dict[str, str
 
 
 def _chat_templates(folder: Path) -> dict[str, str]:
-    """Files win over the entry in tokenizer_config.json."""
+    """Template files take precedence over the entry in tokenizer_config.json."""
     in_config = (read_json(folder, "tokenizer_config.json") or {}).get("chat_template")
     templates = {}
     if isinstance(in_config, str):

@@ -1,9 +1,9 @@
-"""The text worker's own process: renders chat templates and tokenizes, one job at a time, within limits.
+"""The text worker's process: renders chat templates and tokenizes text, one job at a time, within limits.
 
-A model folder brings code in disguise: a chat template is a program, and the normalizers and regular expressions of a
-tokenizer can take any time and memory on a text of a few characters. Nothing can end them but the end of their process.
-This one has limits from the system (memory, processor time), set anew for each job in proportion to it; where a job
-exceeds them the process ends, and whoever started it (text/workers.py) begins another and says so to the job's client.
+A model folder can contain code in disguise: a chat template is a program, and a tokenizer's normalizers and regular
+expressions can take any amount of time and memory for a few characters. The only way to stop them is to end their
+process. This process sets system limits (memory, processor time) for each job in proportion to its size. A job that
+exceeds them ends the process, and the parent (text/workers.py) starts a new one and reports the error to the client.
 """
 
 from __future__ import annotations
@@ -37,37 +37,38 @@ from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# Exit codes, beside death by a signal.
+# Exit codes; the process may also be killed by a signal.
 OUT_OF_MEMORY = 12
-GIVEN_UP = 13  # after an answer that says why
+GIVEN_UP = 13  # after sending an answer that says why
 
 LENGTH = struct.Struct(">Q")
 _MIB = 1 << 20
-# Four for the bytes of a character, and as many again for what normalizing may make of it.
+# Four bytes per character, times four for what normalization may add.
 _MOST_TOKENS_PER_CHAR = 16
 _MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job may take. seconds: of processor time; clock_seconds has them by the clock. memory_bytes: of address
-    space beyond what the process had before; not held on macOS, which has no such limit."""
+    """A job's limits. seconds: of processor time; clock_seconds is the limit of elapsed time. memory_bytes: address
+    space beyond what the process had before; not enforced on macOS, which has no such limit."""
 
     seconds: int
     memory_bytes: int
 
     @classmethod
     def of(cls, job_bytes: int) -> Limits:
-        """Several times what ordinary tokenizers take of a text: a second and 200 MB for each megabyte."""
+        """Several times what ordinary tokenizers need: a second and 200 MB per megabyte of text."""
         return cls(min(2 + 5 * job_bytes // _MIB, 60), 512 * _MIB + 256 * job_bytes)
 
     @property
     def clock_seconds(self) -> float:
-        """A machine may be busy with other things; and a process may be stopped, or wait for its disk for ever."""
+        """Longer than the processor time, since the machine may be busy, but finite: a process may be stopped, or wait
+        for its disk forever."""
         return 3.0 * self.seconds + 3.0
 
     def apply(self) -> None:
-        """To this process, from now on."""
+        """Applies the limits to this process from now on."""
         used = int(time.process_time()) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (used + self.seconds, resource.RLIM_INFINITY))
         if sys.platform == "linux":
@@ -79,12 +80,12 @@ class Limits:
 LOADING = Limits(30, 2048 * _MIB)
 
 
-# ---- what is asked and answered -----------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------------------------
 
 
 class Start(msgspec.Struct):
-    """tokenizer: folder. template: source of a chat template in place of the model's. content_format: how it takes the
-    content of a message; None where that shall show."""
+    """tokenizer: its folder. template: source of a chat template to use instead of the model's. content_format: the
+    form of content it expects; None detects it."""
 
     tokenizer: str
     template: str | None = None
@@ -92,8 +93,8 @@ class Start(msgspec.Struct):
 
 
 class ChatJob(msgspec.Struct, tag="chat"):
-    """The messages of a chat and all that its template is given. template: a source in place of what the worker started
-    with. max_chars: of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether they are wanted too."""
+    """A chat's messages and the other inputs of its template. template: source to use instead of the worker's.
+    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether to return these too."""
 
     messages: Any
     tools: Any = None
@@ -110,7 +111,7 @@ class ChatJob(msgspec.Struct, tag="chat"):
 
 
 class EncodeJob(msgspec.Struct, tag="encode"):
-    """Texts to token ids; as ChatJob."""
+    """Encodes texts; fields as in ChatJob."""
 
     texts: list[str]
     add_special_tokens: bool = True
@@ -132,14 +133,14 @@ class GrammarJob(msgspec.Struct, tag="grammar"):
 
 
 class Ready(msgspec.Struct, tag="ready"):
-    """The worker has loaded its files. has_template: there is one for chats without tools."""
+    """The worker has loaded its files. has_template: whether there is a template for chats without tools."""
 
     has_template: bool
 
 
 class Encoded(msgspec.Struct, tag="encoded"):
-    """ids: of each text. text: of a chat's prompt; spelled: the tokens of the first text as the vocabulary spells them;
-    each where it was asked for."""
+    """ids: of each text. text: the chat's prompt; spelled: tokens of the first text as the vocabulary spells them. Both
+    only if requested."""
 
     ids: list[list[int]]
     text: str | None = None
@@ -174,7 +175,7 @@ Answer = Ready | Encoded | Decoded | Checked | Failed
 
 
 class Texts:
-    """Does the jobs, with the tokenizer and the chat template of one model. Raises ModelError."""
+    """Runs jobs with one model's tokenizer and chat template. Raises ModelError."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class Texts:
         self._given = lru_cache(maxsize=1)(self._compile)
 
     def do(self, job: Job) -> Encoded | Decoded | Checked:
-        """Raises RequestError, MemoryError."""
+        """Raises RequestError or MemoryError."""
         match job:
             case ChatJob():
                 return self._chat(job)
@@ -222,7 +223,7 @@ class Texts:
         return Encoded([ids], text if job.text else None, self._spelled(ids) if job.spelled else None)
 
     def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
-        """No more ids than can be wanted: whoever asked is not to be flooded with what a tokenizer made of a text."""
+        """Limits the number of ids, so that a tokenizer cannot flood the caller."""
         ids = self._tokenizer.encode(text, add_special_tokens, max_tokens=max_tokens)
         if max_tokens is not None and len(ids) > max_tokens:
             raise RequestError(
@@ -245,11 +246,11 @@ class Texts:
 
 
 def main() -> int:
-    """The process from start to end, over the socket that is its standard input; its exit code."""
-    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; whoever started this one ends it.
+    """Runs the process, over the socket on its standard input, and returns its exit code."""
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; the parent ends this one.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold prompts
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain prompts
     link = socket.socket(fileno=os.dup(0))
     parent.go_on_when_it_dies()
     threading.Thread(target=_end_with_parent, args=(link.fileno(),), name="parent-watch", daemon=True).start()
@@ -266,7 +267,7 @@ def main() -> int:
     except MemoryError:
         return OUT_OF_MEMORY
     _send(link, Ready(texts.has_template))
-    # A library that panics or aborts writes what it was working on: nobody's prompt is to stand in the log.
+    # A library that panics or aborts prints its input, and prompts must not appear in the log.
     log = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     gc.freeze()
@@ -280,7 +281,7 @@ def main() -> int:
 
 
 def _serve(link: socket.socket, texts: Texts) -> int:
-    """Jobs until there are no more."""
+    """Runs jobs until the socket closes."""
     jobs = msgspec.msgpack.Decoder(Job)
     while (data := receive(link)) is not None:
         Limits.of(len(data)).apply()
@@ -291,7 +292,7 @@ def _serve(link: socket.socket, texts: Texts) -> int:
             answer = Failed(error.message, error.param, error.code)
             broken = isinstance(error, BrokenTokenizerError)
         except MemoryError:
-            # Whatever of it is still held: a new process has none.
+            # Memory may still be held; a new process starts without it.
             return OUT_OF_MEMORY
         del data
         _send(link, answer)
@@ -301,15 +302,15 @@ def _serve(link: socket.socket, texts: Texts) -> int:
 
 
 def _end_with_parent(link: int) -> None:
-    """Ends the process when the other end of its socket closes, also in the middle of a job."""
+    """Ends the process, even in the middle of a job, when the other end of its socket closes."""
     poll = select.poll()
-    poll.register(link, 0)  # hanging up is told unasked
+    poll.register(link, 0)  # a hang-up is always reported
     poll.poll()
     os._exit(0)
 
 
 def receive(link: socket.socket) -> bytearray | None:
-    """The next message's bytes; None where no more come."""
+    """The bytes of the next message; None at the end."""
     head = _exactly(link, LENGTH.size)
     return None if head is None else _exactly(link, LENGTH.unpack(head)[0])
 
@@ -326,7 +327,8 @@ def _exactly(link: socket.socket, size: int) -> bytearray | None:
 
 
 def framed(message: Start | Job | Answer) -> bytes:
-    """Raises TypeError, ValueError, OverflowError, RecursionError for values that are no plain data."""
+    """Encodes a message with its length. Raises TypeError, ValueError, OverflowError or RecursionError for values that
+    are not plain data."""
     data = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(data)) + data
 

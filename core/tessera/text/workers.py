@@ -1,9 +1,9 @@
-"""The front's side of the text workers: jobs in, token ids and text out, and a new worker for one that had to be ended.
+"""The front end's side of the text workers: sends jobs, receives token ids and text, and replaces workers that died.
 
-There are two, each with a queue: one for short jobs, so that a chat does not wait for a long text (what a worker is at
-cannot be cut into pieces or put aside), and one for long ones, which begins with the first of them. A worker has one
-job at a time; the rest wait here. So it is known which job made a worker end, those behind it lose nothing, and a job
-whose client has gone is dropped.
+There are two workers, each with a queue: one for short jobs, so that a chat does not wait for a long text (a running
+job cannot be split or suspended), and one for long jobs, which is started when the first one arrives. A worker has one
+job at a time and the others wait here. Hence it is known which job made a worker die, the jobs behind it are not lost,
+and a job whose client has disconnected is dropped.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONG_JOB = 1 << 16
-"""Bytes from which on a job is long: about 20 ms of tokenizing."""
+"""A job of at least this many bytes is long: about 20 ms of tokenizing."""
 
 STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
 _MIB = 1 << 20
-_TRIES = 2  # of a job whose worker was killed by something else
-# Deaths that a job can bring about: out of processor time, out of memory, out of stack, and what the library may do.
+_TRIES = 2  # attempts at a job whose worker was killed from outside
+# Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
 
 
@@ -67,22 +67,22 @@ class _Process:
     """One worker: a running `python -m tessera.text` and the socket to it."""
 
     def __init__(self, start: bytes) -> None:
-        """start: framed. Raises OSError."""
+        """start: a framed Start message. Raises OSError."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "tessera.text"],
                 stdin=theirs.fileno(),
                 stdout=STANDARD_ERROR,
-                process_group=0,  # Ctrl-C is for the parent
-                # More threads would take more memory each, and make processor time another thing than time.
+                process_group=0,  # so that Ctrl-C only reaches the parent
+                # Threads would each use memory, and processor time would no longer match elapsed time.
                 env={**os.environ, "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
             )
-        # It reads this when it has come so far; the socket has room for it.
+        # The worker reads this once it is running; it fits in the socket's buffer.
         self._socket.sendall(start)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.ready: Ready | None = None
-        # Runs at the latest when this process ends.
+        # Runs when this process ends, at the latest.
         self._cleanup = weakref.finalize(self, _end, self._child, self._socket)
 
     @property
@@ -94,7 +94,7 @@ class _Process:
         return self._child.poll() is None
 
     async def load(self) -> Ready:
-        """When it has loaded its files. Raises ModelError, TextWorkerError."""
+        """Waits until the worker has loaded its files. Raises ModelError or TextWorkerError."""
         if self.ready is not None:
             return self.ready
         answer = None
@@ -116,7 +116,8 @@ class _Process:
         raise TextWorkerError(f"The text worker did not start: it ended with exit code {code}.")
 
     async def exchange(self, job: bytes | None) -> Answer:
-        """What it answers to a framed job; None asks nothing. Raises EOFError, OSError where it has ended."""
+        """Sends a framed job (None sends nothing) and returns the answer. Raises EOFError or OSError if the worker has
+        ended."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._socket, limit=_READ_AHEAD)
         reader, writer = self._streams
@@ -128,7 +129,7 @@ class _Process:
         return answer
 
     async def end(self) -> int:
-        """Kills it where it still runs; its exit code."""
+        """Kills the worker if it is running, and returns its exit code."""
         if self._streams is not None:
             self._streams[1].transport.abort()
         self.kill()
@@ -140,7 +141,7 @@ class _Process:
             self._child.kill()
 
     def close(self) -> None:
-        """Ends it at once; nothing of it is left. May be called again."""
+        """Ends the worker at once and cleans up. May be called again."""
         if self._streams is not None:
             self._streams[1].transport.abort()
         self._cleanup()
@@ -153,7 +154,7 @@ def _end(child: subprocess.Popen[bytes], link: socket.socket) -> None:
 
 
 class _Lane:
-    """A queue of jobs and the worker that does them. Belongs to the event loop that first asks it something."""
+    """A queue of jobs and its worker. Belongs to the event loop that first uses it."""
 
     def __init__(self, start: Start) -> None:
         self.restarts = 0
@@ -164,7 +165,7 @@ class _Lane:
         self._working: asyncio.Task[None] | None = None
 
     def begin(self) -> _Process:
-        """The worker, begun where there is none; it loads its files on its own. Raises TextWorkerError."""
+        """The worker, started if there is none; it loads its files by itself. Raises TextWorkerError."""
         if self._process is None:
             try:
                 self._process = _Process(self._start)
@@ -173,11 +174,11 @@ class _Lane:
         return self._process
 
     async def load(self) -> Ready:
-        """Raises ModelError, TextWorkerError."""
+        """Raises ModelError or TextWorkerError."""
         return await self.begin().load()
 
     async def ask(self, job: bytes) -> Answer:
-        """Raises TextLimitError, TextWorkerError. Cancelled while the job waits, it is dropped."""
+        """Runs a job. A job cancelled while it waits is dropped. Raises TextLimitError or TextWorkerError."""
         if self._closed:
             raise TextWorkerError("The text workers are closed.")
         if self._working is None:
@@ -187,7 +188,7 @@ class _Lane:
         return await answer
 
     async def close(self) -> None:
-        """Ends the worker at once; jobs that wait are cancelled. May be called again."""
+        """Ends the worker at once and cancels waiting jobs. May be called again."""
         self._closed = True
         if self._working is not None:
             self._working.cancel()
@@ -239,7 +240,7 @@ class _Lane:
         raise TextWorkerError("The text worker ended twice while it was at this request, and not for its limits.")
 
     async def _loaded(self) -> _Process:
-        """A worker that runs and has loaded its files. Raises TextWorkerError."""
+        """A running worker that has loaded its files. Raises TextWorkerError."""
         process = self.begin()
         if not process.running:
             await self._replace(process, "ended")
@@ -247,7 +248,7 @@ class _Lane:
         try:
             await process.load()
         except TesseraError as error:
-            # It could be loaded once. The next job tries again.
+            # It loaded successfully before, so let the next job try again.
             process.close()
             self._process = None
             log.error("the text worker does not come up again: %s", error.message)
@@ -255,7 +256,7 @@ class _Lane:
         return process
 
     async def _replace(self, process: _Process, cause: str) -> int:
-        """Ends a worker and begins another; the exit code of the first."""
+        """Ends a worker and starts another; returns the exit code of the first."""
         code = await process.end()
         process.close()
         self.restarts += 1
@@ -276,11 +277,12 @@ def _out_of_time(limits: Limits) -> TextLimitError:
 
 
 class TextWorkers:
-    """What a front has of a model's tokenizer and chat template: `vocabulary` for token ids to text, in place and
-    incrementally, and the workers for everything else. The first begins at once, beside whatever else starts."""
+    """A front end's access to a model's tokenizer and chat template: `vocabulary` turns token ids into text in this
+    process, incrementally if needed, and the workers do everything else. The first worker starts loading at once, in
+    parallel with the engine."""
 
     def __init__(self, start: Start) -> None:
-        """Raises ModelError, TextWorkerError."""
+        """Raises ModelError or TextWorkerError."""
         self._short = _Lane(start)
         self._long = _Lane(start)
         self.has_template = False
@@ -300,15 +302,15 @@ class TextWorkers:
 
     @property
     def restarts(self) -> int:
-        """Workers in the place of one that ended."""
+        """Number of workers that were replaced."""
         return self._short.restarts + self._long.restarts
 
     async def ready(self) -> None:
-        """When the first worker has loaded the model's files. Raises ModelError, TextWorkerError."""
+        """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
         self.has_template = (await self._short.load()).has_template
 
     async def chat(self, job: ChatJob) -> Encoded:
-        """Raises RequestError, TextLimitError, TextWorkerError."""
+        """Raises RequestError, TextLimitError or TextWorkerError."""
         return await self._ask(job, Encoded)
 
     async def encode(
@@ -322,7 +324,7 @@ class TextWorkers:
         return await self._ask(job, Encoded)
 
     async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """For many ids; Vocabulary.decode does the same in place. Raises as chat() does."""
+        """For many ids; Vocabulary.decode does the same in this process. Raises as chat() does."""
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded)).text
 
     async def check_grammar(self, params: SamplingParams) -> None:
@@ -351,13 +353,13 @@ class TextWorkers:
 
 
 def packed(job: Job) -> bytes:
-    """A job as it is sent. Raises RequestError for what no JSON can hold."""
+    """Encodes a job. Raises RequestError for a value that JSON cannot represent."""
     try:
         return framed(job)
     except UnicodeEncodeError as error:
         raise RequestError(half_a_pair(), param="prompt") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        if isinstance(job, ChatJob):  # says which value it is
+        if isinstance(job, ChatJob):  # raises an error that names the value
             for name in ("messages", "tools", "documents"):
                 plain_value(getattr(job, name), name)
             plain_value(job.template_kwargs, "chat_template_kwargs")
@@ -365,11 +367,10 @@ def packed(job: Job) -> bytes:
 
 
 class BlockingTextWorkers:
-    """TextWorkers for a caller without an event loop: theirs runs on a thread of its own. Safe to use from several
-    threads."""
+    """TextWorkers for callers without an event loop: runs one on its own thread. Safe to use from several threads."""
 
     def __init__(self, start: Start) -> None:
-        """Returns before the worker is ready; see ready(). Raises ModelError, TextWorkerError."""
+        """Returns before the worker is ready; see ready(). Raises ModelError or TextWorkerError."""
         self._workers = TextWorkers(start)
         self.vocabulary = self._workers.vocabulary
         self._loop = asyncio.new_event_loop()
@@ -381,7 +382,7 @@ class BlockingTextWorkers:
         return self._workers.restarts
 
     def ready(self) -> None:
-        """See TextWorkers; so with the others."""
+        """See TextWorkers, also for the other methods."""
         self._run(self._workers.ready())
 
     def chat(self, job: ChatJob) -> Encoded:

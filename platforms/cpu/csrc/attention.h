@@ -1,5 +1,5 @@
-// Attention over blocks: the shares of a launch, each a tile or a part of one. Shares over the same keys take a stretch of them
-// one after the other. Decode and prefill are the same: of a row that decodes, the pairs are the heads of its one token.
+// Attention over blocks: runs the shares of a launch, each a tile or a part of one. Shares over the same keys process them one
+// stretch at a time in turn. Decode and prefill are the same: for a decoding row, the pairs are the heads of its one token.
 #pragma once
 #include <new>
 
@@ -9,7 +9,7 @@ namespace VARIANT::attention {
 
 using namespace simd;
 
-// A tile under way, however many pairs it has.
+// A running tile, whatever its number of pairs.
 struct Begun {
   void (*step)(void *tile, int64_t from, int64_t count, const Coming &coming);
   void (*finish)(void *tile);
@@ -33,14 +33,14 @@ template <template <int> class Kept> struct Begins {
 };
 template <template <int> class Kept> constexpr Begins<Kept> BEGINS;
 
-// Keys of one stretch: as many stretches as must be, all about as long.
+// The number of keys per stretch: the fewest stretches possible, all of about the same length.
 inline int64_t stretch_of(int64_t keys) {
   int64_t sixteens = (keys + TOKENS - 1) / TOKENS, most = STRETCH / TOKENS;
   int64_t stretches = (sixteens + most - 1) / most;
   return (sixteens + stretches - 1) / stretches * TOKENS;
 }
 
-// The keys of a share from `from` on.
+// The keys of a share from key `from` on.
 template <class Number> Coming coming_of(const Attention &task, const Share &share, int64_t from) {
   Head head{task.layer->cache, task.launch->tables + share.row * task.launch->table_stride, share.kv_head};
   Coming coming;
@@ -52,8 +52,8 @@ template <class Number> Coming coming_of(const Attention &task, const Share &sha
   return coming;
 }
 
-// Shares over keys of the same head of a row, all of them stretch by stretch: keys and values that one of them has read are
-// near for the others. next: what comes after them.
+// Runs shares over keys of the same head of a row, all of them stretch by stretch: keys and values that one share has read are
+// then in the cache for the others. next: the share that follows.
 constexpr int64_t TILES_AT_ONCE = 8;
 template <template <int> class Kept>
 void of_shares(const Attention &task, const Share *shares, int64_t number, const Share &next) {
@@ -80,7 +80,7 @@ void of_shares(const Attention &task, const Share *shares, int64_t number, const
   for (int64_t i = 0; i < number; i++) tiles[i].finish(memory[i]);
 }
 
-// Whether shares are whole and over the same keys, or nearly.
+// Whether two shares are whole tiles over (nearly) the same keys.
 inline bool together(const Share &a, const Share &b) {
   return a.row == b.row && a.kv_head == b.kv_head && a.part < 0 && b.part < 0;
 }

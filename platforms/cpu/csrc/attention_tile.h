@@ -1,5 +1,5 @@
-// A tile of attention: (token, head) pairs that share a head of keys go over the keys in stretches, with the softmax of what
-// they have seen so far (online softmax, arXiv:1805.02867; tiles as in FlashAttention, arXiv:2205.14135).
+// A tile of attention: (token, head) pairs that share a key head process the keys in stretches, keeping a running softmax
+// (online softmax, arXiv:1805.02867; tiles as in FlashAttention, arXiv:2205.14135).
 #pragma once
 #include "kept.h"
 
@@ -7,7 +7,7 @@ namespace VARIANT::attention {
 
 using namespace simd;
 
-constexpr float NEVER = -1e30f;  // a score below all others that can still be subtracted
+constexpr float NEVER = -1e30f;  // a score below all others from which others can still be subtracted
 
 template <template <int> class Kept, int M> struct Tile {
   const Attention &task;
@@ -15,12 +15,12 @@ template <template <int> class Kept, int M> struct Tile {
   const Layer &layer;
   const Cache &cache;
   Head head;
-  int64_t group;                 // heads of queries to a head of keys
+  int64_t group;                 // query heads per key head
   Kept<M> kept;
   alignas(64) float scores[M][STRETCH];
   alignas(64) float mixed[M][WIDEST];
   float peak[M], total[M];
-  int64_t begin[M], end[M];      // keys that a pair sees
+  int64_t begin[M], end[M];      // the keys that a pair attends to
 
   Tile(const Attention &task, const Share &share)
       : task(task), share(share), layer(*task.layer), cache(layer.cache),
@@ -38,7 +38,7 @@ template <template <int> class Kept, int M> struct Tile {
     }
   }
 
-  // Of the m-th pair's elements in q and out.
+  // The offset of the m-th pair's elements in q and out.
   int64_t place(int m) const {
     int64_t token = task.launch->start[share.row] + (share.first + m) / group;
     return (token * layer.heads + share.kv_head * group + (share.first + m) % group) * cache.dim;
@@ -64,7 +64,7 @@ template <template <int> class Kept, int M> struct Tile {
     return mul(set(layer.soft_cap), sub(set(1.0f), div(set(2.0f), add(twice, set(1.0f)))));
   }
 
-  // Scores of keys that a pair does not see become nothing. padded: a multiple of what a vector holds.
+  // Masks the scores of keys that a pair does not attend to. padded: count rounded up to whole vectors.
   void hide(int m, int64_t from, int64_t count, int64_t padded) {
     int64_t first = begin[m] - from, last = end[m] - from;
     if (last > count) last = count;
@@ -78,7 +78,7 @@ template <template <int> class Kept, int M> struct Tile {
     float before = peak[m], now = largest(most);
     peak[m] = now;
     Float shift = set(now), sums = zero();
-    if (now == NEVER) {  // it has seen nothing yet
+    if (now == NEVER) {  // no visible key so far
       for (int64_t i = 0; i < padded; i += W) kept.weigh(m, i, zero(), scores[m]);
       return kept.weighed(m, padded, scores[m]);
     }
@@ -101,7 +101,7 @@ template <template <int> class Kept, int M> struct Tile {
   void mix(int64_t count, const Coming &coming) {
     int64_t dim = cache.dim;
     for (int64_t at = 0; at < dim; at += WIDE) {
-      int64_t far = at + TOKENS < dim ? TOKENS : 0;  // the last 16 elements alone: once more, and not kept
+      int64_t far = at + TOKENS < dim ? TOKENS : 0;  // a single last group of 16 is computed twice and kept once
       for (int left = 0; left < TOKENS; left += W) {
         Float sum[M][2];
         for (int m = 0; m < M; m++) {
@@ -117,7 +117,7 @@ template <template <int> class Kept, int M> struct Tile {
     }
   }
 
-  // The keys of a stretch. Meanwhile those that come next are fetched.
+  // Processes the keys of a stretch, while prefetching those that come next.
   void step(int64_t from, int64_t count, const Coming &coming) {
     int64_t padded = (count + TOKENS - 1) / TOKENS * TOKENS;
     head.find(from, count);

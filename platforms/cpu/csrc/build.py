@@ -1,5 +1,5 @@
-"""Builds the library of native kernels: every instruction set of one architecture in one file, which needs the C
-library alone. `python build.py FILE` builds it there; the package's own build (hatch_build.py) does so too."""
+"""Builds the library of native kernels: all instruction sets of one architecture in one file, which depends only on the
+C library. Run `python build.py FILE`; the package's build (hatch_build.py) does the same."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VARIANTS = {
     },
 }
 LATE = ("amx",)
-"""What is left out where the compiler, or the system, is older."""
+"""Variants to leave out if the compiler or the system is too old."""
 FLAGS = (
     "-O3",
     "-std=c++17",
@@ -52,11 +52,11 @@ FLAGS = (
 
 
 class BuildError(Exception):
-    """Why there is no library, in one line."""
+    """Why the library cannot be built, in one line."""
 
 
 def compiler() -> str:
-    """CXX, or the first of the usual ones. Raises BuildError."""
+    """CXX, or the first usual compiler found. Raises BuildError."""
     named = os.environ.get("CXX")
     for name in [named] if named else ["c++", "g++", "clang++"]:
         found = shutil.which(name)
@@ -66,7 +66,7 @@ def compiler() -> str:
 
 
 def build(target: Path, extra: Sequence[str] = ()) -> None:
-    """Compiles and links. extra: further flags. Raises BuildError."""
+    """Compiles and links. extra: additional flags. Raises BuildError."""
     cxx, machine = compiler(), platform.machine().lower()
     variants = VARIANTS.get({"amd64": "x86_64"}.get(machine, machine), {"portable": ()})
     variants = {name: flags for name, flags in variants.items() if name not in LATE or _has(cxx, flags)}
@@ -78,19 +78,19 @@ def build(target: Path, extra: Sequence[str] = ()) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda job: _run([cxx, *FLAGS, *_quiet(cxx), "-c", *job]), jobs))
         target.parent.mkdir(parents=True, exist_ok=True)
-        ours = target.with_name(f"{target.name}.{os.getpid()}")  # whoever reads the library has one or the other whole
+        ours = target.with_name(f"{target.name}.{os.getpid()}")  # then renamed, so that no reader sees half a file
         _run([cxx, "-shared", *extra, *(job[-1] for job in jobs), *_linking(), "-o", str(ours)])
         ours.replace(target)
 
 
 def _has(cxx: str, flags: Sequence[str]) -> bool:
-    """Whether the compiler knows these flags; and the system is Linux, of which library.cpp asks for what they need."""
+    """Whether the compiler supports these flags, and the system is Linux, as library.cpp requires for them."""
     command = [cxx, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
     return sys.platform == "linux" and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def _quiet(cxx: str) -> Sequence[str]:
-    """The intrinsics of GCC 12 are written so that it warns of them itself."""
+    """Flags that silence warnings of GCC 12 about its own intrinsics."""
     return (
         ()
         if "clang" in cxx

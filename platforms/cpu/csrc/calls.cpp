@@ -1,4 +1,4 @@
-// Each call over all threads.
+// Runs each call on all threads.
 #include "calls.h"
 
 #include "room.h"
@@ -7,13 +7,13 @@
 
 namespace {
 
-constexpr int64_t SMALL = 1 << 13;    // elements, for which another thread is not worth while
+constexpr int64_t SMALL = 1 << 13;    // elements, too few to be worth another thread
 constexpr int64_t WIDENED = 1 << 20;  // bytes of rows that are widened at a time
 
-// Rows to take at once.
+// The number of rows to take at once.
 int64_t grain_of(int64_t rows, int64_t width) { return rows * width <= SMALL ? rows : (SMALL + width - 1) / width; }
 
-// A product, and before it its rows as the kernel takes them, by as many as stay near while weights go by.
+// A product. If the kernel needs widened rows, they are widened first, in chunks that stay in the cache while weights stream by.
 void multiply(Part<Product> part, Kind kind, const Product &task, int64_t panels) {
   auto widen = used->widen[kind];
   if (!widen) return threads::run(part, task, panels);

@@ -1,9 +1,9 @@
-// What a function of the library is asked to do, as data, so that it can be done now or kept on a tape and done again. A
-// call of a launch's rows knows how many they are, and can be told another number.
+// The calls of the library as data, so that they can run now, or be recorded on a tape and run again. A call over a launch's rows
+// knows their number, which can be changed.
 #pragma once
 #include "kernels.h"
 
-extern const Kernels *used;  // the instruction set
+extern const Kernels *used;  // of the selected instruction set
 
 namespace calls {
 
@@ -54,7 +54,7 @@ struct LookUpPacked {
   void run() const;
 };
 
-// Both have a copy of the layer, and look at the launch when they run.
+// Both hold a copy of the layer, and read the launch when they run.
 struct TakeHeads {
   Layer layer;
   HeadsInput task;

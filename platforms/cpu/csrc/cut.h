@@ -1,5 +1,5 @@
-// The so many first entries of a row, without sorting: the value of the last of them is found by halving the range of
-// floats, each time by counting those above. Only blocks count whose largest is at least as large as that of so many.
+// Finds the first `keep` entries of a row without sorting. The value of the last one is found by bisecting the range of floats
+// and counting the entries above. Only blocks are counted whose largest entry is at least that of the keep-th block.
 #pragma once
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace VARIANT::cut {
 using namespace simd;
 using logits::Row;
 
-// A whole number for each float, in their order.
+// Maps floats to integers in the same order.
 inline uint32_t place_of(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -23,8 +23,8 @@ inline float at_place(uint32_t place) {
   return x;
 }
 
-// The largest float that at least `keep` are not below, from `low`, of which that is known, to `high`. above(x): how many
-// are above x.
+// The largest float, between `low` and `high`, for which at least `keep` entries are not below it. That must hold for `low`.
+// above(x): the number of entries above x.
 template <class Above> inline float largest_kept(int64_t keep, float low, float high, Above &&above) {
   uint32_t from = place_of(low), to = place_of(high);
   while (from < to) {
@@ -57,7 +57,7 @@ template <class T> inline void prefix_of(const Logits &logits, int64_t keep, int
     return found;
   };
   prefix.value = largest_kept(keep, low, peak, above);
-  int64_t equal = keep - above(prefix.value);  // that belong to it
+  int64_t equal = keep - above(prefix.value);  // entries equal to the value that belong to the prefix
   for (int64_t i = 0; equal > 0; i++) {
     int64_t first = blocks[i] * BLOCK, end = first + BLOCK < logits.vocab ? first + BLOCK : logits.vocab;
     if (largest[blocks[i]] < prefix.value) continue;

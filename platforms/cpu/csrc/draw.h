@@ -1,4 +1,4 @@
-// The draw among a prefix, and the mass of a prefix.
+// Samples from a prefix, and computes the mass of a prefix.
 #pragma once
 #include "exponent.h"
 #include "logits.h"
@@ -10,7 +10,7 @@ using namespace simd;
 using logits::Bounds;
 using logits::Row;
 
-// Calls each(block, its largest) for the blocks of a stretch that have something in the prefix.
+// Calls each(block, its largest entry) for the blocks of a stretch that have entries in the prefix.
 template <class Each>
 inline void blocks_of(const Logits &logits, int64_t row, int64_t stretch, const Bounds &bounds, Each &&each) {
   if (!(logits.peaks[row * logits.stretches + stretch] > bounds.low)) return;
@@ -20,8 +20,8 @@ inline void blocks_of(const Logits &logits, int64_t row, int64_t stretch, const 
     if (largest[block] > bounds.low) each(block, largest[block]);
 }
 
-// Entries that noise cannot lift above the best so far are not hashed; only the few whose limit is above it have their
-// logarithms taken.
+// Entries that no noise could lift above the best so far are not hashed. Logarithms are only computed for the few whose bound is
+// above it.
 template <class T>
 inline Found best_of(const Logits &logits, const Ticket &ticket, const Prefix &among, int64_t stretch) {
   Row<T> row(logits, among.row);

@@ -1,4 +1,4 @@
-// One logit at a time.
+// Access to single logits.
 #pragma once
 #include <cmath>
 
@@ -18,7 +18,7 @@ template <class T> inline float entry(const Logits &logits, int64_t row, int64_t
   return widened(((const T *)logits.at)[row * logits.stride + number]) / divisor(logits, row);
 }
 
-// The larger one; one that is none is larger than all.
+// The larger of two values; NaN counts as the largest.
 inline float larger(float most, float x) { return most != most || x <= most ? most : x; }
 
 inline bool in(const Prefix &prefix, float value, int64_t number) {

@@ -1,3 +1,3 @@
-// What is seen from outside of the library.
+// Visibility of the library's symbols.
 #pragma once
 #define EXPORTED extern "C" __attribute__((visibility("default")))

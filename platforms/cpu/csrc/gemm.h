@@ -1,5 +1,5 @@
-// Products with packed weights: a tile of rows by a few vectors of outputs whose sums stay in registers over a block of k, and
-// all tiles over that block before the next one, so that its weights are still in the second cache.
+// Products with packed weights. A tile of rows by a few vectors of outputs keeps its sums in registers over a block of k. All
+// tiles process a block before the next one begins, so that its weights are still in the L2 cache.
 #pragma once
 #include <cstring>
 
@@ -9,21 +9,21 @@
 
 namespace VARIANT::gemm {
 
-// Vectors of a panel that M rows take at a time: all where few rows leave registers for their sums.
+// The number of a panel's vectors that M rows process at once: all of them if few rows leave enough registers for the sums.
 template <int M> constexpr int ABREAST = M <= 2 ? PANEL / W : 2;
-constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay near while all rows take them
-// Panels of gates that rows of one tile take before those that they gate: a processor that reads one stream ahead by itself has
-// to find it anew after each jump.
+constexpr int64_t BLOCK = 64 << 10;  // bytes of a panel's weights that stay in the cache while all rows use them
+// The number of gate panels that a single tile of rows processes before the matching up panels. A processor that prefetches one
+// stream by itself has to detect it again after each jump.
 constexpr int RUN = READS_AHEAD ? 16 : 1;
 
-// Sums of a panel between one block of k and the next, one after the other in the order of their rows.
+// The sums of a panel between one block of k and the next, in row order.
 struct Kept {
   alignas(64) char numbers[TOGETHER * PANEL * sizeof(float)];
 };
 
-// Adds a block to the sums of a tile. Whether they are whole now: then they are in `result`, else in `kept`. Inlined, or GCC
-// has more of them in memory.
-template <class Kind, int M, int V>
+// Adds a block to the sums of a tile. Returns whether they are complete: then they are in `result`, otherwise in `kept`. Inlined,
+// because GCC would otherwise keep more of them in memory.
+template <class Kind, class Fetch, int M, int V>
 [[gnu::always_inline]] inline bool sums(const Product &task, const At &at, int left, Kept &kept, Float (&result)[M][V]) {
   typename Kind::Sum sum[M][V];
   auto *here = (typename Kind::Number *)kept.numbers + at.row % TOGETHER * PANEL + left;
@@ -33,7 +33,7 @@ template <class Kind, int M, int V>
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) sum[m][v] = load(here + m * PANEL + v * W);
   }
-  Kind::add(task, at, left, sum);
+  Kind::template add<Fetch>(task, at, left, sum);
   if (at.to == task.k) {
     Kind::end(task, at, left, sum, result);
     return true;
@@ -43,7 +43,7 @@ template <class Kind, int M, int V>
   return false;
 }
 
-// Writes up to W results.
+// Stores up to W results.
 inline void put(bf16 *out, Float x, int64_t room) {
   if (room >= W) return store_bf16(out, x);
   bf16 whole[W];
@@ -65,11 +65,11 @@ inline Float activated(Float x, Activation activation) {
   return div(x, add(set(1.0f), exp(sub(zero(), inner))));
 }
 
-template <class Kind, int M> void of_linear(const Product &task, const At &at, Kept *kept) {
+template <class Kind, int M, class Fetch> void of_linear(const Product &task, const At &at, Kept *kept) {
   constexpr int V = ABREAST<M>;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
-    if (!sums<Kind>(task, at, left, *kept, sum)) continue;
+    if (!sums<Kind, Fetch>(task, at, left, *kept, sum)) continue;
     for (int v = 0; v < V; v++) {
       int64_t column = at.panel * PANEL + left + v * W, room = task.n - column;
       Float bias = task.bias ? bias_at(task.bias + column, room) : zero();
@@ -78,24 +78,24 @@ template <class Kind, int M> void of_linear(const Product &task, const At &at, K
   }
 }
 
-template <class Kind, int M> void of_gate_up(const Product &task, const At &at, Kept *kept) {
+template <class Kind, int M, class Fetch> void of_gate_up(const Product &task, const At &at, Kept *kept) {
   constexpr int V = ABREAST<M>;
   At other = at;
   other.panel += task.n / PANEL;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
     float gate[M][V][W];
-    if (sums<Kind>(task, at, left, kept[0], sum))
+    if (sums<Kind, Fetch>(task, at, left, kept[0], sum))
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) store(gate[m][v], activated(sum[m][v], task.activation));
-    if (!sums<Kind>(task, other, left, kept[1], sum)) continue;
+    if (!sums<Kind, Fetch>(task, other, left, kept[1], sum)) continue;
     bf16 *out = task.out + at.row * task.out_stride + at.panel * PANEL + left;
     for (int m = 0; m < M; m++, out += task.out_stride)
       for (int v = 0; v < V; v++) store_bf16(out + v * W, mul(load(gate[m][v]), sum[m][v]));
   }
 }
 
-// The same of rows that are one tile, with a run of panels: k is not cut into blocks, since nobody else takes the weights.
+// For rows that fit in one tile, with a run of panels. k is not divided into blocks, since no other tile reuses the weights.
 template <class Kind, int M, class Take> void of_whole(const Product &task, int64_t first, int64_t last, Take &&take) {
   constexpr int V = ABREAST<M>;
   for (int64_t panel = first; panel < last; panel++)
@@ -104,7 +104,7 @@ template <class Kind, int M, class Take> void of_whole(const Product &task, int6
       typename Kind::Sum sum[M][V];
       Float whole[M][V];
       Kind::begin(task, at, sum);
-      Kind::add(task, at, left, sum);
+      Kind::template add<Fetch<M <= 2 ? 0 : WAYS - 1>>(task, at, left, sum);
       Kind::end(task, at, left, sum, whole);
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) take(panel - first, m, left + v * W, whole[m][v]);
@@ -128,13 +128,13 @@ template <class Kind, int M> void of_run(const Product &task, int64_t first, int
 using Tile = void (*)(const Product &task, const At &at, Kept *kept);
 using Run = void (*)(const Product &task, int64_t first, int64_t last);
 
-// Elements of k that are taken at a time.
+// The number of elements of k in a block.
 template <class Kind> int64_t block_of(const Product &task) {
   int64_t most = BLOCK * 8 / (PANEL * Kind::BITS), blocks = (task.k + most - 1) / most, unit = Kind::unit(task);
   return ((task.k + blocks - 1) / blocks + unit - 1) / unit * unit;
 }
 
-// All rows of a task with its panels from first to last: take(at, height, kept) takes a tile of so many rows, `most` at most.
+// Processes all rows of a task with panels first to last: take(at, height, kept) processes a tile of `height` rows, up to `most`.
 template <class Kind, class Take> void walk(const Product &task, int64_t first, int64_t last, int64_t most, Take &&take) {
   Kept kept[2];
   int64_t block = block_of<Kind>(task);
@@ -149,18 +149,24 @@ template <class Kind, class Take> void walk(const Product &task, int64_t first, 
         }
   }
 }
-template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tile *tiles) {
-  auto take = [&](const At &at, int64_t height, Kept *kept) { tiles[height](task, at, kept); };
+template <class Kind> void walk(const Product &task, int64_t first, int64_t last, const Tile (*tiles)[ROWS + 1]) {
+  auto take = [&](const At &at, int64_t height, Kept *kept) { tiles[way_of(at, height)][height](task, at, kept); };
   walk<Kind>(task, first, last, ROWS, take);
 }
 
-// By the rows of a tile.
+// By the way of fetching and the rows of a tile.
 template <class Kind> struct ByRows {
-  Tile plain[ROWS + 1] = {}, gated[ROWS + 1] = {};
+  Tile plain[WAYS][ROWS + 1] = {}, gated[WAYS][ROWS + 1] = {};
   Run run[ROWS + 1] = {};
+  template <int WAY, int M> constexpr void fill() {
+    if constexpr (is_used(WAY, M)) {
+      plain[WAY][M] = of_linear<Kind, M, Fetch<WAY>>;
+      gated[WAY][M] = of_gate_up<Kind, M, Fetch<WAY>>;
+    }
+    if constexpr (WAY > 0) fill<WAY - 1, M>();
+  }
   template <int M> constexpr void fill() {
-    plain[M] = of_linear<Kind, M>;
-    gated[M] = of_gate_up<Kind, M>;
+    fill<WAYS - 1, M>();
     if constexpr (RUN > 1) run[M] = of_run<Kind, M>;
     if constexpr (M > 1) fill<M - 1>();
   }

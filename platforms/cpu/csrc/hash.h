@@ -1,4 +1,4 @@
-// The hash behind the noise, one word at a time, as core/tessera/ops/sampling.py defines it.
+// The hash behind the noise, for single words, as defined in core/tessera/ops/sampling.py.
 #pragma once
 #include <cstdint>
 

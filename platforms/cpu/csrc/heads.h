@@ -1,4 +1,4 @@
-// The fused input of attention: one token's heads are normed, turned and put where attention reads them.
+// The fused input of attention: normalizes and rotates one token's heads, and stores them where attention reads them.
 #pragma once
 #include <cmath>
 
@@ -38,7 +38,7 @@ struct Token {
   const Layer &layer;
   const float *cosines, *sines;
 
-  // A head as floats, normed and turned.
+  // Converts a head to floats, normalizes and rotates it.
   void ready(const bf16 *x, const bf16 *weight, float *head) const {
     for (int64_t i = 0; i < layer.cache.dim; i += W) store(head + i, load_bf16(x + i));
     if (weight) norm(head, layer.cache.dim, weight, layer.eps, layer.offset);
@@ -50,10 +50,10 @@ inline void round(const float *head, int64_t dim, bf16 *to) {
   for (int64_t i = 0; i < dim; i += W) store_bf16(to + i, load(head + i));
 }
 
-// Where a token's head of keys and values goes, as kernels.h says of Cache.
+// Where a token's key and value of one head are stored; see Cache in kernels.h.
 struct Place {
   const Cache &cache;
-  int64_t block, head, at;  // at: of the token in the block
+  int64_t block, head, at;  // at: the token's place in the block
 
   template <class Number> void key(const Number *x) const {
     Number *to = (Number *)cache.keys + block * cache.key_stride + head * cache.block_size * cache.dim;

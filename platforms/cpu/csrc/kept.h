@@ -1,4 +1,4 @@
-// What differs by how keys and values are kept: what is multiplied with them, and how. M pairs (token, head) at once.
+// How keys and values are multiplied, for each way of storing them. M (token, head) pairs at once.
 #pragma once
 #include "gemm.h"
 #include "kernels.h"
@@ -13,12 +13,12 @@ using terms::store_terms;
 constexpr int64_t STRETCH = 128;  // keys
 constexpr int64_t WIDE = 2 * TOKENS;
 
-// Brings near, in the order of memory, what comes next: as many elements with each step of a product as it multiplies. What
-// is near already costs little; memory is read while cores multiply. first, second: the halves, which may lie apart.
+// Prefetches what comes next, in memory order: each step of a product fetches as many elements as it multiplies. Fetching what is
+// already cached costs little, and memory is read while the cores compute. first, second: the halves, which may be apart.
 template <class Number> struct Fetch {
   static constexpr int64_t OF_STEP = WIDE * 2 * sizeof(Number);  // bytes
   const char *first, *second;
-  int64_t half;  // bytes of one
+  int64_t half;  // bytes in one half
   Fetch(const Number *first, const Number *second, int64_t elements)
       : first((const char *)first), second((const char *)second), half(elements * sizeof(Number)) {}
   void operator()(int64_t step) const {
@@ -28,16 +28,16 @@ template <class Number> struct Fetch {
   }
 };
 
-// One head of a row's keys and values, in stretches, by sixteens of tokens.
+// The keys and values of one head of a row, in stretches, in groups of 16 tokens.
 struct Head {
   const Cache &cache;
   const int32_t *table;
   int64_t number;
   struct Tokens {
-    int64_t block, before;  // before: tokens of all heads that lie before them in the block
+    int64_t block, before;  // before: tokens of all heads before these in the block
   } tokens[STRETCH / TOKENS];
 
-  // The stretch's, from a multiple of 16 on.
+  // Looks up the blocks of a stretch; from is a multiple of 16.
   void find(int64_t from, int64_t count) {
     for (int64_t t = 0; t < count; t += TOKENS) {
       int64_t block = (from + t) / cache.block_size;
@@ -51,7 +51,7 @@ struct Head {
   template <class Number> const Number *values(int64_t i) const {
     return (const Number *)cache.values + tokens[i].block * cache.value_stride + tokens[i].before * cache.dim;
   }
-  // Of 16 tokens from a multiple of 16 on, in the stretch or not.
+  // The keys of 16 tokens, inside or outside the stretch; from is a multiple of 16.
   template <class Number> const Number *keys_from(int64_t from) const {
     int64_t block = from / cache.block_size, before = number * cache.block_size + from - block * cache.block_size;
     return (const Number *)cache.keys + table[block] * cache.key_stride + before * cache.dim;
@@ -64,12 +64,12 @@ struct Head {
   }
 };
 
-// The keys of the stretch that comes next, of this head or another, by sixteens of tokens.
+// The keys of the next stretch, of this head or another, in groups of 16 tokens.
 struct Coming {
   const void *keys[STRETCH / TOKENS];
-  int64_t parts;  // of sixteen keys
+  int64_t parts;  // per group of 16 keys
 
-  // What is fetched while 16 values, or WIDE elements of each, are multiplied for the number-th time.
+  // What to fetch during the number-th multiplication of 16 values, or of WIDE elements of each.
   template <class Number> Fetch<Number> part(int64_t number) const {
     constexpr int64_t ELEMENTS = TOKENS * WIDE;
     const Number *first = (const Number *)keys[number / parts] + number % parts * ELEMENTS;
@@ -77,7 +77,7 @@ struct Coming {
   }
 };
 
-// In bf16.
+// Keys and values in bf16.
 template <int M> struct Bf16Kept {
   alignas(64) Term q[M][WIDEST];
   alignas(64) Term weights[M][STRETCH];
@@ -88,8 +88,8 @@ template <int M> struct Bf16Kept {
     for (int64_t i = 0; i < dim; i += W) store_terms(q[m] + i, load_bf16(query + i));
   }
 
-  // Products of the queries with W keys from the left-th on, of the near sixteen and of the far. Meanwhile the values of
-  // both are fetched.
+  // Multiplies the queries with W keys, from the left-th on, of each of two groups of 16, near and far. Prefetches the values of
+  // both groups.
   void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
     gemm::clear(sum);
     const bf16 *keys = head.keys<bf16>(near) + 2 * left;
@@ -98,12 +98,12 @@ template <int M> struct Bf16Kept {
   }
 
   void begin(const Head &, int64_t) {}
-  // Of a pair's W keys from the i-th of the stretch on.
+  // Stores the weights of a pair for W keys, from the i-th of the stretch on.
   void weigh(int m, int64_t i, Float weight, float *) { store_terms(weights[m] + i, weight); }
   void weighed(int, int64_t, float *) {}
 
-  // Adds the weighed values' W elements from the left-th on, and those `apart` further. Meanwhile a part of the keys that
-  // come next is fetched.
+  // Adds the weighted values: W elements from the left-th on, and W elements `apart` further. Prefetches a part of the keys that
+  // come next.
   void mix(const Head &head, int64_t count, int64_t left, int64_t apart, const Coming &coming, Float (&sum)[M][2]) const {
     for (int64_t t = 0; t < count; t += TOKENS) {
       const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
@@ -114,8 +114,8 @@ template <int M> struct Bf16Kept {
   }
 };
 
-// In int8 with a scale a token. Queries and weights become whole numbers of 16 bits, which loses less than bf16 does; what is
-// kept is widened to 16 bits as it is read, so a sum over WIDEST elements, or STRETCH keys, fits 32 bits.
+// Keys and values in int8, with one scale per token. Queries and weights are quantized to int16, which loses less than bf16 does;
+// keys and values are widened to int16 when they are read. A sum over WIDEST elements, or STRETCH keys, fits in 32 bits.
 template <int M> struct Int8Kept {
   alignas(64) int16_t q[M][WIDEST];
   alignas(64) int16_t weights[M][STRETCH];
@@ -124,8 +124,7 @@ template <int M> struct Int8Kept {
 
   using Number = int8_t;
 
-  // Whole numbers of 16 bits that times the scale, which is returned, are about x; it is none where one of them is none or
-  // infinite.
+  // Quantizes x to int16 and returns the scale, so that x is about scale * to. The scale is NaN if an element is NaN or infinite.
   static float narrow(const float *x, int64_t count, int16_t *to) {
     Float each = zero(), poison = zero();
     for (int64_t i = 0; i < count; i += W) {
@@ -148,7 +147,7 @@ template <int M> struct Int8Kept {
     q_scale[m] = narrow(wide, dim, q[m]);
   }
 
-  // `step` elements lead from one pair to the next.
+  // step: elements from one pair to the next.
   static void accumulate(const int16_t *x, int64_t stride, const int8_t *left, const int8_t *right, int64_t step, int64_t k,
                          Whole (&sum)[M][2], const Fetch<int8_t> &fetch) {
     for (int64_t p = 0; p < k / 2; p++, left += step, right += step) {
@@ -181,7 +180,7 @@ template <int M> struct Int8Kept {
     for (int64_t t = 0; t < count; t += TOKENS)
       std::memcpy(scales + t, head.value_scales(t / TOKENS), TOKENS * sizeof(float));
   }
-  // The scale of a value that is not there may be anything.
+  // The scale of a missing value may be anything, so it must not turn a weight of 0 into NaN.
   void weigh(int, int64_t i, Float weight, float *wide) {
     store(wide + i, only_where(weight, mul(weight, load(scales + i))));
   }
@@ -192,7 +191,7 @@ template <int M> struct Int8Kept {
     clear(whole);
     for (int64_t t = 0; t < count; t += TOKENS) {
       const int8_t *near = head.values<int8_t>(t / TOKENS) + 2 * left;
-      int64_t tokens = count - t < TOKENS ? count - t + 1 : TOKENS;  // a key beyond the last has no weight
+      int64_t tokens = count - t < TOKENS ? count - t + 1 : TOKENS;  // a key past the end, of weight 0, completes a pair
       accumulate(weights[0] + t, STRETCH, near, near + 2 * apart, 2 * head.cache.dim, tokens, whole,
                  coming.part<int8_t>((left / WIDE * count + t) / TOKENS));
     }

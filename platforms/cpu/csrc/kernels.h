@@ -1,5 +1,5 @@
-// What each instruction set brings. A kernel does a part of its task, from item `first` to before `last`; what an item is
-// stands beside it. Numbers of 16 bits are bfloat16; strides are in elements.
+// The interface of each instruction set. A kernel does a part of its task, items `first` to before `last`; each task says what an
+// item is. bf16 is stored in 16-bit integers; strides are in elements.
 #pragma once
 #include <cstdint>
 
@@ -8,53 +8,53 @@
 using bf16 = uint16_t;
 
 constexpr int64_t PANEL = 32;      // outputs that are packed together
-constexpr int64_t TOGETHER = 384;  // rows at most that are dealt out to tiles, and stay in a cache while panels go by
+constexpr int64_t TOGETHER = 384;  // the most rows divided into tiles at once; they stay in the cache while panels stream by
 
 enum class Activation : int32_t { silu, gelu_tanh };
 
-// Where rows of int8 go, each with a scale of its own: a row is about scale * its elements. A row with an element that is
-// none, or infinite, has a scale that is none. sums: of each group of a row. Elements from its end to `stride` become 0.
+// Where quantized rows of int8 are written, each with its own scale: a row is about scale * its elements. The scale of a row with
+// a NaN or infinite element is NaN. sums: of each group of a row. Elements from the end of a row to `stride` are set to 0.
 struct Int8Rows {
-  int8_t *elements;  // null: nowhere
+  int8_t *elements;  // null: not wanted
   int64_t stride;
   float *scale;
   int32_t *sums;  // [rows, groups]
   int64_t group;
 };
 
-// out [m, n] = x [m, k] W^T + bias, or activation(x G^T) * (x U^T) where W is [G; U] and n their rows, a multiple of
-// PANEL. Item: a panel of out.
+// out [m, n] = x [m, k] W^T + bias; or activation(x G^T) * (x U^T), where W is [G; U] and n, the number of rows of each, is a
+// multiple of PANEL. Item: a panel of out.
 //
-// A weight is packed by panels of 32 outputs; what lies beyond n or k is 0.
+// A weight is packed in panels of 32 outputs and padded with zeros beyond n and k.
 //   bf16   [panels][ceil(k / 2)][32][2]
-//   int8   [panels][ceil(k / 4)][32][4], 128 added so that no byte has a sign
-//   int4   [panels][ceil(k / 8)][32][4], 8 added; the low half of byte i is element i of eight, the high half i + 4
+//   int8   [panels][ceil(k / 4)][32][4], with 128 added, so that bytes are unsigned
+//   int4   [panels][ceil(k / 8)][32][4], with 8 added; byte i holds element i of eight in its low half, i + 4 in its high half
 struct Product {
-  const void *x;         // bf16 [m, k], or rows that were quantised
+  const void *x;         // bf16 [m, k], or quantized rows
   int64_t x_stride;      // elements
   const float *x_scale;  // of each quantised row
-  const int32_t *x_sum;  // of each group of a quantised row: the sum of its elements
+  const int32_t *x_sum;  // of each group of a quantized row: the sum of its elements
   const void *packed;
   const void *scale;     // int8: float [n]; int4: bf16 [panels][groups][32]
   const bf16 *bias;      // or null
   bf16 *out;
   int64_t out_stride;
   int64_t m, n, k;
-  int64_t group;         // elements of k that share a scale and a sum, a multiple of 8; k is a multiple of it
-  Int8Rows rounded;      // of gate_up: where the rows of out go once more, when all are there
+  int64_t group;         // elements of k that share a scale and a sum: a multiple of 8 that divides k
+  Int8Rows rounded;      // for gate_up: where to write the rows of out quantized, once they are complete
   Activation activation;
 };
 
-// Rows as an instruction set multiplies them, where that is not as they are. Item: a tile of at most `tile` rows.
+// Converts rows to the form that an instruction set multiplies, if it needs another one. Item: a tile of at most `tile` rows.
 struct Widening {
   const void *x;
   int64_t x_stride;  // elements
   void *to;
-  int64_t stride;    // elements that a row has there
+  int64_t stride;    // elements per row in `to`
   int64_t rows, k;
 };
 
-// Rows of bf16 to int8. Item: a row.
+// Quantizes rows of bf16 to int8. Item: a row.
 struct Quantise {
   const bf16 *x;
   int64_t x_stride;
@@ -62,8 +62,8 @@ struct Quantise {
   int64_t k;
 };
 
-// sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset), or the same as rows of int8.
-// Where residual is null the sum is x. Item: a row.
+// sum = residual + multiplier * x, out = sum / sqrt(mean(sum^2) + eps) * (weight + offset), optionally quantized to int8. The sum
+// is x if residual is null. Item: a row.
 struct AddNorm {
   const bf16 *x;
   int64_t x_stride;
@@ -71,13 +71,13 @@ struct AddNorm {
   int64_t residual_stride;
   const bf16 *weight;
   bf16 *sum;  // [rows, n] dense; null without a residual
-  bf16 *out;  // [rows, n] dense; null: not wanted, or the rows go to int8
+  bf16 *out;  // [rows, n] dense; null: not wanted, or quantized to int8
   Int8Rows rounded;
   int64_t rows, n;
   float eps, offset, multiplier;
 };
 
-// Rows of a table [.., n], times scale. Item: a row.
+// Looks up rows of a table [.., n], times scale. Item: a row.
 struct Lookup {
   const int32_t *ids;
   const bf16 *table;
@@ -87,24 +87,23 @@ struct Lookup {
   float scale;
 };
 
-// Rows of a packed weight [n, k] as Product has it, times `factor`: row id - start, or zeros where there is none. Item: a
+// Looks up rows of a packed weight [n, k] (see Product), times `factor`: row id - start, or zeros if it does not exist. Item: a
 // row.
 struct PackedLookup {
   const int32_t *ids;
   const void *packed;
-  const void *scale;  // as Product's
+  const void *scale;  // as in Product
   bf16 *out;
   int64_t out_stride;
   int64_t m, n, k;
-  int64_t group;      // of int4
+  int64_t group;      // for int4
   int64_t start;
   float factor;
 };
 
-// Where one layer's keys and values are. Keys of a block: [kv_heads][block_size / 16][dim / 2][16][2], values:
-// [kv_heads][block_size / 2][dim][2], so that a dot of pairs takes 16 tokens, or two tokens of 16 elements, at once.
-// Where there are scales, [kv_heads][block_size] of a block, the numbers are int8, and a token's head is about its scale times
-// them.
+// Where one layer's keys and values are. A block has keys [kv_heads][block_size / 16][dim / 2][16][2] and values
+// [kv_heads][block_size / 2][dim][2], so that a dot product of pairs takes 16 tokens, or two tokens of 16 elements, at once. With
+// scales, [kv_heads][block_size] per block, the numbers are int8, and a token's head is about its scale times them.
 struct Cache {
   void *keys, *values;               // bf16 or int8
   float *key_scales, *value_scales;  // or null
@@ -113,54 +112,54 @@ struct Cache {
   int64_t kv_heads, dim;             // dim a multiple of 16
 };
 
-constexpr int64_t WIDEST = 256;  // elements of a head, at most
-constexpr int64_t TOKENS = 16;  // that keys are packed by
+constexpr int64_t WIDEST = 256;  // the largest head dimension
+constexpr int64_t TOKENS = 16;  // keys are packed in groups of this many
 
-// What is constant of a layer of attention.
+// The constants of an attention layer.
 struct Layer {
   Cache cache;
-  int64_t heads;          // of queries
-  const float *cos_sin;   // [positions, turned]: cosines, then sines; null: no rotary
-  int64_t turned;         // elements of a head that are turned
+  int64_t heads;          // query heads
+  const float *cos_sin;   // [positions, turned]: cosines, then sines; null: no rotary embedding
+  int64_t turned;         // elements of a head that are rotated
   const bf16 *q_weight, *k_weight;  // of the norms of heads, or null
-  int64_t window;         // 0: none
+  int64_t window;         // 0: no window
   float eps, offset;      // of the norms
   float scale, soft_cap;  // of the scores; 0: no cap
-  int32_t neighbours;     // turns elements 2i and 2i + 1; otherwise i and i + turned / 2
+  int32_t neighbours;     // rotates elements 2i and 2i + 1; otherwise i and i + turned / 2
 };
 
-// What is constant of a launch. start, length: a row's tokens in the launch; kv_len: its keys, those of the launch
-// included, the last of which is its last token's. slots: where each token's keys and values go.
+// The constants of a launch. start, length: a row's tokens in the launch; kv_len: the number of its keys, including those of the
+// launch, of which the last is that of its last token. slots: where each token's keys and values are stored.
 struct Launch {
   const int32_t *tables, *start, *length, *kv_len, *positions, *slots;
   int64_t table_stride, rows, tokens;
 };
 
-// Turns x [tokens, (heads + 2 kv_heads) dim] into q [tokens, heads, dim] and what the cache keeps: RMS norm by head where
-// there are weights for it, then rotary embedding. Item: a token.
+// Splits x [tokens, (heads + 2 kv_heads) dim] into q [tokens, heads, dim] and keys and values for the cache: RMS norm per head,
+// if there are weights for it, then rotary embedding. Item: a token.
 struct HeadsInput {
   const Layer *layer;
   const Launch *launch;
   const bf16 *x;
-  int64_t x_stride, heads;  // heads: of x; 0 where only keys and values are given
+  int64_t x_stride, heads;  // heads: of x; 0 if there are only keys and values
   bf16 *q;
 };
 
-// Rows of a launch attend to their own blocks. q, out: [tokens, heads, dim]. Item: a share.
+// Attention of a launch's rows over their own blocks. q, out: [tokens, heads, dim]. Item: a share.
 struct Attention {
   const Layer *layer;
   const Launch *launch;
   const bf16 *q;
   bf16 *out;
   const struct Share *shares;
-  float *partial;  // [parts][TILE][dim + 2]: sums, then the largest score and the sum of exponents
+  float *partial;  // [parts][TILE][dim + 2]: sums, then the largest score and the sum of exponentials
 };
 
-constexpr int64_t TILE = 12;  // most (token, head) pairs of a share
+constexpr int64_t TILE = 12;  // the most (token, head) pairs in a share
 
-// What one thread does in one go: pairs (token, head of the group) of a row from `first` on, with one head of keys from
-// key `from` (a multiple of 16) to before `to`. part: where its partial result goes; < 0: it is the whole result. parts: of
-// the first of several that belong together how many there are; the others follow it.
+// A thread's unit of work: pairs (token, head of the group) of a row, from `first` on, with one key head, from key `from` (a
+// multiple of 16) to before `to`. part: where its partial result goes; < 0 if the result is complete. parts: in the first of
+// several shares that form a tile, their number; the others follow it.
 struct Share {
   int32_t row, kv_head, first, count, from, to, part, parts;
 };
@@ -171,20 +170,20 @@ enum Kind : int32_t { of_bf16, of_int8, of_int4 };
 
 struct Kernels {
   const char *name;
-  Part<Widening> widen[3];              // by Kind, or null: rows of x are multiplied as they are
-  Part<Product> linear[3], gate_up[3];  // by Kind; x: widened, where it is
+  Part<Widening> widen[3];              // by Kind; null: rows of x are multiplied as they are
+  Part<Product> linear[3], gate_up[3];  // by Kind; x is widened if there is a widen kernel
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
   Part<Lookup> look_up;
   Part<PackedLookup> look_up_packed[3];  // by Kind
   Part<HeadsInput> heads_input;
   Part<Attention> attention;
-  Part<Logits> survey[2];  // by Entry, as those after it
+  Part<Logits> survey[2];  // by Entry, like those below
   Part<Drawing> draw[2];
   Part<Weighing> weigh[2];
   Part<Cutting> cut[2];
   Part<Ranking> rank[2];
-  int64_t tile;  // rows of a product, or pairs of a share, whose sums stay in registers
+  int64_t tile;  // rows of a product, or pairs of a share, whose sums fit in registers
 };
 
 extern const Kernels portable_kernels;

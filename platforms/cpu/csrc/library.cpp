@@ -1,5 +1,4 @@
-// The C interface: which instruction set, and what is asked for, done now or kept on a tape. Sizes were checked by the
-// caller.
+// The C interface: selects the instruction set, and runs or records calls. Callers have validated all sizes.
 #include <cstring>
 
 #include "calls.h"
@@ -25,7 +24,7 @@ struct Known {
 };
 
 #if defined(WITH_AMX)
-// Whether there are registers for tiles of bfloat16 and int8 which this process may use: Linux gives them to whoever asks.
+// Whether AMX tile registers for bf16 and int8 exist and this process may use them; Linux grants that on request.
 bool may_use_tiles() {
   constexpr unsigned TILES = 1u << 22 | 1u << 24 | 1u << 25;
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;
@@ -35,7 +34,7 @@ bool may_use_tiles() {
 }
 #endif
 
-// From the least to the best.
+// Worst to best.
 const Known KNOWN[] = {
     {&portable_kernels, [] { return true; }},
 #if defined(__x86_64__)
@@ -55,14 +54,14 @@ const Known KNOWN[] = {
 
 }  // namespace
 
-// The name of the number-th instruction set that this processor has, from the least to the best; null after the last.
+// The name of the number-th instruction set that this processor supports, worst to best; null after the last.
 EXPORTED const char *tessera_cpu_variant(int32_t number) {
   for (auto &known : KNOWN)
     if (known.here() && number-- == 0) return known.kernels->name;
   return nullptr;
 }
 
-// 0 where the processor has it; otherwise nothing changes.
+// Selects an instruction set. Returns 0 on success; otherwise the selection is unchanged.
 EXPORTED int32_t tessera_cpu_use(const char *name) {
   for (auto &known : KNOWN)
     if (!std::strcmp(known.kernels->name, name) && known.here()) {
@@ -72,7 +71,7 @@ EXPORTED int32_t tessera_cpu_use(const char *name) {
   return -1;
 }
 
-// The weight of a kind, as Product says. weight [n, k]: as packing::Weight says; stride: of its rows, in bytes.
+// Packs a weight [n, k] for a kind of product (see Product). weight: see packing::Weight; stride: of its rows, in bytes.
 EXPORTED void tessera_cpu_pack(int32_t kind, const void *weight, int64_t stride, void *packed, int64_t n, int64_t k) {
   packing::Weight task{weight, stride, packed, n, k};
   threads::run(packing::BY_KIND[kind], task, (n + PANEL - 1) / PANEL);
@@ -102,7 +101,7 @@ EXPORTED void tessera_cpu_look_up_packed(int32_t kind, const PackedLookup *task)
   tape::now_or_later(calls::LookUpPacked{(Kind)kind, *task});
 }
 
-// x [tokens, (heads + 2 kv_heads) dim] -> q, and keys and values into the cache. heads: of x.
+// Writes q, and stores keys and values in the cache. x [tokens, (heads + 2 kv_heads) dim]; heads: query heads in x.
 EXPORTED void tessera_cpu_heads_input(const Layer *layer, const Launch *launch, const bf16 *x, int64_t x_stride,
                                       int64_t heads, bf16 *q) {
   tape::now_or_later(calls::TakeHeads{*layer, {nullptr, launch, x, x_stride, heads, q}});

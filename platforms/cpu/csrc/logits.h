@@ -1,4 +1,4 @@
-// Rows of logits, by vectors of a block; and the largest of each block.
+// Reads rows of logits a vector at a time, and finds the largest entry of each block.
 #pragma once
 #include "entries.h"
 
@@ -19,7 +19,7 @@ template <class T> struct Row {
 
   float entry(int64_t number) const { return entries::widened(at[number]) / divisor; }
 
-  // each(number of the first, entries as they are); -infinity beyond the vocabulary
+  // Calls each(number of the first entry, entries); entries past the vocabulary are -infinity.
   template <class Each> void raw(int64_t block, Each &&each) const {
     int64_t first = block * BLOCK;
     if (first + BLOCK <= vocab) {
@@ -31,7 +31,7 @@ template <class T> struct Row {
     for (int64_t i = 0; i < BLOCK; i += W) each(first + i, load(rest + i));
   }
 
-  // The same, divided.
+  // The same, divided by the temperature.
   template <class Each> void scaled(int64_t block, Each &&each) const {
     if (divisor == 1.0f) return raw(block, each);
     raw(block, [&](int64_t first, Float x) { each(first, div(x, set(divisor))); });
@@ -42,7 +42,7 @@ template <class T> inline float largest_of(const Row<T> &row, int64_t block) {
   Float most = set(-INFINITY);
   bool none = false;
   row.raw(block, [&](int64_t, Float x) {
-    most = max(x, most);  // which passes over one that is none
+    most = max(x, most);  // ignores NaN
     none |= any_above(x, set(INFINITY));
   });
   return none ? NAN : simd::largest(most) / row.divisor;
@@ -63,15 +63,15 @@ template <class T> inline void survey(const Logits &logits, int64_t first, int64
   }
 }
 
-// What entries must be larger than to be in a prefix.
+// The bounds that entries must exceed to be in a prefix.
 struct Bounds {
-  float low, high;  // up to `last`, and beyond it
+  float low, high;  // for entries up to `last`, and after it
   int64_t last;
 
   explicit Bounds(const Prefix &prefix)
       : low(std::nextafter(prefix.value, -INFINITY)), high(prefix.value), last(prefix.last) {}
 
-  // Of the entries of a vector that begins with `first`.
+  // The bounds for a vector of entries from `first` on.
   Float at(int64_t first) const {
     if (first + W <= last + 1) return set(low);
     if (first > last) return set(high);

@@ -2,13 +2,13 @@
 
 #include "sampling.h"
 
-#define VARIANT common  // no instruction set of its own
+#define VARIANT common  // does not depend on the instruction set
 #include "entries.h"
 #include "threads.h"
 
 namespace {
 
-// What is known of all rows while they are looked at.
+// The state of all rows.
 struct Looks {
   Logits logits;
   Prefix *prefixes;
@@ -32,8 +32,8 @@ struct Listing {
   const float *log_sum;
 };
 
-// Sorts the entries that were found, and says their log probabilities. Of a row whose largest is infinite, or none, they
-// are none. Item: a row.
+// Sorts the entries found, and computes their log probabilities. For a row whose largest entry is infinite or NaN they are NaN.
+// Item: a row.
 template <class T> void list(const Listing &listing, int64_t first, int64_t last) {
   const Logprobs &task = listing.task;
   for (int64_t row = first; row < last; row++) {

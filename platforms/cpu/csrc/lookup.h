@@ -1,4 +1,4 @@
-// Rows by their numbers: of a table, and of a packed weight.
+// Looks up rows by number, in a table or a packed weight.
 #pragma once
 #include <cstring>
 
@@ -26,9 +26,9 @@ inline void rows(const Lookup &task, int64_t first, int64_t last) {
   }
 }
 
-constexpr int64_t STRETCH = 256;  // elements that are floats at a time
+constexpr int64_t STRETCH = 256;  // elements that are converted to floats at a time
 
-// Elements of a packed row: read() gives those from `first` on, a multiple of 8 as STRETCH is, to before `last`. at: where the
+// Elements of a packed row: read() converts those from `first` (a multiple of 8, like STRETCH) to before `last`. at: where the
 // row's own elements begin in its panel.
 struct Int8 {
   static int64_t bytes(int64_t k) { return (k + 3) / 4 * 4; }
@@ -65,7 +65,7 @@ template <class Kind> void row_of(const PackedLookup &task, int64_t row, bf16 *t
   }
 }
 
-// Of bf16 whole words are moved as they are.
+// bf16 words are copied unchanged.
 struct Bf16 {};
 template <> inline void row_of<Bf16>(const PackedLookup &task, int64_t row, bf16 *to) {
   constexpr int64_t APART = 4 * PANEL;

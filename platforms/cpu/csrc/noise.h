@@ -1,5 +1,5 @@
-// Gumbel noise -log(-log u) of vocabulary entries: the random bits of a vector of them, a limit of their noise that costs
-// no logarithm, and the noise itself of one.
+// Gumbel noise -log(-log u) for vocabulary entries: the random bits of a vector of entries, an upper bound of their noise that
+// needs no logarithm, and the noise of a single entry.
 #pragma once
 #include <cmath>
 
@@ -15,7 +15,7 @@ inline Whole mixed(Whole x) {
   return exclusive_or(x, shifted<15>(x));
 }
 
-// 23 bits for each of the entries from `first` on.
+// 23 random bits for each of the W entries from `first` on.
 inline Whole bits(const Ticket &ticket, int64_t first) {
   Whole steps = mul(lanes(), set_whole((int32_t)hash::GOLDEN));
   Whole entries = add(set_whole((int32_t)((uint32_t)first * hash::GOLDEN)), steps);
@@ -23,9 +23,9 @@ inline Whole bits(const Ticket &ticket, int64_t first) {
   return shifted<9>(mixed(add(once, set_whole((int32_t)ticket.other))));
 }
 
-// With t = 1 - u, -log u >= t, so the noise is at most -log t; t is w / 2^24 of a whole w, and log2 w is at least what a
-// straight line gives between powers of two, which is how a float is written. At most 0.06 above -log t; 0.001 of log2 are
-// for rounding.
+// With t = 1 - u, -log u >= t, so the noise is at most -log t. t is w / 2^24 for an integer w, and log2 w is at least its linear
+// interpolation between powers of two, which is how the bits of a float encode it. The bound is at most 0.06 above -log t; 0.001
+// of log2 allows for rounding.
 inline Float limit(Whole bits) {
   Whole w = sub(set_whole((1 << 24) - 1), add(bits, bits));
   Float written = to_float(as_whole(to_float(w)));

@@ -1,5 +1,5 @@
-// RMS norm, of a sum where there is a residual, or the sum alone. Rows are read twice (to become int8 three times), from the
-// nearest cache but the first time.
+// RMS norm of x or of its sum with a residual, or the sum alone. Rows are read twice (three times to quantize them), all but the
+// first time from the L1 cache.
 #pragma once
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace VARIANT::norm {
 
 using namespace simd;
 
-// The row that is normed, written where it is kept; returns its mean of squares.
+// Writes the sum, if there is a residual, and returns the mean of squares of the row to normalize.
 inline float gather(const AddNorm &task, const bf16 *x, const bf16 *residual, bf16 *sum) {
   Float squares = zero(), multiplier = set(task.multiplier);
   int64_t i = 0;
@@ -34,7 +34,7 @@ inline float gather(const AddNorm &task, const bf16 *x, const bf16 *residual, bf
   return (simd::sum(squares) + rest) / (float)task.n;
 }
 
-// A row's elements once it is normed.
+// The elements of a normalized row.
 struct Normed {
   const bf16 *from, *weight;
   float factor, offset;

@@ -1,7 +1,7 @@
-// Weights in the order that their products read them, as kernels.h says for each kind. Item: a panel.
+// Packs weights in the order in which products read them; kernels.h has the layout for each kind. Item: a panel.
 //
-// Every kind of panel is words of four bytes, word i of its 32 rows side by side: to pack is to move words, and what a kind
-// says is how many a row has and what becomes of one.
+// All panels consist of four-byte words, word i of the 32 rows side by side. Packing moves words; a kind defines how many words a
+// row has, and how a word is converted.
 #pragma once
 #include <cstring>
 
@@ -9,7 +9,7 @@
 
 namespace packing {
 
-// A row's elements as they are stored: bf16, int8, or int4 in pairs, the first of a pair in the low half, 8 added.
+// A row's elements as stored: bf16, int8, or int4 in pairs, the first of a pair in the low half, with 8 added.
 struct Weight {
   const void *elements;
   int64_t stride;  // of rows, in bytes
@@ -17,7 +17,7 @@ struct Weight {
   int64_t n, k;
 };
 
-// NOTHING: a word of zeros, as it would be stored.
+// NOTHING: a stored word of zeros.
 struct Bf16 {
   static constexpr uint32_t NOTHING = 0;
   static int64_t bytes(int64_t k) { return 2 * k; }
@@ -33,7 +33,7 @@ struct Int8 {
 struct Int4 {
   static constexpr uint32_t NOTHING = 0x88888888;
   static int64_t bytes(int64_t k) { return k / 2; }
-  // Elements 0 to 3 stand in the low halves, 4 to 7 in the high ones: stored, they are the first two bytes and the last.
+  // Elements 0 to 3 go to the low halves and 4 to 7 to the high ones; they are stored in the first two and the last two bytes.
   static uint32_t word(uint32_t stored) {
     uint32_t front = stored & 0xffff, back = stored >> 16;
     uint32_t even = (front & 0x0f0f) | (back & 0x0f0f) << 4, odd = (front >> 4 & 0x0f0f) | (back & 0xf0f0);
@@ -41,7 +41,7 @@ struct Int4 {
   }
 };
 
-// Bytes of a word of each of the panel's rows, `rows` of which there are.
+// Packs one word of each row of a panel, of which `rows` exist. bytes: of the word that exist.
 template <class Kind> void put(const char *from, int64_t stride, int64_t rows, size_t bytes, uint32_t *to) {
   for (int64_t row = 0; row < rows; row++) {
     uint32_t stored = Kind::NOTHING;

@@ -1,4 +1,4 @@
-// Rows to whole numbers of 8 bits: symmetric, one scale a row.
+// Quantizes rows to int8: symmetric, one scale per row.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -16,7 +16,7 @@ struct Plain {
   float one(int64_t i) const { return single::widened(x[i]); }
 };
 
-// The largest magnitude of a row; none where an element is none or infinite.
+// The largest magnitude in a row; NaN if an element is NaN or infinite.
 template <class Row> float largest_of(const Row &row, int64_t k) {
   Float most = zero(), poison = zero();
   int64_t i = 0;
@@ -34,14 +34,14 @@ template <class Row> float largest_of(const Row &row, int64_t k) {
   return found + none;
 }
 
-// A row that gives W of its elements, or one, of k in all: the row-th of those that go there.
+// Quantizes a row of k elements, which `from` gives W at a time or singly, to the row-th of rows.
 template <class Row> void put(const Row &from, int64_t k, const Int8Rows &rows, int64_t row) {
   int8_t *to = rows.elements + row * rows.stride;
   int64_t groups = (k + rows.group - 1) / rows.group, i = 0;
   int32_t *sums = rows.sums + row * groups;
   float most = largest_of(from, k), factor = most > 0.0f ? 127.0f / most : 0.0f;
   rows.scale[row] = most / 127.0f;
-  if (most != most) {  // whatever is multiplied with it is none
+  if (most != most) {  // any product with this row is NaN
     std::memset(to, 0, rows.stride);
     std::memset(sums, 0, groups * sizeof(int32_t));
     return;

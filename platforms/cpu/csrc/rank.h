@@ -1,4 +1,4 @@
-// How many log probabilities are above a token's, and which entries are in a prefix.
+// Counts the log probabilities above a token's, and lists the entries in a prefix.
 #pragma once
 #include "logits.h"
 

@@ -12,7 +12,7 @@ thread_local struct {
   int64_t bytes;
 } own;
 
-pthread_key_t ends;  // with its value a thread's memory is freed at its end
+pthread_key_t ends;  // its destructor frees a thread's memory at the thread's end
 pthread_once_t once = PTHREAD_ONCE_INIT;
 
 }  // namespace

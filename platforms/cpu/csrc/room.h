@@ -1,7 +1,6 @@
-// Memory to work in, for the thread that calls: kept from call to call, so that a step that is like the last one asks for
-// none.
+// Scratch memory for the calling thread, kept from call to call, so that a step like the last one allocates nothing.
 #pragma once
 #include <cstdint>
 
-// At least `bytes`, aligned to 64, until the same thread asks again.
+// At least `bytes`, aligned to 64, valid until the same thread calls again.
 void *room_of(int64_t bytes);

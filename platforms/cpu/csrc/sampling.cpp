@@ -1,6 +1,6 @@
 #include "sampling.h"
 
-#define VARIANT common  // no instruction set of its own
+#define VARIANT common  // does not depend on the instruction set
 #include "entries.h"
 #include "hash.h"
 #include "threads.h"
@@ -9,7 +9,7 @@ namespace {
 
 using sampling::Room;
 
-// The first of a row's entries that is its peak.
+// The first entry of a row that equals its peak.
 template <class T> int32_t first_largest(const Logits &logits, int64_t row) {
   float peak = logits.peak[row];
   auto there = [&](float x) { return peak != peak ? x != x : x == peak; };
@@ -22,17 +22,17 @@ template <class T> int32_t first_largest(const Logits &logits, int64_t row) {
   return (int32_t)number;
 }
 
-// Rows that are left to draw, those with top_p first.
+// The rows that remain to be sampled, those with top_p first.
 struct Draws {
   const Sampling &task;
   Logits logits;
-  Prefix *among, *before;  // what is left of each row; what lies before the entry that was drawn
+  Prefix *among, *before;  // the remaining entries of each row; the entries before the one sampled
   Ticket *tickets;
   int64_t *keep;
   Found *found, *best;
   double *mass, *sums;
   int32_t *blocks;
-  int64_t open = 0, limited = 0;  // limited: by top_p
+  int64_t open = 0, limited = 0;  // limited: the number of rows with top_p
 
   Draws(const Sampling &task, Room &room) : task(task), logits(sampling::laid(task, task.temperature, room)) {
     if (!task.temperature) return;
@@ -43,7 +43,7 @@ struct Draws {
     mass = room.take<double>(rows * logits.stretches), blocks = room.take<int32_t>(rows * logits.width);
   }
 
-  // Noise does not decide where the largest is infinite, or none.
+  // A row whose largest entry is infinite or NaN takes that entry.
   bool is_drawn(int64_t row) const {
     return task.temperature && task.temperature[row] > 0.0f && std::isfinite(logits.peak[row]);
   }
@@ -61,7 +61,7 @@ struct Draws {
     }
   }
 
-  // Entries less likely than min_p of the most likely: where that leaves fewer than top_k does.
+  // Drops entries less likely than min_p times the most likely, if that leaves fewer than top_k does.
   void apply_min_p(Prefix &prefix) const {
     float min_p = task.min_p[prefix.row], peak = logits.peak[prefix.row];
     if (!(min_p > 0.0f)) return;
@@ -78,8 +78,8 @@ struct Draws {
     for (int64_t i = 0; i < limited; i++) tickets[i].total = sums[i];
   }
 
-  // One token for each row that is left. Whether top_p keeps it shows what lies before it; if not, nothing behind it is
-  // kept either, and the row is drawn once more among what lies before: what is kept has the same noise each time.
+  // Samples one token for each remaining row. The entries before it show whether top_p keeps it. If not, it keeps none behind it
+  // either, so the row is sampled again from the entries before; their noise stays the same.
   void round(const Kernels &kernels) {
     threads::run(kernels.draw[task.entry], Drawing{&logits, among, tickets, found}, open * logits.stretches,
                  sampling::grain_of(logits, open));

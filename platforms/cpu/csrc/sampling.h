@@ -1,4 +1,4 @@
-// Tokens from logits: what is done to whole rows, and which parts of it are dealt out to threads.
+// Samples tokens from logits: the work on whole rows, and the parts that are distributed to threads.
 #pragma once
 #include "kernels.h"
 #include "room.h"
@@ -9,7 +9,7 @@ void sample(const Kernels &kernels, const Sampling &task);
 void logprobs(const Kernels &kernels, const Logprobs &task);
 void mask(const Masking &task);
 
-// Arrays one after the other in somebody's memory; without memory only their size is counted.
+// Allocates arrays one after the other in given memory; without memory, only counts their size.
 struct Room {
   uintptr_t at;
   int64_t used = 0;
@@ -24,7 +24,7 @@ struct Room {
   }
 };
 
-// Logits as a task has them, with room for what is known of their blocks.
+// Describes a task's logits, with memory for the facts about their blocks.
 template <class Task> Logits laid(const Task &task, const float *temperature, Room &room) {
   int64_t blocks = (task.vocab + BLOCK - 1) / BLOCK, stretches = (blocks + STRETCH - 1) / STRETCH;
   int64_t width = (blocks + 15) / 16 * 16;
@@ -33,15 +33,15 @@ template <class Task> Logits laid(const Task &task, const float *temperature, Ro
                 room.take<float>(task.rows)};
 }
 
-// Stretches to take at once, at least, where `rows` of them are worked at.
+// The least number of stretches to take at once, for `rows` rows.
 inline int64_t grain_of(const Logits &logits, int64_t rows) {
   return rows * logits.vocab <= 1 << 13 ? rows * logits.stretches : 1;
 }
 
-// Fills in what is known of blocks, stretches and rows.
+// Computes the largest entries of blocks, stretches and rows.
 void survey(Part<Logits> part, const Logits &logits);
 
-// mass: [number][stretches], to work in; sums: of each prefix.
+// mass: [number][stretches], scratch memory; sums: the result for each prefix.
 void weigh(Part<Weighing> part, const Logits &logits, const Prefix *prefixes, int64_t number, double *mass, double *sums);
 
 }  // namespace sampling

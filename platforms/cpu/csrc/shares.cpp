@@ -3,18 +3,18 @@
 #include <cmath>
 
 #include "room.h"
-#define VARIANT common  // no instruction set of its own
+#define VARIANT common  // does not depend on the instruction set
 #include "single.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t PIECES = 4;    // shares that each thread should find at least
-constexpr int64_t SHORT = 256;   // keys that are not worth two shares
+constexpr int64_t PIECES = 4;    // shares that each thread should get, at least
+constexpr int64_t SHORT = 256;   // keys that are not worth splitting into two shares
 
 int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
 
-// The parts of one tile into its results.
+// Combines the parts of one tile into its result.
 void join(const Attention &task, const Share *shares, int64_t parts) {
   int64_t dim = task.layer->cache.dim, width = dim + 2, apart = TILE * width, group = group_of(task);
   const Share &share = shares[0];
@@ -36,8 +36,8 @@ void join(const Attention &task, const Share *shares, int64_t parts) {
 
 struct Deal {
   const Attention &task;
-  int64_t tile, piece;  // keys of a share
-  Share *shares;        // null: only counts
+  int64_t tile, piece;  // tile: pairs per tile; piece: keys per share
+  Share *shares;        // null: only count
   int64_t count = 0, parts = 0;
 
   void row(int32_t row) {
@@ -67,7 +67,7 @@ struct Deal {
   }
 };
 
-// Keys of a share, so that all threads have something to do.
+// The number of keys per share, chosen so that all threads have work.
 int64_t piece_of(const Attention &task, int64_t tile) {
   const Launch &launch = *task.launch;
   int64_t keys = 0, longest = SHORT;

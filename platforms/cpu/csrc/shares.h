@@ -1,4 +1,4 @@
-// Attention dealt out to threads: rows in tiles, long rows also along their keys, whose parts are joined afterwards.
+// Distributes attention to threads: rows in tiles, and long rows also along their keys, whose parts are combined afterwards.
 #pragma once
 #include "kernels.h"
 

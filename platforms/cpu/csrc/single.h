@@ -1,4 +1,4 @@
-// One bfloat16 at a time, for what is left beside the vectors.
+// Converts single bfloat16 numbers, for the remainders of vector loops.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -6,7 +6,7 @@ using tape::Tape;
 
 thread_local Tape *tape::recording = nullptr;
 
-// From now on what this thread calls is kept, and not done. rows: that each call must be of.
+// From now on, this thread's calls are recorded instead of executed. rows: the number of rows that each call must have.
 EXPORTED Tape *tessera_cpu_record(int64_t rows) {
   auto *made = (Tape *)std::malloc(sizeof(Tape));
   if (!made) std::abort();
@@ -15,7 +15,7 @@ EXPORTED Tape *tessera_cpu_record(int64_t rows) {
   return tape::recording = made;
 }
 
-// Ends the recording. Returns how many calls there are; -1 if one was of fewer rows or more, so that it must not be used.
+// Ends the recording. Returns the number of calls, or -1 if one had another number of rows, so that the tape must not be used.
 EXPORTED int64_t tessera_cpu_recorded(const Tape *made) {
   tape::recording = nullptr;
   return made->whole ? made->count : -1;

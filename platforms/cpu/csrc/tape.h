@@ -1,4 +1,4 @@
-// The calls of a step, recorded once and done again without whoever made them: with other rows, at the same addresses.
+// The calls of a step, recorded once and replayed without the caller, with another number of rows at the same addresses.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ struct Tape {
   int64_t rows;  // of each call
   Call *first = nullptr, **end = &first;
   int64_t count = 0;
-  bool whole = true;  // each call was of all rows
+  bool whole = true;  // each call had all rows
 };
 
 extern thread_local Tape *recording;  // or null
@@ -23,7 +23,7 @@ template <class Task> struct Kept : Call {
   Task task;
 };
 
-// While a tape is recording nothing is done yet.
+// Runs a task, or records it without running it if a tape is recording.
 template <class Task> void now_or_later(const Task &task) {
   Tape *tape = recording;
   if (!tape) return task.run();

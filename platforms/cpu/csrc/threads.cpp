@@ -18,10 +18,10 @@
 namespace {
 
 constexpr int32_t MOST = 256;
-constexpr int64_t AWAKE_NS = 200'000;   // that a thread looks out for the next work before it sleeps
+constexpr int64_t AWAKE_NS = 200'000;   // how long a thread spins for the next work before it sleeps
 
-// What is under way. state: in its upper half the number of this work, odd while it is open; in its lower half how many
-// threads of the pool are at it. Who enters adds 1 to both readings at once, so nobody can enter what is closed.
+// The current work. state: the upper half counts up with each work, and is odd while it is open; the lower half is the number of
+// pool threads working on it. A thread enters with one compare-and-swap of both halves, so it cannot enter closed work.
 struct Pool {
   alignas(64) uint64_t state = 0;
   alignas(64) int64_t next = 0;
@@ -68,7 +68,7 @@ void wake_all() {
 }
 #endif
 
-// Takes stretches, long ones first and ever shorter ones, so that all end at about the same time.
+// Takes ranges of items, large ones first and then ever smaller ones, so that all threads finish at about the same time.
 void work() {
   int64_t items = pool.items, threads = pool.wanted, first = __atomic_load_n(&pool.next, __ATOMIC_RELAXED);
   while (first < items) {
@@ -82,7 +82,7 @@ void work() {
 
 constexpr uint64_t OPEN = uint64_t(1) << 32;
 
-// Enters the work that is open, if one is.
+// Enters the current work if it is open.
 bool enter() {
   uint64_t state = __atomic_load_n(&pool.state, __ATOMIC_ACQUIRE);
   while (state & OPEN)
@@ -114,7 +114,7 @@ void *live(void *) {
   return nullptr;
 }
 
-// A child made by fork has none of its parent's threads.
+// Starts missing threads. A process created by fork has none of its parent's threads.
 void start_threads() {
   if (pool.owner != getpid()) {
     pool.owner = getpid();
@@ -139,7 +139,7 @@ int32_t number() { return pool.wanted; }
 
 void share(void (*part)(const void *, int64_t, int64_t), const void *task, int64_t items, int64_t grain) {
   if (items <= 0) return;
-  // Two callers at once (two engines in one process): the second works alone.
+  // With two callers at once (two engines in one process), the second works alone.
   if (pool.wanted <= 1 || items <= grain || pthread_mutex_trylock(&one_caller)) return part(task, 0, items);
   start_threads();
   pool.part = part, pool.task = task, pool.items = items, pool.grain = grain, pool.next = 0;
@@ -147,7 +147,7 @@ void share(void (*part)(const void *, int64_t, int64_t), const void *task, int64
   __atomic_fetch_add(&pool.posted, 1, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&pool.sleeping, __ATOMIC_SEQ_CST)) wake_all();
   work();
-  // Closed: nobody enters any more. Those that did finish what they took.
+  // Close the work, so that no thread can enter. Those that did will finish what they took.
   uint64_t state = __atomic_add_fetch(&pool.state, OPEN, __ATOMIC_ACQ_REL);
   for (int turn = 0; state & (OPEN - 1); turn++) {
     breathe();

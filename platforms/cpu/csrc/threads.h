@@ -1,5 +1,5 @@
-// Work dealt out to threads of our own. Whoever calls works too, and waits at the end only for threads that did begin: on
-// a machine that is busy otherwise nobody waits for a thread that has no processor.
+// Distributes work to our own threads. The caller works too, and at the end only waits for threads that have begun, so on a busy
+// machine it does not wait for a thread without a processor.
 #pragma once
 #include <cstdint>
 
@@ -7,11 +7,10 @@
 
 namespace threads {
 
-// Calls part(task, first, last) for stretches of at least `grain` items until all are done; whoever is free takes the
-// next.
+// Calls part(task, first, last) on ranges of at least `grain` items until all are done; idle threads take the next range.
 void share(void (*part)(const void *task, int64_t first, int64_t last), const void *task, int64_t items, int64_t grain);
 
-// Threads that work together, the caller's included.
+// The number of threads, including the caller's.
 int32_t number();
 
 template <class Task> void run(Part<Task> part, const Task &task, int64_t items, int64_t grain = 1) {

@@ -1,6 +1,6 @@
-// Products by AMX, whose registers hold 16 rows of 64 bytes each (Intel 64 and IA-32 Architectures Software Developer's Manual,
-// volume 1, "Programming with Intel AMX"): a tile of 32 rows by a panel of outputs has its sums in four of the eight, and
-// packed weights are as the instructions take them, 16 words of 16 outputs to a register.
+// Products with AMX, whose registers hold 16 rows of 64 bytes each (Intel 64 and IA-32 Architectures Software Developer's Manual,
+// volume 1, "Programming with Intel AMX"). A tile of 32 rows by one panel of outputs keeps its sums in four of the eight
+// registers. Packed weights already have the layout that the instructions need: 16 words of 16 outputs per register.
 #pragma once
 #include "gemm.h"
 
@@ -11,20 +11,20 @@ using gemm::At;
 using gemm::Kept;
 
 constexpr int64_t HEIGHT = 16;        // rows of a register
-constexpr int64_t WIDTH = 64;         // bytes of one of its rows
+constexpr int64_t WIDTH = 64;         // bytes in one of its rows
 constexpr int64_t APART = 4 * PANEL;  // bytes from one row of a panel's words, or sums, to the next
-constexpr int64_t FEW = 4;            // rows that wait for nothing but memory: vectors take them
+constexpr int64_t FEW = 4;            // so few rows are limited by memory bandwidth alone, so vectors compute them
 
 static_assert(2 * WIDTH == APART, "a panel is two registers wide");
 
-// A kind of weight, in registers.
+// A kind of weight in tile registers.
 template <class Kind> struct InTiles : Kind {
   using Vectors = Kind;
   static constexpr int64_t BYTES = Kind::BITS / 8;
   static int64_t unit(const Product &) { return WIDTH / BYTES; }
 };
 
-// Registers 0 to 3 have sums, of the lower rows and of the upper ones, each of both halves of the panel; 4 and 5 rows, 6 and
+// Registers 0 to 3 hold the sums: of the lower, then the upper rows, each for both halves of the panel. 4 and 5 hold rows, 6 and
 // 7 weights.
 struct Bf16 : InTiles<gemm::Bf16> {
   static void lower() {
@@ -48,7 +48,7 @@ struct Int8 : InTiles<gemm::Int8> {
   }
 };
 
-// How many rows each register has, as `ldtilecfg` reads it. One has none where a tile has no upper rows.
+// The number of rows in each register, in the format of `ldtilecfg`. Upper registers have none if a tile has no upper rows.
 struct alignas(64) Shape {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t bytes[16] = {};
@@ -61,10 +61,10 @@ struct alignas(64) Shape {
   }
 };
 
-// The compiler knows neither what these instructions read nor what they write.
+// A compiler barrier: the compiler does not know what the tile instructions read and write.
 inline void settle() { asm volatile("" ::: "memory"); }
 
-// The thread's registers, while it is at a part of a task.
+// The thread's tile registers, while it works on a part of a task.
 class Registers {
  public:
   ~Registers() { _tile_release(); }
@@ -80,7 +80,7 @@ class Registers {
   int64_t taken = 0;
 };
 
-// Sums of a tile before its first block, in the order of their rows.
+// Initializes the sums of a tile before its first block, in row order.
 template <class Kind> void begin(const Product &task, At at, int64_t height, char *sums) {
   for (int64_t m = 0; m < height; m++, at.row++) {
     typename Kind::Sum sum[1][PANEL / W];
@@ -89,9 +89,9 @@ template <class Kind> void begin(const Product &task, At at, int64_t height, cha
   }
 }
 
-// Adds `steps` times 64 bytes of each row, and as many rows of the panel's words, to sums in memory.
-template <class Kind, bool UPPER>
-void multiply(const char *rows, int64_t stride, const char *weights, const gemm::Fetch<HEIGHT> &fetch, int64_t steps, char *sums) {
+// Multiplies `steps` times 64 bytes of each row with as many rows of the panel's words, and adds the products to sums in memory.
+template <class Kind, bool UPPER, class Fetch>
+void multiply(const char *rows, int64_t stride, const char *weights, const Fetch &fetch, int64_t steps, char *sums) {
   char *others = sums + HEIGHT * APART;
   settle();
   _tile_loadd(0, sums, APART);
@@ -120,7 +120,7 @@ void multiply(const char *rows, int64_t stride, const char *weights, const gemm:
   settle();
 }
 
-// Adds to a tile's sums what is whole registers of its block. Returns where the rest begins.
+// Adds the part of a block that fills whole registers to a tile's sums. Returns where the rest begins.
 template <class Kind> int64_t add(const Product &task, const At &at, int64_t height, Kept &kept) {
   int64_t unit = Kind::unit(task), steps = (at.to - at.from) / unit, words = gemm::groups_of(task.k * Kind::BYTES, 4);
   if (!steps) return at.from;
@@ -128,13 +128,19 @@ template <class Kind> int64_t add(const Product &task, const At &at, int64_t hei
   if (!at.from) begin<Kind>(task, at, height, sums);
   const char *rows = (const char *)task.x + (at.row * task.x_stride + at.from) * Kind::BYTES;
   const char *weights = (const char *)task.packed + (at.panel * words + at.from * Kind::BYTES / 4) * APART;
-  gemm::Fetch<HEIGHT> fetch(weights, steps * HEIGHT, at, 0, PANEL);
-  auto of_height = height > HEIGHT ? multiply<Kind, true> : multiply<Kind, false>;
-  of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
+  auto fetching = [&](auto fetch) {
+    auto of_height = height > HEIGHT ? multiply<Kind, true, decltype(fetch)> : multiply<Kind, false, decltype(fetch)>;
+    of_height(rows, task.x_stride * Kind::BYTES, weights, fetch, steps, sums);
+  };
+  switch (gemm::way_of(at, height)) {
+    case 2: fetching(gemm::Fetch<2>(weights, steps * HEIGHT, at, 0, PANEL)); break;
+    case 1: fetching(gemm::Fetch<1>(weights, steps * HEIGHT, at, 0, PANEL)); break;
+    default: fetching(gemm::Fetch<0>(weights, steps * HEIGHT, at, 0, PANEL));
+  }
   return at.from + steps * unit;
 }
 
-// What is left, and results: by vectors, row by row.
+// Computes the rest and the results with vectors, row by row.
 template <class Finish> void finish(At at, int64_t from, int64_t height, Finish &&of_row) {
   at.from = from;
   for (int64_t m = 0; m < height; m++, at.row++) of_row(at);
@@ -147,7 +153,9 @@ template <class Kind> void linear(const Product &task, int64_t first, int64_t la
     registers.take(height);
     int64_t rest = add<Kind>(task, at, height, *kept);
     if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) { gemm::of_linear<typename Kind::Vectors, 1>(task, row, kept); });
+      finish(at, rest, height, [&](const At &row) {
+        gemm::of_linear<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
+      });
   });
 }
 
@@ -161,7 +169,9 @@ template <class Kind> void gate_up(const Product &task, int64_t first, int64_t l
     int64_t rest = add<Kind>(task, at, height, kept[0]);
     add<Kind>(task, up, height, kept[1]);
     if (at.to == task.k)
-      finish(at, rest, height, [&](const At &row) { gemm::of_gate_up<typename Kind::Vectors, 1>(task, row, kept); });
+      finish(at, rest, height, [&](const At &row) {
+        gemm::of_gate_up<typename Kind::Vectors, 1, gemm::Fetch<0>>(task, row, kept);
+      });
   });
 }
 

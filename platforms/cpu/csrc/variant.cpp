@@ -1,6 +1,6 @@
-// The kernels of one instruction set: compiled once for each, with the compiler told which. All that a header defines
-// stands in the variant's own namespace, since the linker would keep one of several functions of a name, whatever
-// processor it was made for.
+// The kernels of one instruction set; compiled once for each, with the matching compiler flags. Everything that a header defines
+// is in the variant's own namespace; otherwise the linker would keep only one of several functions with the same name, whatever
+// processor it was compiled for.
 #include "single.h"
 
 #if defined(__AVX512F__)

@@ -1,4 +1,4 @@
-"""Tessera on general-purpose processors, on torch's kernels."""
+"""Tessera's platform for general-purpose processors, with native kernels and torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations of int8, as products with quantised weights take them: a scale a row, and the sums of its groups."""
+"""int8 activations for products with quantized weights: one scale per row, and the sum of each group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from tessera.platform import ActSpec, Quantized, Reason
 from tessera_cpu import native
 
-WHOLE = 4  # elements that are multiplied at once; what is beyond a row's end must be 0
+WHOLE = 4  # elements multiplied at once; elements past the end of a row must be 0
 
 
 def why_plain(emit: ActSpec | None, n: int, dtype: str) -> Reason | None:
-    """Why rows of n do not come out quantised so."""
+    """Why rows of n cannot be emitted in this quantization; None if they can."""
     if emit is None:
         return None
     if native.library() is None or dtype != "bfloat16":
@@ -25,14 +25,14 @@ def why_plain(emit: ActSpec | None, n: int, dtype: str) -> Reason | None:
 
 
 class Emitted:
-    """Rows that a native kernel is to write. into: the part of its task that says where."""
+    """Rows that a native kernel writes quantized. into: the part of the kernel's task that holds the addresses."""
 
     def __init__(self, emit: ActSpec, n: int, into: native.Int8Rows) -> None:
         self.n, self.groups, self.into = n, n // emit.sums, into
         into.group, into.stride = emit.sums, n
 
     def rows(self, number: int) -> Quantized:
-        """The result of the next call."""
+        """Allocates the result of the next call, and sets its addresses in the task."""
         data = torch.empty(number, self.n, dtype=torch.int8)
         scale = torch.empty(number, 1)
         sums = torch.empty(number, self.groups, dtype=torch.int32)
@@ -42,8 +42,8 @@ class Emitted:
 
 
 def give(library: Any, x: Tensor | Quantized, task: native.Product) -> Tensor | None:
-    """x [m, k], rows of any stride, or quantised as the product wants it, to a task whose k and group are set. What
-    is returned must outlive the task's call."""
+    """Sets a task's input to x [m, k]: bf16 rows of any stride, or rows quantized as the product wants them. The task's
+    k and group must be set. Keep the return value until the call has finished."""
     if not isinstance(x, Quantized):
         return _quantise(library, x, task)
     assert x.sums is not None
@@ -53,7 +53,7 @@ def give(library: Any, x: Tensor | Quantized, task: native.Product) -> Tensor | 
 
 
 def _quantise(library: Any, x: Tensor, task: native.Product) -> Tensor:
-    """The room that the rows, their scales and sums are in."""
+    """Quantizes the rows. Returns the memory that holds the rows, their scales and sums."""
     m, k, group = len(x), task.k, task.group
     stride, groups = -(-k // WHOLE) * WHOLE, k // group
     room = torch.empty(m * (4 + 4 * groups + stride), dtype=torch.uint8)

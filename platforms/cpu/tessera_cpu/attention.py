@@ -1,5 +1,5 @@
-"""Attention on torch's scaled_dot_product_attention, with a soft cap on its products: rows that decode in one batch,
-rows that prefill one by one. Keys and values are gathered block by block, which is many times faster than token by
+"""Attention with torch's scaled_dot_product_attention, or with matrix products if there is a soft cap: decoding rows in
+one batch, prefilling rows one at a time. Keys and values are gathered by block, which is many times faster than by
 token."""
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tessera_cpu.rotary import Angles, angles, turned
 
 @dataclass
 class Past:
-    """The keys of one row or several of them. blocks: of all rows, one after the other. shape: [rows, tokens of their
-    blocks]. keys: the most that any row has. stale: places among all tokens that hold nobody's keys, which may be
-    anything, NaN included. queries: position of each query, [rows, 1, queries, 1]. whole: no key is ahead of a query.
-    causal: just the keys that are ahead of a query are not for it."""
+    """The keys of one or several rows. blocks: of all rows, one after the other. shape: [rows, tokens of their blocks].
+    keys: the most that any row has. stale: places among all tokens that hold no row's keys; their content is arbitrary,
+    including NaN. queries: the position of each query, [rows, 1, queries, 1]. whole: no key comes after a query.
+    causal: the mask is exactly the causal one."""
 
     blocks: Tensor
     shape: tuple[int, int]
@@ -56,11 +56,11 @@ class Past:
         return chosen.view(*self.shape, *cache.shape[2:])[:, : self.keys].transpose(1, 2)
 
     def reaches(self, window: int | None) -> bool:
-        """Whether every key that is not ahead of a query is within the window."""
+        """Whether every key up to a query's position is within its window."""
         return window is None or self.keys <= window
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """What to add to scores: 0, or minus infinity where a key is not for a query. Made once a launch."""
+        """The mask to add to scores: 0, or minus infinity for hidden keys. Computed once per launch."""
         if (window, dtype) not in self.masks:
             back = self.queries - torch.arange(self.keys)
             seen = back >= 0 if window is None else (back >= 0) & (back < window)
@@ -70,7 +70,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that are attended to together: their tokens in the launch (a slice, or [rows] where there are gaps)."""
+    """Rows that are computed together. tokens: their tokens in the launch, a slice or, if there are gaps, [rows]."""
 
     tokens: slice | Tensor
     past: Past
@@ -78,8 +78,8 @@ class Part:
 
 @dataclass(frozen=True)
 class SdpaPlan:
-    """block, offset [tokens]: where each token's key and value go. padded: tokens lie between the rows or after them.
-    angles: by table and dtype, made by the first layer that turns its heads by them."""
+    """block, offset [tokens]: where each token's key and value are stored. padded: whether there are tokens between or
+    after the rows. angles: by table and dtype, computed by the first layer that needs them."""
 
     block: Tensor
     offset: Tensor
@@ -90,7 +90,7 @@ class SdpaPlan:
 
     @cached_property
     def only_decode(self) -> bool:
-        """Nothing but rows that decode, one after the other."""
+        """Whether the launch consists only of decoding rows without gaps."""
         return self.decode is not None and isinstance(self.decode.tokens, slice) and not (self.prefill or self.padded)
 
 
@@ -131,7 +131,7 @@ class SdpaAttention(AttentionBackend):
             Part(slice(starts[row], starts[row] + lengths[row]), _past(table[row], keys[row], lengths[row], size))
             for row in range(decoding, len(lengths))
         )
-        slots = launch.slot_mapping[group].long()  # as writing wants them: once, not in every layer
+        slots = launch.slot_mapping[group].long()  # index type of writes; converted once, not in every layer
         return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 
@@ -140,12 +140,12 @@ def _tokens(starts: list[int]) -> slice | Tensor:
 
 
 def _decode_past(table: Tensor, seq_lens: Tensor, keys: list[int], size: int) -> Past:
-    """Of rows with one query each."""
+    """The past of rows with one query each."""
     rows, widest = len(keys), max(keys)
     blocks = table[:, : -(-widest // size)]
     place = torch.arange(blocks.shape[1] * size)[None, :]
     nobodys = (place >= seq_lens[:, None]) | (blocks == 0).repeat_interleave(size, dim=1)
-    nobodys[:, widest:] = False  # not looked at
+    nobodys[:, widest:] = False  # cut off anyway
     stale = nobodys.flatten().nonzero()[:, 0]
     return Past(
         blocks.flatten(),
@@ -158,7 +158,7 @@ def _decode_past(table: Tensor, seq_lens: Tensor, keys: list[int], size: int) ->
 
 
 def _past(table: Tensor, keys: int, queries: int, size: int) -> Past:
-    """Of one row with several queries."""
+    """The past of one row with several queries."""
     blocks = table[: -(-keys // size)]
     given_up = (blocks == 0).repeat_interleave(size).nonzero()[:, 0]
     stale = given_up if len(given_up) else None
@@ -214,8 +214,8 @@ class SdpaLayer(HeadsLayer):
         return out
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, past: Past) -> Tensor:
-        """q [rows, H, D], one query a row; the queries of a key head's group stand where a sequence of queries
-        would."""
+        """q [rows, H, D], one query per row. The queries of a key head's group take the place of a sequence of
+        queries."""
         mask = None if past.whole and past.reaches(self.spec.window) else past.mask(self.spec.window, q.dtype)
         grouped = q.unflatten(1, (self.spec.num_kv_heads, -1))
         return self._mix(grouped, past.gather(keys), past.gather(values), mask).flatten(1, 2)

@@ -1,5 +1,5 @@
-"""Rows of a table by their numbers: native in bfloat16, on torch's kernels otherwise; and of a packed weight, where the
-native kernels multiply with it."""
+"""Embedding rows by token id: native in bfloat16, otherwise with torch; and rows of a packed weight, if the native
+kernels multiply with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Embedding(Kernel[EmbeddingSpec]):
 
 def _native_embedding(native: Any, spec: EmbeddingSpec) -> Any:
     def embedding(tokens: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """tokens [T] int32, weight [rows, n] whose rows may have any stride."""
+        """tokens [T] int32, weight [rows, n]; its rows may have any stride."""
         rows = weight.new_empty(len(tokens), spec.n) if out is None or not out.is_contiguous() else out
         native.tessera_cpu_look_up(
             tokens.data_ptr(), weight.data_ptr(), weight.stride(0), rows.data_ptr(), len(tokens), spec.n, spec.scale

@@ -1,4 +1,4 @@
-"""The ops that are products: linear, and the packing of its weights."""
+"""The op linear, and the packing of its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tessera_cpu.quantized import QuantizedProducts, served
 
 
 def products_of(spec: LinearSpec) -> Products | Reason:
-    """Who multiplies the weight of a place, or why nobody does."""
+    """The implementation that multiplies with a linear's weight, or why there is none."""
     if spec.scheme is None:
         return products(spec.dtype)
     native = library()
@@ -31,26 +31,26 @@ def products_of(spec: LinearSpec) -> Products | Reason:
 
 
 def taken(spec: LinearSpec) -> Products:
-    """products_of() a place that Linear supports."""
+    """products_of() for a spec that Linear supports."""
     found = products_of(spec)
     assert not isinstance(found, str), found
     return found
 
 
 def product_of(spec: LinearSpec) -> Product:
-    """With one weight that Linear packed; of experts, with one of them."""
+    """The product with a weight that Linear packed; for experts, with one expert's weight."""
     return taken(spec).bind(spec.n, spec.k)
 
 
 class Linear(Kernel[LinearSpec]):
-    """x W^T + b. A weight of experts is packed one by one, by the name of its number."""
+    """x W^T + b. Experts' weights are packed one by one, each under the name expert_name() gives."""
 
     def supports(self, spec: LinearSpec) -> Reason | None:
         found = products_of(spec)
         return found if isinstance(found, str) else None
 
     def wants(self, spec: LinearSpec) -> ActSpec | None:
-        """Where it is no linear of experts, whose rows are picked from those of all."""
+        """The input's quantization. None for experts, which pick their rows from everyone's."""
         return None if spec.experts else taken(spec).wants(spec.k)
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
@@ -84,5 +84,5 @@ class Linear(Kernel[LinearSpec]):
 
 
 def expert_name(number: int) -> str:
-    """Of one expert's weight among the packed ones."""
+    """The name of one expert's packed weight."""
     return f"weight.{number}"

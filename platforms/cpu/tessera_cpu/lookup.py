@@ -1,4 +1,4 @@
-"""Rows of a weight that was packed for products."""
+"""Looks up rows of a weight that is packed for products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LookUp = Callable[..., Tensor]
 
 
 def bind_look_up(native: Any, kind: int, spec: PackedEmbeddingSpec, *, group: int = 0, scales_at: int = 0) -> LookUp:
-    """kind: of the weight. scales_at: bytes from its beginning to its scales."""
+    """kind: of the weight. scales_at: offset of its scales in bytes."""
     n, k = spec.linear.n, spec.linear.k
     task = PackedLookup(n=n, k=k, group=group, start=spec.start, factor=spec.scale)
 

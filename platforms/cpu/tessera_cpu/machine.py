@@ -1,4 +1,4 @@
-"""The host: its processor, and the memory that the machine and this process's control groups leave free."""
+"""The host: its processor, and the free memory of the machine and this process's cgroups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNLIMITED = 1 << 60
 
 
 def processor(system: Path = Path("/")) -> str:
-    """The processor's name, as its maker gives it."""
+    """The processor's model name."""
     for line in _text(system / "proc/cpuinfo").splitlines():
         if line.lower().startswith(("model name", "cpu\t")):
             return line.partition(":")[2].strip()
@@ -20,7 +20,7 @@ def processor(system: Path = Path("/")) -> str:
 
 
 def figures(system: Path = Path("/")) -> MemoryFigures:
-    """Of the machine and of each control group above this process, the smaller, in bytes."""
+    """Memory in bytes: the minimum of the machine's and that of each cgroup above this process."""
     total, free = _machine(system)
     for limit, used in _groups(system):
         if limit < UNLIMITED:
@@ -34,11 +34,11 @@ def _machine(system: Path) -> tuple[int, int]:
         return _kib(said["MemTotal"]), _kib(said["MemAvailable"])
     page = os.sysconf("SC_PAGE_SIZE")
     total = page * os.sysconf("SC_PHYS_PAGES")
-    return total, total // 2  # a system that does not say what is free
+    return total, total // 2  # the system does not report free memory
 
 
 def _groups(system: Path) -> list[tuple[int, int]]:
-    """(limit, bytes that cannot be reclaimed) of each group, versions 2 and 1."""
+    """(limit, bytes that cannot be reclaimed) of each cgroup, v1 and v2."""
     found = []
     for line in _text(system / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -56,7 +56,7 @@ def _groups(system: Path) -> list[tuple[int, int]]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files cached that the kernel would give back."""
+    """Bytes of page cache that the kernel can reclaim."""
     for line in _text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file"):

@@ -1,5 +1,5 @@
-"""The gated MLP: the gate inside the first product where it is native; in stretches of rows, so that what is between
-its two products stays in the cache (of a prompt of thousands of tokens it is many times as large)."""
+"""The gated MLP. The gate is fused into the first product if that is native. Rows are processed in chunks, so that the
+intermediate result stays in the cache; for a prompt of thousands of tokens it would be many times as large."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tessera.platform import ActSpec, BoundOps, Device, GatedMLPSpec, Kernel, Pa
 from tessera_cpu.linear import products_of
 from tessera_cpu.products import PANEL, Product
 
-BETWEEN = 16 << 20  # bytes of what the first product gives in one stretch
-ROWS = 64  # a stretch has a multiple of them
+BETWEEN = 16 << 20  # bytes of the intermediate result of one chunk
+ROWS = 64  # the number of rows in a chunk is a multiple of this
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}  # enum Activation of csrc/kernels.h
 
 
@@ -50,7 +50,7 @@ class GatedMLP(Kernel[GatedMLPSpec]):
         return lambda x, packed: gate(gate_up(x, packed))
 
     def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None) -> Product | None:
-        """The gate inside the first product. emit: how the second one wants its input quantised."""
+        """The first product with the gate fused in. emit: the quantization that the second product wants."""
         wide, inner, activation = spec.gate_up, spec.gate.n, ACTIVATIONS.get(spec.gate.activation)
         found = products_of(wide)
         if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
@@ -66,6 +66,6 @@ def _part(x: Tensor | Quantized, rows: slice) -> Tensor | Quantized:
 
 
 def stretch(spec: GatedMLPSpec) -> int:
-    """Rows."""
+    """The number of rows in a chunk."""
     dtype: torch.dtype = getattr(torch, spec.gate_up.dtype)
     return max(BETWEEN // (spec.gate_up.n * dtype.itemsize) // ROWS * ROWS, ROWS)

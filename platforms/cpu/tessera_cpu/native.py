@@ -1,5 +1,5 @@
-"""The library of native kernels (csrc), where the package has it: loaded once, its instruction set chosen. The probe
-asks for it too, so torch is not imported here."""
+"""The library of native kernels (csrc), if the package has it: loaded once, with its instruction set selected. The
+probe uses it too, so this module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from tessera.platform import PlatformError
 
 VARIABLE = "TESSERA_CPU_KERNELS"
-"""Names an instruction set that the processor has, or "torch" for none of them."""
+"""Environment variable with the instruction set to use, or "torch" to use no native kernels."""
 
 FILE = Path(__file__).with_name("libtessera_cpu.so")
 
@@ -229,8 +229,8 @@ _RESULTS = {
 
 @cache
 def library() -> Any:
-    """The library with its best instruction set, or the one that the environment names; None where there is none, or
-    torch's kernels are asked for. Raises PlatformError for an instruction set that is not here."""
+    """The library with the processor's best instruction set, or the one the environment names. None if there is no
+    library, or the environment asks for torch's kernels. Raises PlatformError for an unavailable instruction set."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "torch" or not FILE.is_file():
         if wanted not in ("", "torch"):
@@ -247,7 +247,7 @@ def library() -> Any:
 
 
 def variants(found: Any) -> list[str]:
-    """Instruction sets that this processor has, from the least to the best."""
+    """The instruction sets that this processor supports, worst to best."""
     names: list[str] = []
     while (name := found.tessera_cpu_variant(len(names))) is not None:
         names.append(name.decode())
@@ -255,16 +255,16 @@ def variants(found: Any) -> list[str]:
 
 
 def used() -> str:
-    """The instruction set in use."""
+    """The selected instruction set."""
     return os.environ.get(VARIABLE) or variants(library())[-1]
 
 
 def use(found: Any, name: str) -> None:
-    """Raises PlatformError where the processor has no such instruction set."""
+    """Selects an instruction set. Raises PlatformError if the processor does not support it."""
     if found.tessera_cpu_use(name.encode()):
         raise PlatformError(f"{VARIABLE} names {name[:40]}; this processor has {', '.join(variants(found))}, or torch.")
 
 
 def use_threads(found: Any, number: int) -> None:
-    """How many threads work together, the caller's included."""
+    """Sets the number of threads, including the caller's."""
     found.tessera_cpu_use_threads(number)

@@ -1,5 +1,5 @@
-"""RMS norm and the sum with the residual, each alone and one with the other: native in bfloat16, on torch's kernels
-otherwise. Native norms emit rows of int8 for a product that wants them."""
+"""RMS norm, addition of the residual, and both fused: native in bfloat16, otherwise with torch. Native norms can emit
+int8 rows for a product that wants them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tessera_cpu.activations import Emitted, why_plain
 from tessera_cpu.output import into
 from tessera_cpu.products import rows_apart
 
-FEW = 4  # rows, for which what an operation takes to begin is most of what it takes
+FEW = 4  # rows, for which the overhead of an operation dominates
 
 
 class RmsNorm(Kernel[NormSpec]):
@@ -33,7 +33,7 @@ class RmsNorm(Kernel[NormSpec]):
             return into(F.rms_norm(x, (spec.n,), weight, spec.eps), out)
 
         def offset_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-            """In float32: 1 + a small weight is mostly lost in fewer bits."""
+            """Computes in float32, since 1 + a small weight loses most of the weight's bits in bfloat16."""
             normed = F.rms_norm(x.float(), (spec.n,), weight.float() + spec.offset, spec.eps)
             return into(normed.to(x.dtype), out)
 
@@ -41,14 +41,14 @@ class RmsNorm(Kernel[NormSpec]):
 
 
 def _norm_of_few(spec: NormSpec, x: Tensor, weight: Tensor) -> Tensor:
-    """torch's RMS norm is a dozen operations, its layer norm one; and the mean of x and -x together is 0, their
-    variance the mean of squares."""
+    """torch's RMS norm is a dozen operations, its layer norm only one. The mean of x and -x together is 0, and their
+    variance is the mean of squares, so layer norm computes the RMS norm."""
     both = F.layer_norm(torch.cat((x, -x), dim=-1), (2 * spec.n,), torch.cat((weight, weight)), None, spec.eps)
     return both[..., : spec.n]
 
 
 class _Norming:
-    """The native kernel at a place."""
+    """The native kernel, bound to one place in the model."""
 
     def __init__(self, library: Any, spec: NormSpec, multiplier: float = 1.0) -> None:
         self.call = library.tessera_cpu_add_norm
@@ -58,7 +58,7 @@ class _Norming:
     def __call__(
         self, x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor | None
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """x, residual [m, n], rows of any stride -> their sum normed, and the sum; x where there is no residual."""
+        """x, residual [m, n], rows of any stride -> the normed sum, and the sum; x itself if there is no residual."""
         task, total = self.task, x
         task.x, task.x_stride, task.rows, task.weight = x.data_ptr(), x.stride(0), x.size(0), weight.data_ptr()
         if residual is None:
@@ -81,7 +81,7 @@ def _native_norm(library: Any, spec: NormSpec) -> Any:
     norming = _Norming(library, spec)
 
     def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor | Quantized:
-        """x [..., n]; [T, n] where it emits."""
+        """x [..., n]; must be [T, n] if the result is quantized."""
         flat = out.view(-1, spec.n) if out is not None and out.is_contiguous() else None
         normed, _ = norming(rows_apart(x.reshape(-1, spec.n)), None, weight, flat)
         if isinstance(normed, Quantized):
@@ -94,7 +94,7 @@ def _native_norm(library: Any, spec: NormSpec) -> Any:
 
 
 class AddNorm(Kernel[AddNormSpec]):
-    """The sum with the residual and its norm in one pass."""
+    """The sum with the residual, and its norm, in one pass."""
 
     def supports(self, spec: AddNormSpec) -> Reason | None:
         if native.library() is None or spec.norm.dtype != "bfloat16":
@@ -139,7 +139,7 @@ class Add(Kernel[AddSpec]):
 
 
 class NormAdd(Kernel[NormAddSpec]):
-    """The norm of a block's end, and its sum with the residual."""
+    """The norm at the end of a block, and its sum with the residual."""
 
     def supports(self, spec: NormAddSpec) -> Reason | None:
         if native.library() is None or spec.norm.dtype != "bfloat16":

@@ -1,4 +1,4 @@
-"""Ops on torch's kernels: where a fused or cheaper torch function exists, it replaces the reference's definition."""
+"""Ops with torch: where torch has a fused or cheaper function, it replaces the reference."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Experts(Kernel[ExpertsSpec]):
-    """Each expert sees only its own tokens; the host may read ids here, since it is the device."""
+    """Each expert computes only its own tokens. Reading ids on the host is free here, since it is the device."""
 
     def supports(self, spec: ExpertsSpec) -> Reason | None:
         found = (products_of(one) for one in (spec.gate_up, spec.down))
@@ -116,7 +116,7 @@ class Experts(Kernel[ExpertsSpec]):
 
 
 def kernels(reference: OpSet) -> OpSet:
-    """The reference with the native kernels and torch's in it."""
+    """The reference with native and torch kernels filled in."""
     return replace(
         reference,
         embedding=Embedding(),

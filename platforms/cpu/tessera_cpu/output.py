@@ -1,4 +1,4 @@
-"""Results where the caller wants them."""
+"""Puts results where the caller wants them."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:
-    """The result, in `out` where the caller brought one."""
+    """Copies the result to `out`, if given."""
     return result if out is None else out.copy_(result)

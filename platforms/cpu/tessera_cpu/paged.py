@@ -1,5 +1,5 @@
-"""Attention by the native kernels: over blocks as they lie, decode and prefill alike, in bfloat16; keys and values in
-bfloat16 or in int8."""
+"""Attention with the native kernels: directly on blocks, with the same kernel for decode and prefill, in bfloat16. Keys
+and values are bfloat16 or int8."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tessera.platform import (
 from tessera_cpu import native
 from tessera_cpu.products import rows_apart
 
-TOKENS = 16  # by which keys are packed
-BLOCK = 32  # tokens: a head's keys fill a page of memory, and processors read ahead within one
-WIDEST = 256  # elements of a head
+TOKENS = 16  # keys are packed in groups of this many tokens
+BLOCK = 32  # tokens: one head's keys fill a memory page, and processors prefetch within a page
+WIDEST = 256  # the largest head dimension
 
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """launch: as the kernels want it; tensors: that it points into. padded: tokens lie between the rows or after
-    them."""
+    """launch: in the kernels' form; tensors: those it points into. padded: whether there are tokens between or after
+    the rows."""
 
     launch: native.Launch
     tensors: tuple[Tensor, ...]
@@ -96,7 +96,7 @@ class PagedLayer(HeadsLayer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, library: Any) -> None:
         super().__init__(spec, weights, ops)
         self.library, self.layer = library, native.Layer()
-        self.standing: tuple[Tensor, ...] = ()  # that the layer's description points into
+        self.standing: tuple[Tensor, ...] = ()  # the tensors that the layer's description points into
         has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
         self.names = tuple(name for name, what in has.items() if what is not None)
 
@@ -155,7 +155,7 @@ class PagedLayer(HeadsLayer):
         return self.layer
 
     def _bare(self, layer: native.Layer) -> native.Layer:
-        """Keys as they are given, neither normed nor turned."""
+        """A copy of the layer without norms and rotary embedding, for keys that are already final."""
         bare = native.Layer()
         ctypes.pointer(bare)[0] = layer
         bare.cos_sin = bare.q_weight = bare.k_weight = None

@@ -1,4 +1,4 @@
-"""The platform: what core asks of it."""
+"""The Platform class."""
 
 from __future__ import annotations
 

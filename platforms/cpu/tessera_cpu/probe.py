@@ -1,4 +1,4 @@
-"""Any machine that runs Python has a processor."""
+"""The probe. Every machine that runs Python has a processor."""
 
 from __future__ import annotations
 

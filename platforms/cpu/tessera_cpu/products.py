@@ -1,5 +1,5 @@
-"""Products with weights that are packed once: by the native kernels in bfloat16, by oneDNN through torch otherwise. A
-plain row-major weight would be repacked, or read badly, in every call."""
+"""Products with weights that are packed once: by the native kernels in bfloat16, otherwise by oneDNN through torch. A
+plain row-major weight would be repacked, or read inefficiently, in every call."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from tessera_cpu.output import into
 PANEL = 32  # outputs that are packed together
 
 Product = Callable[..., Any]
-"""(x [T, k], packed, bias [n] or None, out=None) -> [T, n]. x: quantised where the product wants it so."""
+"""(x [T, k], packed, bias [n] or None, out=None) -> [T, n]. x is quantized if the product wants it."""
 
 
 class Products(ABC):
     @abstractmethod
     def pack(self, raw: Packed) -> Tensor:
-        """The weight [n, k], or the parts of its scheme, as the product takes it."""
+        """Packs the weight [n, k], or the parts of its quantization scheme."""
 
     @abstractmethod
     def packed_bytes(self, n: int, k: int) -> int | None:
-        """None: as they are."""
+        """Bytes of the packed weight; None if it is not packed."""
 
     @abstractmethod
     def bind(self, n: int, k: int) -> Product: ...
 
     def wants(self, k: int) -> ActSpec | None:
-        """Its input quantised so."""
+        """The quantization it wants for its input; None for unquantized."""
         return None
 
     def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product | None:
-        """(x, packed [2n, k]) -> activation(the first n outputs) * the others, n a multiple of PANEL. activation: enum
-        Activation of csrc/kernels.h. emit: the result quantised so, where why_plain() has nothing against it. None: not
-        in one."""
+        """(x, packed [2n, k]) -> activation(the first n outputs) * the others; n is a multiple of PANEL. activation:
+        enum Activation of csrc/kernels.h. emit: quantization of the result, used if why_plain() has no objection. None
+        if the gate cannot be fused."""
         return None
 
     def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp | None:
-        """Rows of the packed weight. None: only products can read it."""
+        """Looks up rows of the packed weight. None if only products can read it."""
         return None
 
 
 def products(dtype: str) -> Products:
-    """Who multiplies weights of this dtype."""
+    """The implementation that multiplies with unquantized weights of this dtype."""
     native = library()
     if native is not None and dtype == "bfloat16":
         return NativeProducts(native)
@@ -103,7 +103,7 @@ class NativeProducts(Products):
 
 
 class NativeTask(Task):
-    """One for all calls of a place, whose fields that stay are set once."""
+    """A task reused for all calls at one place in the model; fields that do not change are set once."""
 
     def of(self, x: Tensor, packed: Tensor, out: Tensor) -> NativeTask:
         """x [m, k], out [m, n]: rows may have any stride."""
@@ -113,7 +113,7 @@ class NativeTask(Task):
 
 
 class OneDnnProducts(Products):
-    ROWS = 32  # the packing is made for products of so many rows; it serves others nearly as well
+    ROWS = 32  # the number of rows the packing is optimized for; others are nearly as fast
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.packable = dtype, _packable(dtype)
@@ -142,17 +142,17 @@ class OneDnnProducts(Products):
 
 
 def result_of(m: int, n: int, out: Tensor | None) -> Tensor:
-    """[m, n], where a kernel can write: out, if it can."""
+    """A result [m, n] that a kernel can write to: out, if possible."""
     return torch.empty(m, n, dtype=torch.bfloat16) if out is None or out.stride(-1) != 1 else out
 
 
 def rows_apart(x: Tensor) -> Tensor:
-    """x, whose rows may have any stride and whose elements follow each other."""
+    """x with contiguous elements in each row; rows may have any stride."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _packable(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies it on this processor."""
+    """Whether oneDNN supports products of this dtype on this processor."""
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:

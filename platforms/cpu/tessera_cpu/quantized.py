@@ -1,5 +1,5 @@
-"""Products with weights of int8 and int4 and activations of int8, by the native kernels. A packed weight is one tensor
-of bytes: its elements, then its scales."""
+"""Products with int8 or int4 weights and int8 activations, by the native kernels. A packed weight is one tensor of
+bytes: the elements, then the scales."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACTIVATIONS = ActSpec("int8", granularity="token")
 
 
 def served(scheme: Scheme) -> Scheme | Reason:
-    """The scheme with activations quantised, which the kernels need."""
+    """The scheme with quantized activations, which the kernels need, or why it is not supported."""
     weight = scheme.weight
     if scheme.activation not in (None, _ACTIVATIONS):
         return "activations are int8 with a scale a token here"
@@ -35,7 +35,7 @@ def served(scheme: Scheme) -> Scheme | Reason:
 
 
 class QuantizedProducts(Products):
-    """scheme: that served() gives."""
+    """scheme: a result of served()."""
 
     def __init__(self, native: Any, scheme: Scheme) -> None:
         self.native, self.group = native, scheme.weight.group
@@ -53,7 +53,7 @@ class QuantizedProducts(Products):
         return packed
 
     def _put_scales(self, room: Tensor, scale: Tensor) -> None:
-        room[-room.numel() // _panels(len(scale)) :] = 0  # of the last panel, which may be short
+        room[-room.numel() // _panels(len(scale)) :] = 0  # the last panel, which may not be full
         if self.kind == INT8:
             room.view(torch.float32)[: len(scale)] = scale
             return

@@ -1,5 +1,5 @@
-"""Rotary embedding on torch: angles looked up once a launch, queries and keys turned together. Small operations cost a
-decode step what they take to begin, so there are few of them."""
+"""Rotary embedding with torch: angles are looked up once per launch, and queries and keys are rotated together.
+Overhead dominates small operations in a decode step, so there are few of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ Angles = tuple[Tensor, Tensor]
 
 
 def angles(spec: RotarySpec, cos_sin: Tensor, positions: Tensor, dtype: torch.dtype) -> Angles:
-    """Of each token, what to multiply a head by and what to multiply its swapped halves (or neighbours) by,
-    [T, 1, dim]."""
+    """For each token, the factors of a head and those of its swapped halves (or neighbours), [T, 1, dim] each."""
     cos, sin = cos_sin[positions].to(dtype).unsqueeze(1).chunk(2, dim=-1)
     if spec.style == "half":
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
@@ -21,7 +20,7 @@ def angles(spec: RotarySpec, cos_sin: Tensor, positions: Tensor, dtype: torch.dt
 
 
 def turned(spec: RotarySpec, heads: Tensor, given: Angles) -> Tensor:
-    """heads [T, H, D] -> the same, turned."""
+    """Rotates heads [T, H, D]."""
     cos, sin = given
     part = heads[..., : spec.dim] if spec.dim < spec.head_dim else heads
     result = torch.addcmul(part * cos, _swapped(spec, part), sin)
@@ -36,7 +35,7 @@ def _swapped(spec: RotarySpec, part: Tensor) -> Tensor:
 
 
 def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """The op as core has it."""
+    """The op, with core's signature."""
     given = angles(spec, cos_sin, positions, q.dtype)
     for heads in (q, k):
         heads.copy_(turned(spec, heads, given))

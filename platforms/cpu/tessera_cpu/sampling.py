@@ -1,5 +1,5 @@
-"""Drawn tokens and log probabilities by the native kernels, which look at the vocabulary in bfloat16 or float32 as it
-lies and never sort it."""
+"""Sampling and log probabilities with the native kernels, which read bfloat16 or float32 logits in place and never sort
+the vocabulary."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TokenLogprobs(Kernel[LogprobsSpec]):
 
 
 def _as_it_lies(logits: Tensor) -> tuple[Tensor, int]:
-    """Logits that the kernels read, and enum Entry of csrc/draws.h."""
+    """Logits in a form that the kernels can read, and their dtype as enum Entry of csrc/draws.h."""
     if logits.dtype not in _ENTRIES:
         logits = logits.float()
     return rows_apart(logits), _ENTRIES[logits.dtype]

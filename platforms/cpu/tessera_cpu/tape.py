@@ -1,5 +1,5 @@
-"""Decode steps as one native call: the calls of a step are recorded once, for as many rows as there may be, and
-replayed for those that there are. Between them there is no Python and nothing is allocated."""
+"""Runs decode steps as one native call: the calls of a step are recorded once, for the maximum number of rows, and
+replayed for the actual number. A replay runs no Python and allocates nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tessera_cpu.paged import PagedPlan
 log = logging.getLogger("tessera.cpu")
 
 MOST = 64
-"""Rows of a tape. A step of more is long enough for Python not to count, and room for its results is not."""
+"""The most rows of a tape. In larger steps the cost of Python is negligible, but the memory for results is not."""
 
 ALIGNED = 64
 
 
 class TapeRunner(GraphRunner):
-    """One tape for all decode steps of up to MOST rows, where the model's forward is native from end to end; other
-    steps, and other models, run op by op."""
+    """One tape for all decode steps of up to MOST rows, if the model's forward pass is entirely native. Other steps,
+    and other models, run op by op."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -61,11 +61,11 @@ class TapeRunner(GraphRunner):
 
 
 class Recorded:
-    """launch: the one recorded, whose plans the tape points to."""
+    """launch: the recorded launch, to whose plans the tape points."""
 
     def __init__(self, tape: Tape, result: Tensor, launch: Launch) -> None:
         self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
-        self.plans: dict[int, PagedPlan] = {}  # by the first layer that has it
+        self.plans: dict[int, PagedPlan] = {}  # by the first layer that uses it
         for layer, plan in enumerate(launch.plans):
             if not any(plan is other for other in self.plans.values()):
                 self.plans[layer] = plan
@@ -79,16 +79,16 @@ class Recorded:
 
 
 class NotNativeError(Exception):
-    """What a tape cannot do again."""
+    """Raised for an operation that a tape cannot replay."""
 
 
 class Tape(TorchDispatchMode):
-    """Within it native calls are recorded and none is done; torch may take memory and look at it in other ways. Raises
-    NotNativeError for anything else that torch is asked for."""
+    """While active, native calls are recorded instead of executed; torch may allocate memory and create views. Raises
+    NotNativeError for any other torch operation."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Saying so would load torch's compiler, which takes longer than all else of a start."""
+        """Returning True would load torch's compiler, which takes longer than the rest of the start-up."""
         return False
 
     def __init__(self, library: Any, rows: int) -> None:
@@ -120,14 +120,14 @@ class Tape(TorchDispatchMode):
 
 
 class Memory:
-    """What the calls of a tape write into. It is taken again once nobody looks at it any more, so that a tape needs no
-    more than a step does."""
+    """The memory that a tape's calls write to. It is reused once no tensor refers to it, so that a tape needs no more
+    memory than a step."""
 
     def __init__(self) -> None:
         self.free: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
 
     def like(self, shape: Tensor) -> Tensor:
-        """Dense, with the shape and dtype of a tensor that has no memory."""
+        """A dense tensor with the shape and dtype of one on the meta device."""
         size = -(-prod(shape.shape) * shape.element_size() // ALIGNED) * ALIGNED
         free = self.free[size]
         whole = free.pop() if free else _aligned(size)
@@ -143,7 +143,7 @@ _MEMORY = frozenset(
         _aten.empty.memory_format,
         _aten.new_empty.default,
         _aten.empty_like.default,
-        _aten.zeros_like.default,  # asked for where there is padding, which a step that is replayed has none of
+        _aten.zeros_like.default,  # used if there is padding, which a replayed step does not have
     }
 )
 

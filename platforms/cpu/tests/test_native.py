@@ -29,7 +29,7 @@ def close(found: Tensor, expected: Tensor, k: int) -> bool:
 
 @needs_kernels
 @every_set
-@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5, 11, 12, 13, 24, 25, 385])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 11, 12, 13, 24, 25, 36, 385, 389, 396])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (31, 7), (32, 64), (33, 65), (97, 130)])
 def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
     torch.manual_seed(rows + n)
@@ -46,7 +46,9 @@ def test_products_of_all_heights(name: str, rows: int, n: int, k: int) -> None:
 @needs_kernels
 @every_set
 @pytest.mark.parametrize(("activation", "function"), [(0, "silu"), (1, "gelu")])
-@pytest.mark.parametrize(("rows", "k", "n"), [(7, 9, 64), (21, 70, 64), (1, 96, 1088), (12, 33, 544)])
+@pytest.mark.parametrize(
+    ("rows", "k", "n"), [(7, 9, 64), (21, 70, 64), (36, 40, 96), (389, 33, 64), (1, 96, 1088), (12, 33, 544)]
+)
 def test_gates_near_and_far_from_zero(name: str, activation: int, function: str, rows: int, k: int, n: int) -> None:
     torch.manual_seed(1)
     x, weight = (torch.randn(rows, k) * 20).bfloat16(), torch.randn(2 * n, k).bfloat16()

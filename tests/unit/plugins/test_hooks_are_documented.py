@@ -18,8 +18,8 @@ HOOKS = [function for name, function in vars(Hooks).items() if not name.startswi
 def test_the_page_has_the_hook(hook):
     arguments = [name for name in inspect.signature(hook).parameters if name != "self"]
     section = PAGE.partition(f"\n## {hook.__name__}({', '.join(arguments)})\n")[2].partition("\n## ")[0]
-    assert section.strip().startswith("Fires ")
-    assert inspect.getdoc(hook).startswith("Fires ")
+    assert section.strip().startswith("Called ")
+    assert inspect.getdoc(hook).startswith("Called ")
 
 
 def test_the_page_has_no_other_hook():

@@ -1,4 +1,4 @@
-"""`tessera bench`: how fast a model or a server is."""
+"""`tessera bench`: measures the speed of a model or a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tessera bench latency`, `throughput` and `serve`. Flags have vLLM's names where the same thing exists."""
+"""`tessera bench latency`, `throughput` and `serve`. Flags have vLLM's names where it has the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MAX_COUNT = 10**6
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Of every benchmark."""
+    """Options of every benchmark."""
 
     seed: int = flag(0, "Seed of prompts, lengths, arrivals and dummy weights.", low=0)
     json: str | None = flag(
@@ -66,7 +66,7 @@ class LatencyOptions:
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """Of benchmarks of many requests."""
+    """Options of benchmarks with many requests."""
 
     num_prompts: int = flag(100, "Requests to measure.", low=1, high=MAX_COUNT)
     num_warmups: int = flag(1, "Requests to run before measuring.", low=0, high=MAX_COUNT)
@@ -75,14 +75,14 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Of benchmarks that start an engine."""
+    """Options of benchmarks that start an engine."""
 
     disable_detokenize: bool = flag(False, "Do not detokenize, so that its time is not measured.")
 
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """Of a benchmark of a running server."""
+    """Options of the benchmark of a running server."""
 
     url: str = flag(DEFAULT_URL, "URL of the server.", group="server", metavar="URL", aliases=("--base-url",))
     api_key: str | None = flag(
@@ -158,15 +158,15 @@ SERVE = FlagTable(
 
 @dataclass(frozen=True)
 class _Run:
-    """The flags of a run, checked. values: those that were given."""
+    """The validated flags of a run. values: those that were given."""
 
     table: FlagTable
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, table: FlagTable, flags: Mapping[str, Any]) -> _Run:
-        """Raises ConfigError. Sets up the log."""
-        # build_config checks the engine's.
+        """Validates the flags and sets up logging. Raises ConfigError."""
+        # build_config validates the engine's flags.
         own = [one for one in table.flags if one.record not in _ENGINE_RECORDS]
         run = cls(table, given_values(own, flags, as_options=True))
         options = run.record(RunOptions)
@@ -178,12 +178,12 @@ class _Run:
         return record_of(record, self.table.flags, self.values)
 
     def config(self, model: str | None, flags: Mapping[str, Any], **fixed: Any) -> EngineConfig:
-        """Raises ConfigError, ModelError, PlatformError."""
+        """Raises ConfigError, ModelError or PlatformError."""
         engine = {one.name: flags[one.name] for one in _ENGINE_FLAGS}
         return build_config(model, **{**engine, "seed": self.record(RunOptions).seed, **fixed})
 
     def write(self, benchmark: str, flags: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
-        """The figures and every flag that was given or has a default of this command's own. Raises ConfigError."""
+        """Writes the figures, and every flag that was given or has a default of this command. Raises ConfigError."""
         settings = {one.name: one.default for one in self.table.flags if one.record not in _ENGINE_RECORDS}
         settings |= {name: value for name, value in flags.items() if value not in (None, ())}
         write(self.record(RunOptions).json, benchmark, settings, figures)
@@ -194,7 +194,7 @@ def latency(model: str | None, **flags: Any) -> int:
     """Measure the time of one batch."""
     run = _Run.of(LATENCY, flags)
     lengths, options, seed = run.record(Lengths), run.record(LatencyOptions), run.record(RunOptions).seed
-    # It is one batch only if all its rows run at once.
+    # It is only one batch if all rows run at once.
     rows = options.batch_size if flags["max_num_seqs"] is None else flags["max_num_seqs"]
     config = run.config(model, flags, max_num_seqs=rows)
     check_fits(lengths, config.model.max_model_len)
@@ -205,7 +205,7 @@ def latency(model: str | None, **flags: Any) -> int:
             with progress("batches", total) as on_done:
                 times = []
                 for number in range(total):
-                    # New prompts each time, so that nothing comes from a cache.
+                    # New prompts each time, so that nothing is cached.
                     jobs = draw(lengths, options.batch_size, vocabulary=vocabulary, seed=(seed, number))
                     driver = Driver(client, _sampling(run))
                     records, seconds = await driver.run(jobs, [0.0] * options.batch_size)
@@ -237,7 +237,7 @@ def throughput(model: str | None, **flags: Any) -> int:
                 driver = Driver(
                     client,
                     _sampling(run),
-                    # All that the engine accepts; more would be refused.
+                    # The most the engine accepts; it would refuse more.
                     max_concurrency=scheduler.max_num_seqs + scheduler.max_waiting,
                     on_done=on_done,
                 )
@@ -253,12 +253,12 @@ def throughput(model: str | None, **flags: Any) -> int:
 
 
 def _sampling(run: _Run) -> dict[str, Any]:
-    """Of a benchmark's own engine: as little work beside the model as possible, and the text only if it is wanted."""
+    """Sampling for a benchmark's own engine: as little work besides the model as possible, and text only if needed."""
     return {"temperature": 0.0, **({"detokenize": False} if run.record(EngineOptions).disable_detokenize else {})}
 
 
 def _facts_of(client: LocalClient) -> dict[str, Any]:
-    """What a result says of the engine that was started for it."""
+    """The facts about the benchmark's own engine that go into a result."""
     info = client.info
     return {
         "model": client.model,
@@ -307,7 +307,7 @@ def serve(**flags: Any) -> int:
 async def _warm_up(
     client: Client, lengths: Lengths, count: int, vocabulary: Array, seed: int, options: ServingOptions
 ) -> None:
-    """Raises what goes wrong with one of these: the others would fail the same way."""
+    """Runs the warm-up requests. Raises the first error, since the other requests would fail the same way."""
     jobs = draw(lengths, count, vocabulary=vocabulary, seed=(seed, 1))
     driver = Driver(client, {"temperature": options.temperature}, timeout=options.timeout)
     records, _ = await driver.run(jobs, [0.0] * count)
@@ -322,7 +322,7 @@ def _raise_first(records: list[Record]) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that shows how many are done."""
+    """Yields a function that shows how many are done."""
     line = ProgressLine(LastingStream(sys.stderr))
     line(Progress(what, 0, total))
     try:

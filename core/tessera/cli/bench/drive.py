@@ -1,4 +1,4 @@
-"""Sends jobs to a client, each at its time, and records what comes back."""
+"""Sends jobs to a client at their times and records the results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tessera.errors import ServerError, TesseraError
 
 @dataclass
 class Record:
-    """What was seen of one request, in seconds of one clock. prompt_len, asked: tokens. sent: when it was. received:
-    when each piece with tokens came. output_len: tokens of the answer. error: why the answer is not complete."""
+    """The measurements of one request, in seconds on one clock. prompt_len, asked: in tokens. sent: when it was sent.
+    received: when each piece with tokens arrived. output_len: tokens of the answer. error: why the answer is
+    incomplete."""
 
     prompt_len: int
     asked: int
@@ -38,22 +39,22 @@ class Record:
 
     @property
     def e2el(self) -> float:
-        """End-to-end latency: to the last token."""
+        """End-to-end latency: time to the last token."""
         return self.received[-1] - self.sent
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token after the first; None if there is no second."""
+        """Time per output token after the first; None if there is only one."""
         return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else None
 
     @property
     def itl(self) -> list[float]:
-        """Inter-token latencies: the gaps between pieces. A piece is one token unless the client was slow."""
+        """Inter-token latencies: the gaps between pieces. A piece is one token, unless the client was too slow."""
         return [later - earlier for earlier, later in zip(self.received, self.received[1:], strict=False)]
 
 
 def peak_concurrency(records: list[Record]) -> int:
-    """Most requests in flight at once, from sending to last token; requests without tokens do not count."""
+    """The most requests in flight at once, from sending to the last token. Requests without tokens do not count."""
     changes = [change for r in records if r.received for change in ((r.sent, 1), (r.received[-1], -1))]
     running = peak = 0
     for _, change in sorted(changes):
@@ -63,9 +64,9 @@ def peak_concurrency(records: list[Record]) -> int:
 
 
 class Driver:
-    """sampling: of every request, beside its length. max_concurrency: requests in flight; the others are sent as these
-    finish, and timed from their sending. timeout: seconds after which a request counts as failed. clock: seconds.
-    on_done: called with how many are done."""
+    """sampling: of every request, except its length. max_concurrency: the most requests in flight; the others are sent
+    as these finish, and timed from then. timeout: seconds after which a request counts as failed. clock: in seconds.
+    on_done: called with the number of finished requests."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class Driver:
         self._on_done = on_done
 
     async def run(self, jobs: Sequence[Job], times: Sequence[float]) -> tuple[list[Record], float]:
-        """A record for each job, in their order, and the duration in seconds. times: when to send each, in seconds
-        after the start. A request's error stands in its record."""
+        """Returns a record for each job, in order, and the duration in seconds. times: when to send each, in seconds
+        after the start. A request's error is in its record."""
         records = [Record(len(job.prompt), job.output_len) for job in jobs]
         done = 0
 
@@ -138,18 +139,18 @@ class Driver:
 
 
 def failures(records: Sequence[Record]) -> dict[str, int]:
-    """How often each error occurred, the most frequent first."""
+    """How often each error occurred, most frequent first."""
     return dict(Counter(record.error.message for record in records if record.error is not None).most_common())
 
 
 def exit_code_of(records: Sequence[Record]) -> int:
-    """0 if every answer is complete, else that of the first error."""
+    """0 if every answer is complete, otherwise the exit code of the first error."""
     return next((record.error.exit_code for record in records if record.error is not None), 0)
 
 
 def kept(record: Record, objectives: Mapping[str, float]) -> bool:
-    """Whether a request met every objective of goodput (seconds by metric). One of a single token has no TPOT, so it
-    meets any."""
+    """Whether a request met all goodput objectives (seconds by metric). A request with a single token has no TPOT, so
+    it meets any TPOT objective."""
     return record.completed and all(
         (value := getattr(record, metric)) is None or value <= limit for metric, limit in objectives.items()
     )

@@ -1,4 +1,4 @@
-"""What a run adds up to: figures under the names of vLLM's benchmark, tables for people, and a file of JSON."""
+"""The results of a run: figures under the names of vLLM's benchmark, tables, and a JSON file."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _TITLES = {
 
 
 def spread(values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> dict[str, float]:
-    """mean, median, std and percentiles ("p99"), interpolated between neighbours; all 0 of nothing."""
+    """mean, median, std and percentiles ("p99"), interpolated linearly; all 0 if there are no values."""
     array = np.asarray(values if len(values) else [0.0], dtype=float)
     named = {f"p{percent}": float(np.percentile(array, percent)) for percent in percentiles}
     return {"mean": float(array.mean()), "median": float(np.median(array)), "std": float(array.std()), **named}
 
 
 def in_milliseconds(name: str, figures: Mapping[str, float]) -> dict[str, float]:
-    """{"mean": 0.5} of "ttft" is {"mean_ttft_ms": 500.0}."""
+    """Turns {"mean": 0.5} of "ttft" into {"mean_ttft_ms": 500.0}."""
     return {f"{kind}_{name}_ms": value * 1000 for kind, value in figures.items()}
 
 
-# ---- an engine of the benchmark's own -------------------------------------------
+# ---- the benchmark's own engine -------------------------------------------------
 
 
 def latency_figures(seconds: Sequence[float]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def show_latency(figures: Mapping[str, Any], lengths: Lengths, batch: int) -> st
 
 
 def throughput_figures(records: Sequence[Record], seconds: float) -> dict[str, Any]:
-    """Tokens and requests of complete answers, over the duration of all."""
+    """Tokens and requests of complete answers, divided by the total duration."""
     whole = [record for record in records if record.completed]
     tokens_in, tokens_out = sum(r.prompt_len for r in whole), sum(r.output_len for r in whole)
     return {
@@ -106,12 +106,12 @@ def show_throughput(figures: Mapping[str, Any]) -> str:
     return table("Throughput", [("", rows), *([("Failed requests", failed)] if failed else [])])
 
 
-# ---- a server -------------------------------------------------------------------
+# ---- a running server -----------------------------------------------------------
 
 
 def serving_figures(records: Sequence[Record], seconds: float, objectives: Mapping[str, float]) -> dict[str, Any]:
-    """Of complete answers; failed requests count in `failed` and `errors` only. objectives: of goodput, empty for
-    none."""
+    """Figures of complete answers; failed requests only count in `failed` and `errors`. objectives: for goodput, or
+    empty."""
     whole = [record for record in records if record.completed]
     tokens_in, tokens_out = sum(r.prompt_len for r in whole), sum(r.output_len for r in whole)
     figures: dict[str, Any] = {
@@ -144,7 +144,7 @@ def _times_of(whole: Sequence[Record]) -> dict[str, list[float]]:
 
 
 def details(records: Sequence[Record]) -> dict[str, Any]:
-    """Of each request, in order of arrival; failed ones have no times."""
+    """Values of each request, in order of arrival; failed ones have no times."""
     return {
         "input_lens": [record.prompt_len for record in records],
         "output_lens": [record.output_len for record in records],
@@ -190,7 +190,7 @@ def _serving_rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def table(title: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
-    """sections: a heading ("" for none) and its rows."""
+    """sections: (heading, rows), with "" for no heading."""
     lines = [title]
     for heading, rows in sections:
         lines += ["", *([heading] if heading else [])]
@@ -198,11 +198,11 @@ def table(title: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]])
     return "\n".join(lines)
 
 
-# ---- as a file ------------------------------------------------------------------
+# ---- the JSON file ----------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:
-    """The machine that this program runs on."""
+    """The machine this program runs on."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
@@ -213,7 +213,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """As the system names it."""
+    """The processor's name according to the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -223,14 +223,14 @@ def _processor() -> str:
 
 
 def check_writable(file: str | None) -> None:
-    """Raises ConfigError, before anything slow begins."""
+    """Raises ConfigError before anything slow starts."""
     if file is not None and not Path(file).expanduser().parent.is_dir():
         raise ConfigError(f"--json '{file}': the folder does not exist.")
 
 
 def write(file: str | None, benchmark: str, settings: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
-    """The figures of a run with its settings but secrets, versions and the machine. file: None writes nothing. Raises
-    ConfigError."""
+    """Writes the figures of a run with its settings (without secrets), versions and the machine. file: None writes
+    nothing. Raises ConfigError."""
     if file is None:
         return
     shown = {
@@ -253,7 +253,7 @@ def write(file: str | None, benchmark: str, settings: Mapping[str, Any], figures
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: it becomes "inf"."""
+    """Replaces infinity, which JSON lacks, by "inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

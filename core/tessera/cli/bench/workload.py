@@ -1,5 +1,4 @@
-"""What is asked and when: prompts of random token ids, answers of given lengths, and their arrival, the same for the
-same seed."""
+"""The workload: prompts of random token ids, answers of given lengths, and arrival times, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _USUAL_VOCABULARY = 1000
 
 @dataclass(frozen=True)
 class Job:
-    """prompt: token ids. output_len: tokens of its answer."""
+    """prompt: token ids. output_len: number of tokens to generate."""
 
     prompt: list[int]
     output_len: int
@@ -29,7 +28,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Lengths:
-    """In tokens."""
+    """Lengths in tokens."""
 
     input_len: int = flag(256, "Prompt length in tokens.", low=1, high=2**24, aliases=("--random-input-len",))
     output_len: int = flag(64, "Answer length in tokens.", low=1, high=2**24, aliases=("--random-output-len",))
@@ -48,12 +47,12 @@ class Lengths:
 
 
 def _bounds(length: int, ratio: float) -> tuple[int, int]:
-    """Minimum and maximum, both included."""
+    """Minimum and maximum, both inclusive."""
     return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
 def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ...]) -> list[Job]:
-    """vocabulary: token ids that prompts are drawn from. seed: its numbers together are one seed."""
+    """Draws jobs. vocabulary: the token ids to draw from. seed: its numbers form a single seed."""
     random = np.random.default_rng(seed)
     inputs = random.integers(*lengths.inputs, size=count, endpoint=True)
     outputs = random.integers(*lengths.outputs, size=count, endpoint=True)
@@ -64,7 +63,7 @@ def draw(lengths: Lengths, count: int, *, vocabulary: Array, seed: tuple[int, ..
 
 
 def check_fits(lengths: Lengths, max_model_len: int | None) -> None:
-    """Raises ConfigError if the longest request does not fit the context."""
+    """Raises ConfigError if the longest request does not fit in the context."""
     most = lengths.inputs[1] + lengths.outputs[1]
     if max_model_len is not None and most > max_model_len:
         raise ConfigError(
@@ -74,8 +73,9 @@ def check_fits(lengths: Lengths, max_model_len: int | None) -> None:
 
 
 def vocabulary_of(tokenizer: str | None, vocab_size: int | None) -> Array:
-    """The token ids that prompts for a server are drawn from. tokenizer: folder or repository; all its tokens but the
-    special ones, which no user's text has. vocab_size: all ids below it. Raises ConfigError, ModelError."""
+    """The token ids to draw a server's prompts from. tokenizer: folder or repository; uses all its tokens except the
+    special ones, which a user's text does not contain. vocab_size: uses all ids below it. Raises ConfigError or
+    ModelError."""
     if tokenizer is None:
         return np.arange(_USUAL_VOCABULARY if vocab_size is None else vocab_size)
     if vocab_size is not None:
@@ -88,8 +88,8 @@ def vocabulary_of(tokenizer: str | None, vocab_size: int | None) -> Array:
 
 
 def arrivals(count: int, request_rate: float, burstiness: float, seed: int) -> list[float]:
-    """Seconds after the start, in order. request_rate: requests per second, infinite for all at once. burstiness: shape
-    of the gamma distribution of the gaps; 1 is a Poisson process, lower is burstier, higher is more even."""
+    """Arrival times in seconds after the start, in order. request_rate: requests per second; infinity for all at once.
+    burstiness: shape of the gaps' gamma distribution; 1 is a Poisson process, lower is burstier, higher more even."""
     if math.isinf(request_rate):
         return [0.0] * count
     gaps = np.random.default_rng(seed).gamma(burstiness, 1.0 / (request_rate * burstiness), size=count)
@@ -98,7 +98,7 @@ def arrivals(count: int, request_rate: float, burstiness: float, seed: int) -> l
 
 
 def parse_objectives(given: Sequence[str]) -> dict[str, float]:
-    """Seconds by metric, of texts such as "ttft:200" (milliseconds). Raises ConfigError."""
+    """Parses texts such as "ttft:200" (milliseconds) to seconds by metric. Raises ConfigError."""
     objectives = {}
     for text in (part for one in given for part in one.replace(",", " ").split()):
         metric, _, limit = text.partition(":")

@@ -1,4 +1,4 @@
-"""Where answers come from: a server over HTTP (remote.py), or an engine of this program's own (local.py)."""
+"""Sources of answers: a server over HTTP (remote.py), or this program's own engine (local.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Message = Mapping[str, str]
-"""A role and a content."""
+"""A message with its role and content."""
 
 Prompt = str | Sequence[int]
 
 Sampling = Mapping[str, Any]
-"""Fields of SamplingParams by name, which are also those of a request's body; what is absent is the model's or the
-server's default."""
+"""Fields of SamplingParams by name, the same as in a request's body. Missing fields have the default of the model or
+server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece of a streamed answer. num_tokens: new tokens, 0 if unknown. usage: of the whole request, on one of its
+    """One piece of a streamed answer. num_tokens: new tokens, 0 if unknown. usage: of the whole request, on one of the
     last pieces."""
 
     text: str = ""
@@ -34,7 +34,7 @@ class Piece:
 
 
 class Client(Protocol):
-    """Streams answers. Closing a stream aborts its request. Both methods raise TesseraError."""
+    """Streams answers. Closing a stream aborts its request. Both chat() and complete() raise TesseraError."""
 
     @property
     def model(self) -> str: ...

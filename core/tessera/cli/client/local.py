@@ -1,4 +1,4 @@
-"""An engine of this program's own as a client, in a process of its own: torch is never loaded here."""
+"""This program's own engine as a client. It runs in its own process, so torch is never loaded in this one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestDefaults:
-    """What applies if a request does not say. sampling: fields of SamplingParams. chat_tokens: maximum length of a
+    """Defaults for what a request does not set. sampling: fields of SamplingParams. chat_tokens: maximum length of a
     chat's answer; None fills the context."""
 
     template: TemplateOptions = field(default_factory=TemplateOptions)
@@ -94,8 +94,8 @@ class LocalClient:
 
 @asynccontextmanager
 async def start(config: EngineConfig, defaults: RequestDefaults | None = None) -> AsyncIterator[LocalClient]:
-    """Starts the engine, showing progress; ends it afterwards. It is not restarted if it dies, since a restart would
-    hide in what is timed. Raises TesseraError."""
+    """Starts the engine, showing progress, and ends it on exit. The engine is not restarted if it dies, because a
+    restart would distort measurements. Raises TesseraError."""
     from tessera.engine.async_engine import AsyncEngine
 
     defaults = defaults or RequestDefaults()

@@ -1,4 +1,4 @@
-"""A server as a client: OpenAI's routes over HTTP, answers as they stream, errors as Tessera's own."""
+"""A server as a client: OpenAI's HTTP routes with streamed answers, and errors as TesseraErrors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RemoteClient:
         return self._stream("/chat/completions", {"messages": list(messages), **sampling})
 
     def complete(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """A prompt of token ids asks for token ids back, so that tokens without text are counted too."""
+        """Requests token ids back if the prompt is token ids, so that tokens without text are counted too."""
         ids = {} if isinstance(prompt, str) else {"return_token_ids": True}
         return self._stream("/completions", {"prompt": prompt, **ids, **sampling})
 
@@ -85,8 +85,9 @@ class RemoteClient:
 async def connect(
     url: str, *, api_key: str | None, model_name: str | None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[RemoteClient]:
-    """url: with or without its /v1. model_name: None takes the first that the server lists. transport: instead of the
-    network, for tests. Raises ConfigError, ServerError, AuthenticationError, NotFoundError."""
+    """Connects to a server. url: with or without /v1. model_name: None uses the first model that the server lists.
+    transport: replaces the network in tests. Raises ConfigError, ServerError, AuthenticationError or
+    NotFoundError."""
     base, host = _base_of(url)
     headers = {"Content-Type": "application/json"}
     if api_key is not None:
@@ -95,7 +96,7 @@ async def connect(
         headers=headers,
         timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
         limits=httpx.Limits(max_connections=None),
-        # A proxy for the outside world must not come between this machine and itself.
+        # Do not send requests to this machine through a proxy.
         trust_env=not is_loopback(host),
         transport=transport,
     ) as http:
@@ -120,7 +121,7 @@ async def _model(http: httpx.AsyncClient, base: str, name: str | None) -> Model:
 
 
 def _base_of(url: str) -> tuple[str, str]:
-    """The URL with /v1 and without a trailing slash, and its host. Raises ConfigError."""
+    """The URL with /v1 and without a trailing slash, and the host. Raises ConfigError."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -148,7 +149,7 @@ async def _first_bytes(response: httpx.Response) -> bytes:
 
 @contextmanager
 def _transport_errors(url: str) -> Iterator[None]:
-    """Transport errors as one line."""
+    """Turns transport errors into one-line ServerErrors."""
     try:
         yield
     except httpx.ConnectError as error:
@@ -163,7 +164,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-# ---- what the server says -------------------------------------------------------
+# ---- the server's answers ---------------------------------------------------------
 
 
 class _Delta(msgspec.Struct):
@@ -171,7 +172,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """Of a chat (delta) or a completion (text)."""
+    """A choice of a chat (delta) or completion (text)."""
 
     text: str | None = None
     delta: _Delta | None = None
@@ -204,7 +205,7 @@ _decode_models = msgspec.json.Decoder(_Models).decode
 
 
 def read_piece(data: bytes) -> Piece:
-    """The data of an event. Raises ServerError for an error in the stream, and for anything that is not a chunk."""
+    """Parses an event's data. Raises ServerError for an error in the stream, and for anything that is not a chunk."""
     try:
         chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -220,7 +221,7 @@ def read_piece(data: bytes) -> Piece:
 
 
 def read_models(content: bytes, url: str) -> list[Model]:
-    """The answer of /models. Raises ServerError."""
+    """Parses the answer of /models. Raises ServerError."""
     try:
         models = _decode_models(content).data
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -231,7 +232,7 @@ def read_models(content: bytes, url: str) -> list[Model]:
 
 
 def error_of(status: int, content: bytes, url: str) -> TesseraError:
-    """The error of an answer whose status is not 200."""
+    """The error for an answer whose status is not 200."""
     said = _message_of(content) or f"HTTP status {status}"
     if status in (401, 403):
         return AuthenticationError(
@@ -252,7 +253,7 @@ def _message_of(content: bytes) -> str:
 
 
 def _message(error: Any) -> str:
-    """One line, whatever shape the server gives its errors."""
+    """The message as one line, whatever form the server's errors have."""
     text = error.get("message") or error.get("detail") if isinstance(error, dict) else error
     return " ".join(text.split())[:MAX_SHOWN] if isinstance(text, str) else ""
 
@@ -262,8 +263,8 @@ def _shown(data: bytes) -> str:
 
 
 class EventReader:
-    """Server-sent events, as the WHATWG specifies them: bytes in pieces of any size in, the data of each event out.
-    Lines end in LF, CRLF or CR; comments and fields other than data are skipped."""
+    """Parses server-sent events as specified by WHATWG, from byte strings of any size. Lines end in LF, CRLF or CR;
+    comments and fields other than data are ignored."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -271,7 +272,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, content: bytes) -> Iterator[bytes]:
-        """The data of each event that is complete. Raises ServerError for one that is too long."""
+        """Yields the data of each complete event. Raises ServerError for one that is too long."""
         lines = (self._rest + content).splitlines(keepends=True)
         # The last line may continue, and a CR may be the first half of a CRLF.
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""

@@ -1,5 +1,5 @@
-"""An event loop on a thread of its own. It keeps running while the main thread waits for a line of the terminal, so
-that the engine's messages are always handled, and Ctrl-C interrupts only what the main thread waits for."""
+"""An event loop on its own thread. It keeps running while the main thread waits for terminal input, so that the
+engine's messages are always handled, and Ctrl-C only interrupts what the main thread waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class BackgroundLoop:
-    """Use it in a `with`; work that is still running at its end is cancelled."""
+    """Use it in a `with` statement. Work that is still running at the end is cancelled."""
 
     def __init__(self, loop_factory: LoopFactory | None = None) -> None:
         self._runner = asyncio.Runner(loop_factory=loop_factory)
@@ -35,22 +35,23 @@ class BackgroundLoop:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. An interrupt of the waiting thread cancels it, and is raised once it has ended."""
+        """Runs the work and returns its result. Interrupting the waiting thread cancels the work; the interrupt is
+        raised once the work has ended."""
         running = _Work(work)
         try:
             self._loop.call_soon_threadsafe(running.start)
             running.ended.wait()
         except BaseException:
-            # Also where the interrupt came before the work had begun: the two calls keep their order.
+            # This works even if the work has not started: the two calls run in order.
             self._loop.call_soon_threadsafe(running.cancel)
             running.ended.wait()
             raise
         return running.result()
 
     def iterate(self, values: AsyncGenerator[T, None]) -> Generator[T]:
-        """Closes the generator however the iteration ends."""
+        """Iterates over an asynchronous generator, and closes it however the iteration ends."""
         nothing = object()
-        turn = asyncio.Lock()  # work that was interrupted twice may still be ending
+        turn = asyncio.Lock()  # work interrupted twice may still be ending
 
         async def following() -> T | object:
             async with turn:
@@ -68,7 +69,7 @@ class BackgroundLoop:
 
     @contextmanager
     def entered(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """An asynchronous context manager as a synchronous one."""
+        """Enters an asynchronous context manager as a synchronous one."""
         value = self.run(_entered(manager))
         try:
             yield value
@@ -86,7 +87,7 @@ class BackgroundLoop:
 
 
 class _Work(Generic[T]):
-    """A coroutine that another thread waits for. start() and cancel() are called on the loop."""
+    """A coroutine that another thread waits for. Call start() and cancel() on the loop."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self.ended = threading.Event()

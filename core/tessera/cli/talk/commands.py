@@ -1,4 +1,4 @@
-"""`tessera chat` and `tessera complete`: their flags, and who answers."""
+"""`tessera chat` and `tessera complete`: their flags, and the choice between a server and an engine of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tessera.log import TEXT, set_up_logging
 
 @dataclass(frozen=True)
 class TalkOptions:
-    """Of both commands."""
+    """Options of both commands."""
 
     quick: str | None = flag(None, "", metavar="TEXT", common=True, aliases=("-q",))
     url: str | None = flag(
@@ -54,7 +54,7 @@ class ChatOptions:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """By the names of a request's fields; None leaves them to the model's defaults."""
+    """Named like a request's fields; None uses the model's default."""
 
     temperature: float | None = flag(
         None,
@@ -74,17 +74,17 @@ class SamplingOptions:
 
 
 SAMPLING_FLAGS = flags_of(SamplingOptions, "sampling")
-# --seed is that of an answer here, and requests do not name the model.
+# Here, --seed applies to answers, and requests do not name the model.
 _ENGINE_FLAGS = tuple(
     replace(one, common=False) for one in ENGINE_FLAGS if one.name not in ("seed", "served_model_name")
 )
 _TEMPLATE_FLAGS = tuple(replace(one, common=False) for one in TEMPLATE_FLAGS)
 _LOCAL = frozenset(one.name for one in (*_ENGINE_FLAGS, *_TEMPLATE_FLAGS))
-"""Flags that mean something only for a model that runs here."""
+"""Flags that only apply to a model that runs here."""
 
 
 def _table(name: str, summary: str, quick: str, max_tokens: str, *own: Flag) -> FlagTable:
-    """own: the command's further flags."""
+    """own: the command's additional flags."""
     said = {"quick": {"help": quick}, "max_tokens": {"shown_default": max_tokens}}
     flags = (*flags_of(TalkOptions, "talk"), *own, *SAMPLING_FLAGS, *_ENGINE_FLAGS)
     return FlagTable(
@@ -133,13 +133,14 @@ def complete(model: str | None, **values: Any) -> int:
 
 
 def sampling_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flags say of sampling, as a request has it."""
+    """The sampling flags that were given, as fields of a request."""
     given = given_values(SAMPLING_FLAGS, values, as_options=True)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 def talk(table: FlagTable, model: str | None, values: Mapping[str, Any], dialogue: Callable[[Client], Dialogue]) -> int:
-    """dialogue: made when the client is ready. Raises what went wrong at the start, or with a single question."""
+    """Runs one question or an interactive session. dialogue: called when the client is ready. Raises errors of the
+    start, and of a single question."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     options = record_of(TalkOptions, table.flags, given_values(table.flags, values, as_options=True))
@@ -163,7 +164,7 @@ def talk(table: FlagTable, model: str | None, values: Mapping[str, Any], dialogu
 def answering(
     model: str | None, values: Mapping[str, Any], options: TalkOptions
 ) -> AbstractAsyncContextManager[Client]:
-    """The server of --url, else an engine of our own. Raises ConfigError, ModelError, PlatformError."""
+    """The server of --url, otherwise an engine of our own. Raises ConfigError, ModelError or PlatformError."""
     if options.url is None:
         for name in ("api_key", "model_name"):
             if values[name] is not None:
@@ -181,7 +182,7 @@ def answering(
 
 
 def request_defaults(values: Mapping[str, Any], config: EngineConfig) -> RequestDefaults:
-    """Those of a server with the same flags. Raises ConfigError, ModelError."""
+    """The defaults of a server with the same flags. Raises ConfigError or ModelError."""
     sampling, limits = generation_defaults(values, config)
     known = [limit for limit in (limits.default, limits.most) if limit is not None]
     template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, values, as_options=True))
@@ -193,5 +194,5 @@ def _option(name: str) -> str:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """The engine's process and its sockets are gone before this one is."""
+    """Exits through the context managers, so that the engine process and its sockets are closed first."""
     raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""Question and answer until the user leaves: what is asked of a model, and the terminal that it is asked at."""
+"""Questions and answers until the user quits: what is sent to the model, and the terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EXIT = "/exit"
 _COMMAND = re.compile(r"/[a-z]+")
 PROMPT = "> "
 MAX_CHARS = 2**23
-# An answer must not move the cursor or rename the window.
+# Answers must not move the cursor or change the window title.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Session:
-    """One user at a terminal, or one question."""
+    """One user at a terminal, or a single question."""
 
     def __init__(self, loop: BackgroundLoop, dialogue: Dialogue, terminal: Terminal) -> None:
         self._loop = loop
@@ -31,18 +31,18 @@ class Session:
         self._terminal = terminal
 
     def once(self, question: str) -> None:
-        """Answers and ends. Raises what went wrong."""
+        """Answers one question. Raises its errors."""
         self._answer(question)
 
     def until_end(self) -> None:
-        """An error ends its question only, and is printed. Raises EngineDeadError."""
+        """Answers questions until the end. An error is printed and only ends its question. Raises EngineDeadError."""
         self._terminal.note(self._dialogue.greeting)
         while (question := self._asked()) is not None:
             if question:
                 self._try(question)
 
     def _asked(self) -> str | None:
-        """A question, "" if the line was none, None at the end."""
+        """The next question; "" if the line was a command, None at the end."""
         try:
             line = self._terminal.question().strip()
         except (EOFError, KeyboardInterrupt):
@@ -72,7 +72,7 @@ class Session:
                 self._terminal.note("(answer cut off at its maximum length; raise it with --max-tokens)")
 
     def _answer(self, question: str) -> str | None:
-        """Prints it as it comes; returns its finish_reason."""
+        """Prints the answer as it arrives, and returns its finish_reason."""
         reason, last = None, "\n"
         with closing(self._loop.iterate(self._dialogue.answer(question))) as pieces:
             for piece in pieces:
@@ -86,8 +86,8 @@ class Session:
 
 
 class Dialogue(Protocol):
-    """What is asked of a model. greeting: printed at the start. commands: lines that are no questions, and what each
-    does; it returns a note."""
+    """What is sent to a model. greeting: printed at the start. commands: lines that are not questions, each with a
+    function that runs it and returns a note to print."""
 
     @property
     def greeting(self) -> str: ...
@@ -99,7 +99,7 @@ class Dialogue(Protocol):
 
 
 class Conversation:
-    """A chat: every question is sent with what was said before."""
+    """A chat: every question is sent with the conversation so far."""
 
     def __init__(self, client: Client, sampling: Sampling, system: str | None) -> None:
         self._client = client
@@ -119,7 +119,7 @@ class Conversation:
         return {"/reset": self._reset}
 
     async def answer(self, question: str) -> AsyncGenerator[Piece, None]:
-        """A stopped answer is kept as far as it came; a question without an answer is dropped."""
+        """An interrupted answer is kept as far as it got; a question without an answer is dropped."""
         said: list[str] = []
         self._messages.append({"role": "user", "content": question})
         try:
@@ -139,7 +139,7 @@ class Conversation:
 
 
 class Completions:
-    """Each text is completed by itself."""
+    """Completes each text independently."""
 
     def __init__(self, client: Client, sampling: Sampling) -> None:
         self._client = client
@@ -161,7 +161,7 @@ class Completions:
 
 
 class Terminal:
-    """Lines in, answers out, notes beside them. interactive: questions come from a terminal, one after the other."""
+    """Reads lines, and writes answers and notes. interactive: whether questions are typed at a terminal."""
 
     def __init__(self, given: TextIO, answers: TextIO, notes: TextIO) -> None:
         self._given = given
@@ -172,16 +172,16 @@ class Terminal:
 
     @classmethod
     def of_process(cls) -> Terminal:
-        """Standard input, output and error; what they cannot encode is replaced."""
+        """Standard input, output and error; unencodable characters are replaced."""
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
         return cls(sys.stdin, sys.stdout, sys.stderr)
 
     def question(self) -> str:
-        """A line. Raises EOFError at the end (Ctrl-D), KeyboardInterrupt."""
+        """Reads a line. Raises EOFError at the end (Ctrl-D), or KeyboardInterrupt."""
         if self._shown:
-            # Importing it gives input() a line editor, if Python has one. Its history ends with the process.
+            # Importing it gives input() line editing, if Python has it. The history ends with the process.
             with contextlib.suppress(ImportError):
                 importlib.import_module("readline")
             return input(PROMPT)
@@ -193,7 +193,7 @@ class Terminal:
         return line.rstrip("\n")
 
     def everything(self) -> str:
-        """All of stdin, up to MAX_CHARS."""
+        """Reads stdin to the end, up to MAX_CHARS."""
         return self._given.read(MAX_CHARS)
 
     def answer(self, text: str) -> None:

@@ -1,2 +1,2 @@
-"""Causal models that have no file of their own here: transformers' code, with this engine's attention, products and
-experts in it. The only place that imports transformers, and only when such a model is loaded."""
+"""Causal models without an implementation of their own here: transformers' code, with this engine's attention, linear
+layers and experts. Only this package imports transformers, and only when such a model is loaded."""

@@ -1,4 +1,4 @@
-"""Attention of a module of transformers: what its call asks for, and the bound layer that answers it."""
+"""Attention in a transformers module: the arguments of its call, and the bound layer that computes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention layer, as its module calls for it. window: tokens a query sees; None: all before it."""
+    """One attention layer, as its module calls it. window: tokens a query attends to; None for all before it."""
 
     heads: int
     kv_heads: int
@@ -42,8 +42,8 @@ class AttentionCall:
     def of(
         cls, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Mapping[str, Any]
     ) -> AttentionCall:
-        """query [1, H, T, D], key and value [1, Hk, T, D]. Raises RefusedTypeError for what the bound layer does not
-        compute."""
+        """query [1, H, T, D], key and value [1, Hk, T, D]. Raises RefusedTypeError for anything that the bound layer
+        does not compute."""
         for name, said in asked.items():
             if name not in _ANSWERED | _WITHOUT_EFFECT and said is not None and said is not False:
                 raise RefusedTypeError(f"it needs {_NAMED.get(name, f'the argument {name} of attention')}")
@@ -70,7 +70,7 @@ class AttentionCall:
 
 
 def _window(module: nn.Module, mask: Tensor | None, asked: Mapping[str, Any]) -> int | None:
-    """From the mask, which is what transformers' own eager attention goes by."""
+    """Reads the window from the mask, as transformers' eager attention does."""
     causal = asked.get("is_causal")
     if (getattr(module, "is_causal", True) if causal is None else causal) is False:
         raise RefusedTypeError("its attention looks ahead")
@@ -86,14 +86,14 @@ def _window(module: nn.Module, mask: Tensor | None, asked: Mapping[str, Any]) ->
 
 @dataclass
 class Step:
-    """The launch under way, for all layers of one model."""
+    """The current launch, shared by all layers of one model."""
 
     launch: Launch | None = None
     caches: Caches | None = None
 
 
 class BoundAttention:
-    """What an attention module of transformers calls while it is served."""
+    """Called by a transformers attention module while the model is served."""
 
     def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
         spec = LayerSpec(

@@ -1,4 +1,4 @@
-"""A model through transformers' code, as the runner calls it."""
+"""A model that runs transformers' code behind the runner's interface."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tessera.platform.ops import Packed
 
 
 def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_len: int) -> ThroughTransformers | None:
-    """None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for one that
-    cannot be served through its code."""
+    """Returns None for an architecture that transformers does not have as a causal type. Raises RefusedTypeError for
+    one that cannot be served through its code."""
     kind = find_type(checkpoint)
     if kind is None:
         if checkpoint.get("auto_map"):
@@ -49,7 +49,7 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
 
 
 class ThroughTransformers:
-    """Exempt from the rule that a model calls ops alone: norms, routers and what else is small are torch's."""
+    """Exempt from the rule that a model only calls ops: norms, routers and other small parts are torch's."""
 
     def __init__(self, build: Build, architecture: str, anatomy: Anatomy, max_model_len: int) -> None:
         found = rehearse(anatomy)
@@ -85,7 +85,7 @@ class ThroughTransformers:
 
 
 class SharedHead:
-    """[S, k] -> logits [S, vocabulary], and the same as one composite with sampling."""
+    """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
 
     def __init__(self, build: Build, product: Product, shape: HeadShape) -> None:
         self.product, self.shape = product, shape

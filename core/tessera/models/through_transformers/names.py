@@ -1,8 +1,8 @@
-"""Which tensors of a checkpoint a module's weights are made of.
+"""Finds the checkpoint tensors that a module's weights are made of.
 
-transformers 5 keeps some weights otherwise than checkpoints do (experts stacked, gate and up joined, names changed) and
-can turn its own form back into that of the checkpoint. That is asked once, of tensors that hold the number of each row
-instead of weights: where the numbers come out is where the rows lie.
+transformers 5 stores some weights differently from checkpoints (experts stacked, gate and up joined, other names) and
+can convert them back. That conversion runs once, on tensors that hold row numbers instead of weights; where a number
+ends up shows where the row is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tessera.models.fields import RefusedTypeError
 
 @dataclass(frozen=True)
 class _Run:
-    """Rows of a checkpoint's tensor that follow each other in a weight too. first: their number; start: in the tensor
-    of so many rows."""
+    """Consecutive rows of a checkpoint tensor that are also consecutive in a weight. first: the number of the first
+    row; start: its place in the tensor, which has `rows` rows."""
 
     first: int
     count: int
@@ -37,7 +37,7 @@ class _Run:
 
 
 class CheckpointNames:
-    """Of one model, served in `dtype`."""
+    """The checkpoint names of one model that is served in `dtype`."""
 
     def __init__(self, model: PreTrainedModel, dtype: str) -> None:
         self._float32 = {*(model._keep_in_fp32_modules_strict or ())}
@@ -55,7 +55,7 @@ class CheckpointNames:
         starts = np.array(sorted(self._first.values()))
         self._runs: dict[int, list[_Run]] = defaultdict(list)
         for name, numbers in revert_weight_conversion(model, numbered).items():
-            if numbers.dim() < 2 or numbers.shape[-1] == 1:  # else its rows are another's columns
+            if numbers.dim() < 2 or numbers.shape[-1] == 1:  # otherwise it is transposed
                 for run in _runs(name, numbers.flatten().numpy(), starts):
                     self._runs[run.first].append(run)
 
@@ -64,9 +64,9 @@ class CheckpointNames:
         return any(pattern in name for pattern in self._float32)
 
     def joins(self, weight: Tensor, dtype: str | None = None) -> list[list[Part]]:
-        """The parts of a checkpoint that make a weight, joined along the rows; of stacked experts a list for each.
-        dtype: to be loaded in, where it is not the model's. Raises RefusedTypeError for a weight that is not made of
-        whole rows."""
+        """The checkpoint parts that make up a weight, joined along the rows; for stacked experts, one list for each.
+        dtype: to load them in, if it is not the model's. Raises RefusedTypeError for a weight that is not made of whole
+        rows."""
         tail = tuple(weight.shape[-1:]) if weight.dim() > 1 else ()
         number, end = self._first[id(weight)], self._first[id(weight)] + _rows(weight)
         parts: list[tuple[int, Part]] = []
@@ -94,13 +94,13 @@ def _rows(weight: Tensor) -> int:
 
 
 def _numbered(weight: Tensor, first: int) -> Tensor:
-    """The numbers of its rows, in its shape but for the last dimension of what has several."""
+    """The numbers of a weight's rows, in its shape, except that the last of several dimensions is 1."""
     shape = (*weight.shape[:-1], 1) if weight.dim() > 1 else tuple(weight.shape)
     return torch.arange(first, first + _rows(weight)).view(shape)
 
 
 def _runs(name: str, numbers: Array, weights: Array) -> Iterator[_Run]:
-    """weights: where they start; none reaches into the next."""
+    """Splits numbers into runs. weights: the first row numbers of weights; no run extends into the next weight."""
     cuts = np.flatnonzero((np.diff(numbers) != 1) | np.isin(numbers[1:], weights)) + 1
     for start, end in pairwise([0, *cuts.tolist(), len(numbers)]):
         yield _Run(int(numbers[start]), end - start, name, start, len(numbers))
@@ -121,7 +121,7 @@ def _grouped(parts: Sequence[tuple[int, Part]], weight: Tensor) -> list[list[Par
 
 
 def _fill(name: str, weight: Tensor) -> float | None:
-    """What random weights have where randomness would not do: norms and biases."""
+    """The constant that a dummy load uses for norms and biases, for which random values would not do; else None."""
     if weight.dim() > 1:
         return None
     return 1.0 if name.endswith("weight") else 0.0

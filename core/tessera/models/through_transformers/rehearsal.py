@@ -1,11 +1,11 @@
-"""A model's code run on a few tokens before there are weights: what its attention layers ask for, and whether a token's
-path meets other tokens anywhere but in attention.
+"""Runs a model's code on a few tokens before weights are loaded, to learn what its attention layers call for and to
+check that tokens interact only in attention.
 
-Products, experts and the embedding are stood in for by cheap functions of one token; what is left (norms, routers,
-tables) gets random weights. Attention is stood in for by a function of the token's own query, key and value. Then
-reordering the tokens, or putting another among them, must change nothing for the rest: a model in which it does keeps
-more than keys and values, or takes positions from the order of the batch. All of it in float32, in whatever the model
-is served.
+Cheap per-token functions replace linear layers, experts and the embedding; everything else (norms, routers, tables)
+gets random weights. Attention is replaced by a function of the token's own query, key and value. Reordering the tokens,
+or replacing one of them, must then leave the results of the others unchanged. A model that fails this keeps more than
+keys and values, or takes positions from the order of the batch. All of this runs in float32, whatever dtype the model
+is served in.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tessera.models.through_transformers.types import first_line
 
 TOKENS = 6
 TOLERANCE = 1e-3
-_WHOLE = 2**22  # elements of a parameter that is drawn in full
-_TABLE = 4096  # places of the longest table that is outrun
+_WHOLE = 2**22  # the most elements of a parameter that is filled with random values throughout
+_TABLE = 4096  # tables up to this length are exceeded by the number of tokens
 
 
 @dataclass
 class Rehearsed:
-    """base: the name of the model below the head. attention: what each layer asks for, in the order of the calls.
-    experts: how many each expert module is given a token."""
+    """base: the name of the model below the head. attention: the call of each layer, in call order. experts: how many
+    experts each expert module uses per token."""
 
     base: str = ""
     attention: dict[nn.Module, AttentionCall] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Rehearsed:
 
 
 def rehearse(anatomy: Anatomy) -> Rehearsed:
-    """Leaves the model as it is served. Raises RefusedTypeError with the first reason not to."""
+    """Leaves the model ready to serve. Raises RefusedTypeError with the first reason why it cannot be served."""
     rehearsal = _Rehearsal(anatomy)
     try:
         with torch.inference_mode(), rehearsal.stood_in():
@@ -54,7 +54,7 @@ def rehearse(anatomy: Anatomy) -> Rehearsed:
             rehearsal.compare_orders()
     except RefusedTypeError:
         raise
-    except Exception as error:  # transformers' code may raise anything for what it cannot do
+    except Exception as error:  # transformers' code may raise anything for what it does not support
         raise RefusedTypeError(
             f"its code does not run on embeddings and positions alone ({first_line(error)})"
         ) from error
@@ -71,10 +71,10 @@ class _Rehearsal:
         self.heard: dict[str, Tensor] = {}
         self.weights = self._weights()
 
-    # ---- what is found out
+    # ---- checks
 
     def listen(self) -> None:
-        """What attention is asked for, and what becomes of the hidden states."""
+        """Records the attention calls, and what the head does with the hidden states."""
         hidden_of: dict[str, Tensor] = {}
         with ExitStack() as hooks:
             for name, base in self.anatomy.bases.items():
@@ -95,7 +95,7 @@ class _Rehearsal:
         self.found.head = HeadShape.of(hidden_of[self.found.base], taken, product, logits, cap or 0)
 
     def compare_embeddings(self) -> None:
-        """Token ids and their embeddings lead to the same."""
+        """Checks that token ids and their embeddings give the same result."""
         places = torch.arange(TOKENS)
         tokens = places[None] % self.anatomy.embedding.num_embeddings
         name = next(name for name, module in self.anatomy.model.named_modules() if module is self.anatomy.embedding)
@@ -105,8 +105,8 @@ class _Rehearsal:
             raise RefusedTypeError("it uses more than one embedding of its tokens")
 
     def compare_orders(self) -> None:
-        """Tokens are reordered with their positions, and one of them is another. There are more of them than any table
-        by place in the batch has room for."""
+        """Checks that reordering the tokens along with their positions, and replacing one, leaves the others unchanged.
+        There are more tokens than any table indexed by place in the batch has entries."""
         tables = [buffer.shape[1] for buffer in self.anatomy.model.buffers() if buffer.dim() == 2 and len(buffer) == 1]
         count = max([TOKENS, *(size + 1 for size in tables if size < _TABLE)])
         places = torch.arange(count) % TOKENS
@@ -126,7 +126,7 @@ class _Rehearsal:
         prefix = f"{name}." if name else ""
         return {key.removeprefix(prefix): value for key, value in self.weights.items() if key.startswith(prefix)}
 
-    # ---- who stands in
+    # ---- stand-ins
 
     @contextmanager
     def stood_in(self) -> Iterator[None]:
@@ -143,7 +143,7 @@ class _Rehearsal:
         own = {module: module._parameters for module in replaced}
         nothing = nn.Parameter(torch.empty(0), requires_grad=False)
         for module in replaced:
-            module._parameters = {"weight": nothing}  # it may be called and asked for its dtype
+            module._parameters = {"weight": nothing}  # the code may ask for its dtype
         for module in modules:
             module.tessera_attention, module.tessera_experts = self._attention, self._experts
         try:
@@ -214,11 +214,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _embedded(n: int, tokens: Tensor) -> Tensor:
-    """[..] -> [.., n]: every token another vector."""
+    """[..] -> [.., n]: a different vector for every token."""
     return torch.cos((tokens[..., None] + 1.0) * torch.arange(1.0, n + 1.0))
 
 
 def _product(n: int, k: int, x: Tensor) -> Tensor:
-    """[.., k] -> [.., n]: every output another element, with another factor."""
+    """[.., k] -> [.., n]: each output is an element of the input times a factor that depends on the output."""
     at = torch.arange(n)
     return x[..., (at * 7 + at // k) % k] * torch.cos(at.to(x.dtype))

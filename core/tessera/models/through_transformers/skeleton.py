@@ -1,5 +1,5 @@
-"""A module of transformers without weights, its anatomy, and what transformers' registries get from here: attention,
-masks and experts."""
+"""A transformers module without weights, its parts, and the attention, masks and experts that this engine registers
+with transformers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.types import CausalType, first_line
 
 SERVED = "tessera"
-"""The attention implementation of a served model: masks are not built."""
+"""The attention implementation of a served model: no masks are built."""
 REHEARSED = "tessera_rehearsal"
-"""That of a model under examination: masks say what they are (mask_kind)."""
+"""The attention implementation during the rehearsal: masks carry their kind (mask_kind)."""
 
 NO_INTERFACE = "it does not take attention from transformers' attention interface"
 
 CAUSAL, FOREIGN = 0, -1
-"""Kinds of masks beside windows, which are given by their size."""
+"""Kinds of masks; a window's kind is its size."""
 
 
 def register() -> None:
-    """Idempotent."""
+    """Registers the implementations with transformers. Idempotent."""
     for name in (SERVED, REHEARSED):
         AttentionInterface.register(name, _attend)
     AttentionMaskInterface.register(REHEARSED, _mask)
@@ -53,20 +53,20 @@ def _experts(module: nn.Module, hidden: Tensor, ids: Tensor, weights: Tensor) ->
 def _mask(
     *, q_length: int, kv_length: int, mask_function: Any, device: Any, local_size: int | None = None, **_: Any
 ) -> Tensor:
-    """A mask that carries its kind in every element, whatever part of it a model takes: [1, 1, queries, keys] int64."""
+    """A mask whose every element is its kind, so that any slice of it shows it: [1, 1, queries, keys] int64."""
     kind = mask_kind(mask_function, local_size)
     return torch.full((1, 1, q_length, kv_length), kind, dtype=torch.int64, device=device)
 
 
 def mask_kind(mask_function: Any, local_size: int | None) -> int:
-    """CAUSAL, the window of a sliding one, or FOREIGN. mask_function: (batch, head, query, key) -> seen, as
+    """CAUSAL, the size of a sliding window, or FOREIGN. mask_function: (batch, head, query, key) -> visible, as
     transformers composes it."""
     keys = torch.arange(max(4096, 3 * (local_size or 0) + 2))
     queries = torch.tensor([0, 1, len(keys) // 2, len(keys) - 1])[:, None]
     try:
         seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys[None, :]))
         seen = seen.expand(len(queries), len(keys))
-    except (IndexError, RuntimeError, TypeError):  # it looks up the tokens of this very batch
+    except (IndexError, RuntimeError, TypeError):  # the function looks up tokens of a real batch
         return FOREIGN
     if bool((seen == (keys <= queries)).all()):
         return CAUSAL
@@ -76,8 +76,9 @@ def mask_kind(mask_function: Any, local_size: int | None) -> int:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """bases: what may be the model below the head, the outermost first. linears: products that are exchanged, by name,
-    without the head. experts: modules that transformers runs through its experts interface. embedding: of token ids."""
+    """bases: candidates for the model below the head, outermost first. linears: linear layers to replace, by name,
+    without the head. experts: modules that transformers runs through its experts interface. embedding: that of token
+    ids."""
 
     model: PreTrainedModel
     bases: dict[str, PreTrainedModel]
@@ -88,7 +89,7 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Anatomy:
-        """Raises RefusedTypeError for a model without the parts that every causal model has here."""
+        """Raises RefusedTypeError for a model without the parts that every causal model must have here."""
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
             raise RefusedTypeError("it has no embedding and head of the usual form")
@@ -103,24 +104,24 @@ class Anatomy:
         )
 
     def exchanged(self) -> set[nn.Module]:
-        """The modules that transformers' code calls and whose weights it does not touch."""
+        """Modules that transformers' code calls without accessing their weights."""
         modules = {*self.linears.values(), self.head}
         return modules | ({self.embedding} if type(self.embedding) is nn.Embedding else set())
 
 
 def is_product(module: nn.Module) -> bool:
-    """Exactly a linear layer: a subclass may compute something else."""
+    """Exactly a linear layer; a subclass may compute something else."""
     return type(module) in (nn.Linear, Conv1D)
 
 
 def sizes(module: Any) -> tuple[int, int]:
-    """Outputs and inputs of a product."""
+    """The number of outputs and inputs of a linear layer."""
     n, k = module.weight.shape
     return (k, n) if isinstance(module, Conv1D) else (n, k)
 
 
 def make_skeleton(kind: CausalType, dtype: torch.dtype) -> PreTrainedModel:
-    """Raises RefusedTypeError where transformers cannot make it so."""
+    """Raises RefusedTypeError if transformers cannot create the module."""
     register()
     kind.config.use_cache = False
     try:
@@ -133,16 +134,16 @@ def make_skeleton(kind: CausalType, dtype: torch.dtype) -> PreTrainedModel:
     except RefusedTypeError:
         raise
     except KeyError as error:
-        if error.args == (REHEARSED,):  # it looks among attention classes of its own
+        if error.args == (REHEARSED,):  # the model has its own table of attention classes
             raise RefusedTypeError(NO_INTERFACE) from error
         raise RefusedTypeError(f"its module cannot be made from config.json ({error})") from error
-    except Exception as error:  # transformers' code may raise anything for what it does not do
+    except Exception as error:  # transformers' code may raise anything for what it does not support
         raise RefusedTypeError(f"its module cannot be made from config.json ({first_line(error)})") from error
     return model.eval().requires_grad_(False)
 
 
 def _check_rotary(model: PreTrainedModel) -> None:
-    """transformers chooses these frequencies anew for the longest text of each batch."""
+    """Refuses scalings whose frequencies transformers recomputes for the longest sequence of each batch."""
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
@@ -151,8 +152,8 @@ def _check_rotary(model: PreTrainedModel) -> None:
 
 
 def _compute_buffers(model: PreTrainedModel) -> None:
-    """Buffers that no checkpoint holds, by the initialisation that transformers' own loading uses. What it leaves out
-    is found by the poison."""
+    """Computes the buffers that no checkpoint holds, with the initialization that transformers uses when it loads a
+    model. Buffers are filled with poison first, which reveals those that it leaves out."""
     for owner, name, module in _with_owner(model, model, ""):
         fresh = {key: buffer for key, buffer in module.named_buffers(recurse=False) if key in _unsaved(module)}
         for key, buffer in fresh.items():
@@ -167,7 +168,7 @@ def _compute_buffers(model: PreTrainedModel) -> None:
 def _with_owner(
     owner: PreTrainedModel, module: nn.Module, name: str
 ) -> Iterator[tuple[PreTrainedModel, str, nn.Module]]:
-    """Every module, with the model whose initialisation it has."""
+    """Every module, with the model that initializes it and its name."""
     yield owner, name, module
     for key, child in module.named_children():
         yield from _with_owner(
@@ -199,15 +200,15 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class HeadShape:
-    """logits = cap * tanh(scale * product(hidden) / cap); cap 0: without."""
+    """logits = cap * tanh(scale * linear(hidden) / cap); without a cap if it is 0."""
 
     scale: float = 1.0
     cap: float = 0.0
 
     @classmethod
     def of(cls, hidden: Tensor, taken: Tensor, product: Tensor, logits: Tensor, cap: float) -> HeadShape:
-        """hidden: what the model below gave; taken: what the head's product got; product: what it gave; logits: what
-        the whole model gave. cap: of the configuration. Raises RefusedTypeError where they do not fit together."""
+        """hidden: output of the base model; taken: input of the head's linear layer; product: its output; logits:
+        output of the whole model; cap: from the configuration. Raises RefusedTypeError if they do not fit together."""
         before = _ratio(taken, hidden)
         if before is None:
             raise RefusedTypeError("its head is more than one linear layer")
@@ -220,7 +221,7 @@ class HeadShape:
 
 
 def _ratio(large: Tensor, small: Tensor) -> float | None:
-    """The factor between two tensors, where there is one."""
+    """The factor between two tensors; None if there is no single one."""
     if large.shape != small.shape:
         return None
     wide, narrow = large.double().flatten(), small.double().flatten()

@@ -1,5 +1,5 @@
-"""Puts this engine's parts into a module of transformers: linear layers, the embedding, experts and the head are
-exchanged, and every weight that its own code still uses becomes a parameter."""
+"""Puts this engine's parts into a transformers module: replaces linear layers, embedding, experts and head, and
+registers every weight that its code still uses as a parameter."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tessera.platform.ops import Packed
 
 
 class Product(nn.Module):
-    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep:
-    why it is never quantised."""
+    """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep: the
+    reason why it must not be quantized, if any."""
 
     def __init__(self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "") -> None:
         super().__init__()
@@ -100,14 +100,15 @@ def _parameter(build: Build, names: CheckpointNames, weight: Tensor, asked: Line
 
 
 def _aligned(module: Any) -> bool:
-    """Whether grouped products take its weights; else its own code runs, an expert at a time."""
+    """Whether torch's grouped products support the module's weights; if not, its own code runs, one expert at a
+    time."""
     sizes = [size * weight.element_size() for weight in module.parameters() for size in weight.shape[-2:]]
     return all(size % 16 == 0 for size in sizes)
 
 
 def _activation(module: Any) -> str | None:
-    """That of the gated experts which the op computes; None for others. Compared rather than read: the gate may be
-    clamped or scaled."""
+    """The activation of gated experts that the op can compute; None for others. Found by comparing results, since the
+    gate may also be clamped or scaled."""
     if not module.has_gate or module.has_bias or module.is_transposed or not module.is_concatenated:
         return None
     if getattr(module, "has_post_expert_norm", False):
@@ -115,18 +116,19 @@ def _activation(module: Any) -> str | None:
     wide = torch.linspace(-30.0, 30.0, 64).view(4, 16)
     try:
         theirs = module._apply_gate(wide)
-    except (NotImplementedError, RuntimeError):  # it has weights of its own
+    except (NotImplementedError, RuntimeError):  # the gate has its own weights
         return None
     ours = {name: gate(GateSpec(8, "float32", name), wide) for name in ACTIVATIONS}
     return next((name for name, value in ours.items() if torch.allclose(theirs, torch.as_tensor(value))), None)
 
 
 ROUTERS = ("gate", "router")
-"""Names that linear layers beside experts have which choose among them."""
+"""Names of the linear layers beside experts that choose among them."""
 
 
 def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tuple[Product, Any]:
-    """The head, and what maps token ids [T] to [T, hidden]. The model is served by its own code from here on."""
+    """Returns the head, and a callable from token ids [T] to [T, hidden]. Afterwards the model is ready to be served by
+    its own code."""
     names = CheckpointNames(anatomy.model, build.dtype)
     attention: Mapping[Any, AttentionCall] = found.attention
     for module, call in attention.items():
@@ -152,7 +154,7 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
 
 
 def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) -> None:
-    """Parameters for a module's own weights; tables that it computed go to the device."""
+    """Registers parameters for a module's own weights, and moves the tables it computed to the device."""
     for key, buffer in module.named_buffers(recurse=False):
         if key in module._non_persistent_buffers_set:
             setattr(module, key, buffer.to(build.device.target))
@@ -166,7 +168,7 @@ def _keep(build: Build, names: CheckpointNames, name: str, module: nn.Module) ->
 
 
 class _Place:
-    """Puts a loaded weight into a module; a second load writes into what stands."""
+    """Puts a loaded weight into a module; a second load overwrites it in place."""
 
     def __init__(self, module: nn.Module, key: str, shape: tuple[int, ...]) -> None:
         self.module, self.key, self.shape = module, key, shape

@@ -1,4 +1,4 @@
-"""Which causal types transformers has, and a config.json as the configuration and class of one of them."""
+"""The causal types of transformers, and the configuration and class of the one that a config.json names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHER_INPUTS = ("vision_config", "audio_config", "speech_config", "image_config
 
 @dataclass(frozen=True)
 class CausalType:
-    """model_type and architecture as config.json names them."""
+    """model_type and architecture are config.json's names."""
 
     model_type: str
     architecture: str
@@ -27,14 +27,13 @@ class CausalType:
 
 
 def causal_types() -> Mapping[str, str]:
-    """model_type -> architecture of every causal type of the installed transformers."""
+    """model_type -> architecture, for every causal type of the installed transformers."""
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def find_type(checkpoint: Mapping[str, Any]) -> CausalType | None:
-    """The type that config.json names; None where transformers has no such causal type. auto_map is never looked at.
-    Raises RefusedTypeError for a configuration that transformers does not accept, and for types whose kind rules them
-    out."""
+    """The type that config.json names; None if transformers has no such causal type. auto_map is ignored. Raises
+    RefusedTypeError for a configuration that transformers rejects and for kinds of models that cannot be served."""
     architecture = str((checkpoint.get("architectures") or ["?"])[0])
     types = [name for name, known in causal_types().items() if known == architecture]
     named = checkpoint.get("model_type", types[0] if types else None)
@@ -50,7 +49,7 @@ def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Map
     given = {name: value for name, value in checkpoint.items() if name not in ("auto_map", "dtype", "torch_dtype")}
     try:
         config = CONFIG_MAPPING[model_type].from_dict(given)
-    except Exception as error:  # whatever its validation raises is about config.json
+    except Exception as error:  # its validation may raise anything
         raise RefusedTypeError(f"transformers does not accept its config.json ({first_line(error)})") from error
     try:
         text = config.get_text_config()
@@ -61,9 +60,9 @@ def _config(model_type: str, model_class: type[PreTrainedModel], checkpoint: Map
 
 
 def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
-    """What a class or a configuration says of itself."""
+    """Refuses what the class or the configuration declares to be unsupported."""
     if any(getattr(config, name, None) is not None for name in _OTHER_INPUTS):
-        raise RefusedTypeError("it takes images or sound beside text")
+        raise RefusedTypeError("it needs image or audio inputs")
     if config.is_encoder_decoder:
         raise RefusedTypeError("it is the decoder of a model that has an encoder")
     if model_class._is_stateful:
@@ -79,5 +78,5 @@ def _check_kind(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
 
 
 def first_line(error: BaseException) -> str:
-    """For a message of one line."""
+    """The first line of an error, shortened for a one-line message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".:")

@@ -1,5 +1,5 @@
-"""What in a plugin's package breaks the contract: read, and imported once in a child process.
-docs/plugins/template.md lists the findings."""
+"""Finds violations of the contract in a plugin's package: by reading its source, and importing it once in a child
+process. docs/plugins/template.md lists the findings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Imports a plugin's module and watches: `python -m tessera.plugins.check.child FOLDER MODULE` writes a Report as
-JSON."""
+"""Imports a plugin's module and watches what it does: `python -m tessera.plugins.check.child FOLDER MODULE` writes a
+Report as JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EVENTS = {
 
 
 class Watch:
-    """Notes what happens, with the line of the plugin's own code that did it."""
+    """Records events, with the line of the plugin's own code that caused each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.on = folder, False
@@ -80,7 +80,7 @@ class Watch:
 
 
 def main(folder: str, module: str) -> None:
-    """Whatever is printed goes to nobody; the answer has a file of its own."""
+    """Imports the module and writes the Report to the original stdout. Anything printed is kept out of it."""
     answer_to = os.dup(1)
     os.dup2(2, 1)
     sys.dont_write_bytecode = True
@@ -96,13 +96,13 @@ def _watched(watch: Watch, module: str) -> Report:
     sys.meta_path.insert(0, watch)
     _note_threads(watch)
     out, err = sys.stdout, sys.stderr
-    sys.stdout = sys.stderr = watch  # enough of a text stream to print to
+    sys.stdout = sys.stderr = watch  # has enough of a text stream's methods to print to
     report = Report(seen=watch.seen)
     begin = time.perf_counter()
     watch.on = True
     try:
         imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # it goes to who asked, in words
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # reported to the parent, as text
         report.error = f"cannot be imported: {describe(error)}"
         return report
     finally:
@@ -114,7 +114,7 @@ def _watched(watch: Watch, module: str) -> Report:
 
 
 def _note_threads(watch: Watch) -> None:
-    """Not every Python has an event for them."""
+    """Records threads by patching Thread.start, since not every Python has an audit event for them."""
     start = threading.Thread.start
 
     def noted(self: threading.Thread) -> None:
@@ -126,7 +126,7 @@ def _note_threads(watch: Watch) -> None:
 
 
 def _ask(report: Report, watch: Watch, plugin: Plugin) -> None:
-    """The manifests, also of a plugin that core refuses: they may be wrong as well."""
+    """Collects the manifests, even of a plugin that core refuses, since they may be wrong as well."""
     plugins = Plugins()
     plugins.add(plugin)
     (kept,) = [one for one in plugins if one.entry == plugin.entry]
@@ -135,7 +135,7 @@ def _ask(report: Report, watch: Watch, plugin: Plugin) -> None:
     watch.on = True
     try:
         manifests = hook() if callable(hook) else ()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # it goes to who asked, in words
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # reported to the parent, as text
         report.error = report.error or f"its hook platforms failed: {describe(error)}"
         return
     finally:

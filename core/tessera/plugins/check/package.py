@@ -1,4 +1,4 @@
-"""A plugin's package as it lies in a folder: its manifest, its Python files parsed, and what is found in them."""
+"""A plugin's package in a folder: its pyproject.toml, its parsed Python files, and findings about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PASSED_OVER = frozenset({"build", "dist", "node_modules", "__pycache__"})
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """file: below the package's folder. line: 0 where the whole file is meant. todo: what to do."""
+    """file: relative to the package's folder. line: 0 for the whole file. todo: what to do."""
 
     file: str
     line: int
@@ -33,8 +33,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """names: what imports bind at any depth, by the local name, in full ("tessera.platform.Platform"). type_only: nodes
-    that a type checker alone runs."""
+    """names: every imported name, at any depth, with its full dotted name ("tessera.platform.Platform"). type_only: ids
+    of the nodes that only a type checker sees."""
 
     file: str
     module: str
@@ -47,7 +47,7 @@ class SourceFile:
         return Finding(self.file, getattr(node, "lineno", 0), what, todo)
 
     def full_name(self, node: ast.AST) -> str | None:
-        """The dotted name of an expression that begins with an imported name; None for another."""
+        """The dotted name of an expression that begins with an imported name, otherwise None."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -57,13 +57,13 @@ class SourceFile:
         return ".".join([self.names[node.id], *reversed(parts)])
 
     def nodes(self) -> Iterator[ast.AST]:
-        """Those that run."""
+        """The nodes that are executed."""
         return (node for node in ast.walk(self.tree) if id(node) not in self.type_only)
 
 
 @dataclass(frozen=True)
 class Package:
-    """project: pyproject.toml, empty where there is none. broken: files that are not Python."""
+    """project: pyproject.toml, empty if there is none. broken: findings for files that cannot be parsed."""
 
     folder: Path
     project: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Package:
 
     @cached_property
     def entries(self) -> Mapping[str, str]:
-        """Its entry points of the group tessera: name to value."""
+        """Its entry points in the group tessera: name to value."""
         found = self.project.get("project", {}).get("entry-points", {}).get("tessera", {})
         return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
@@ -81,7 +81,7 @@ class Package:
 
 
 def read_package(folder: Path) -> Package:
-    """Raises ConfigError where there is no such folder, or no Python in it."""
+    """Raises ConfigError if there is no such folder, or no Python file in it."""
     if not folder.is_dir():
         raise ConfigError(f"'{folder}' is no folder; name the one that holds the plugin's pyproject.toml.")
     broken: list[Finding] = []
@@ -147,7 +147,7 @@ def _bound(tree: ast.Module, package: str) -> Iterator[tuple[str, str]]:
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
-    """The module that a statement imports from."""
+    """The absolute name of the module that a statement imports from."""
     if not node.level:
         return node.module or ""
     parts = package.split(".")

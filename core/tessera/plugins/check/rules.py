@@ -1,5 +1,5 @@
-"""The rules of `tessera plugin check`: what a plugin may import and do to core, members and hooks that core will never
-call, what pyproject.toml promises, and what importing the module does (in a child process)."""
+"""The rules of `tessera plugin check`: what a plugin may import and may do to core, members and hooks that core will
+never call, the metadata in pyproject.toml, and what importing the module does (in a child process)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN = "keep plain data (JSON, safetensors) and plain code"
 
 
 def foreign_imports(source: SourceFile) -> Iterator[Finding]:
-    """Modules of core beyond the contracts."""
+    """Imports of core's modules other than the contracts."""
     for node in source.nodes():
         for target in _imported(node, source):
             if _is_of(target, "tessera") and not _allowed(target, source.is_test):
@@ -54,7 +54,7 @@ def _imported(node: ast.AST, source: SourceFile) -> list[str]:
 
 
 def unsafe_code(source: SourceFile) -> Iterator[Finding]:
-    """Code that runs whatever it is given."""
+    """Code that may execute arbitrary input."""
     for node in source.nodes():
         for target in _imported(node, source):
             if target.partition(".")[0] in _UNSAFE:
@@ -67,7 +67,7 @@ def unsafe_code(source: SourceFile) -> Iterator[Finding]:
 
 
 def changed_core(source: SourceFile) -> Iterator[Finding]:
-    """Attributes and items assigned on what was imported from core, patches, and writes to sys.modules."""
+    """Assignments to attributes and items of core's objects, patches, and writes to sys.modules."""
     for node in source.nodes():
         if isinstance(node, ast.Assign | ast.Delete):
             targets = [part for target in node.targets for part in _parts(target)]
@@ -121,7 +121,7 @@ _PREFIX = "tessera.platform."
 
 
 def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]]:
-    """Classes of the package by module and name, each with the class of the contract that it stands on."""
+    """Classes of the package by module and name, each with the contract class that it derives from."""
     classes = {
         (source.module, node.name): (source, node)
         for source in package.sources
@@ -130,7 +130,7 @@ def contracts_of(package: Package) -> Mapping[tuple[str, str], tuple[SourceFile,
         if isinstance(node, ast.ClassDef)
     }
     found: dict[tuple[str, str], tuple[SourceFile, ast.ClassDef, type]] = {}
-    for _ in classes:  # a base may be found after the class that stands on it
+    for _ in classes:  # a base may be found after the classes that derive from it
         known = len(found)
         for key, (source, node) in classes.items():
             base = None if key in found else _base(source, node, found)
@@ -158,7 +158,7 @@ def _base(
 
 
 def facets_of(package: Package) -> set[str]:
-    """Facets of the contracts that its classes stand on."""
+    """Facets of the contracts that the package's classes derive from."""
     classes = [cls for _, _, cls in contracts_of(package).values()]
     return {facet for contract, facet in CONTRACTS.items() if any(issubclass(cls, contract) for cls in classes)}
 
@@ -257,12 +257,12 @@ SECONDS = 10.0
 IMPORT_SECONDS = 1.0
 CHILD = "tessera.plugins.check.child"
 _DEVICE_LIBRARIES = frozenset({"torch", "ctypes", "subprocess"})
-_HOOK = "it implements a hook"  # one that core does not have, which has been found by its line
+_HOOK = "it implements a hook"  # an unknown hook, already reported with its line by unknown_hooks
 _LATER = "do it in what the manifest names by dotted path, or in enter_process"
 
 
 class Seen(msgspec.Struct):
-    """file, line: of the plugin's own code."""
+    """file, line: in the plugin's own code."""
 
     file: str
     line: int
@@ -270,7 +270,7 @@ class Seen(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """A manifest as data."""
+    """A manifest as plain data."""
 
     name: str
     probe: str
@@ -278,7 +278,7 @@ class Told(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What the child writes. error: why the module or its hook gives nothing."""
+    """The child's output. error: why the module or its hook cannot be used."""
 
     seconds: float = 0.0
     seen: list[Seen] = []
@@ -317,7 +317,7 @@ def _levels(package: Package, source: SourceFile, told: Told) -> Iterator[Findin
 
 
 def _opened_early(package: Package, source: SourceFile, told: Told) -> Iterator[Finding]:
-    """A probe is asked in a child process; the module that holds it may be imported elsewhere too."""
+    """Device access outside the probe. The probe runs in a child process, but its module may be imported elsewhere."""
     module, _, function = told.probe.partition(":")
     holder = package.source_of(module)
     for node in ast.walk(source.tree):
@@ -333,7 +333,7 @@ def _opened_early(package: Package, source: SourceFile, told: Told) -> Iterator[
 
 
 def _run_at_import(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls outside of functions."""
+    """Calls outside functions."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop(0)
@@ -345,7 +345,7 @@ def _run_at_import(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def _report(package: Package, module: str) -> Report:
-    # -P: the child must not find modules in whatever folder the user stands in.
+    # -P: the child must not import modules from the user's working directory.
     command = [sys.executable, "-P", "-m", CHILD, str(package.folder.resolve()), module]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -364,7 +364,7 @@ def _report(package: Package, module: str) -> Report:
 
 
 def shown(path: str, folder: Path) -> str | None:
-    """A file's name below the package's folder; None for one that is elsewhere."""
+    """A file's name relative to the package's folder; None if it is elsewhere."""
     try:
         return Path(path).resolve().relative_to(folder).as_posix()
     except ValueError:
@@ -376,7 +376,7 @@ _OF_THE_PACKAGE = (metadata, dead_members, unknown_hooks, manifest)
 
 
 def check(package: Package) -> list[Finding]:
-    """Everything that breaks the contract, each once, by file and line."""
+    """All violations of the contract, without duplicates, sorted by file and line."""
     found = set(package.broken)
     for source in package.sources:
         for rule in _OF_A_FILE:

@@ -1,4 +1,4 @@
-// AVX2 with FMA, 8 floats.
+// AVX2 with FMA: 8 floats.
 #pragma once
 #include <immintrin.h>
 
@@ -38,7 +38,7 @@ inline float largest(Float x) {
 }
 inline Float round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Float scale_by_power(Float x, Float n) {
-  __m256i exponent = _mm256_max_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(-127));  // which gives 0
+  __m256i exponent = _mm256_max_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(-127));  // which yields 0
   __m256i power = _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23);
   return _mm256_mul_ps(x, _mm256_castsi256_ps(power));
 }
@@ -96,8 +96,7 @@ inline Whole total(Nibbles x, int32_t before) {
   return _mm256_add_epi32(_mm256_madd_epi16(x, _mm256_set1_epi16(1)), _mm256_set1_epi32(before));
 }
 inline Pairs widen_pairs(const int8_t *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); }
-// Of whole numbers GCC adds products to each other first, and then has more of them than registers; hence the names of
-// instructions.
+// For integers, GCC would first add products to each other and then need more registers than there are. Assembly prevents that.
 inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
   asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
   return sum;
@@ -114,6 +113,6 @@ inline void store_int8(int8_t *p, Float x) {
 }
 inline Float magnitude(Float x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
-inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the first cache
+inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the L1 cache
 
 }  // namespace VARIANT::simd

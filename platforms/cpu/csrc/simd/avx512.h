@@ -1,4 +1,4 @@
-// AVX-512 (F, BW, VL, DQ), 16 floats; with its BF16 extension where the compiler was told so.
+// AVX-512 (F, BW, VL, DQ): 16 floats, with the BF16 extension if the compiler enables it.
 #pragma once
 #include <immintrin.h>
 
@@ -7,14 +7,14 @@
 
 namespace VARIANT::simd {
 
-constexpr int W = 16;             // floats of a vector
-constexpr int ROWS = 12;          // rows of a tile whose sums stay in registers beside two vectors of weights
+constexpr int W = 16;             // floats in a vector
+constexpr int ROWS = 12;          // rows of a tile whose sums fit in registers next to two vectors of weights
 constexpr bool READS_AHEAD = true;  // see weights/fetch.h
 constexpr int AHEAD = 64;         // steps of a product between fetching weights and reading them
 using Float = __m512;
 using Pairs = __m512i;            // W pairs of bf16
-using Whole = __m512i;            // W numbers of 32 bits
-using Quads = __m512i;            // W times four bytes
+using Whole = __m512i;            // W 32-bit integers
+using Quads = __m512i;            // W groups of four bytes
 
 inline Float zero() { return _mm512_setzero_ps(); }
 inline Float set(float x) { return _mm512_set1_ps(x); }
@@ -30,7 +30,7 @@ inline Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 inline float sum(Float x) { return _mm512_reduce_add_ps(x); }
 inline float largest(Float x) { return _mm512_reduce_max_ps(x); }
 inline Float round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// x * 2^n of a whole n
+// x * 2^n, for an integer n
 inline Float scale_by_power(Float x, Float n) { return _mm512_scalef_ps(x, n); }
 
 inline Float load_bf16(const uint16_t *p) {
@@ -54,7 +54,7 @@ inline Pairs set_pair(uint32_t pair) { return _mm512_set1_epi32((int)pair); }
 #ifdef __AVX512BF16__
 // sum + a.first * b.first + a.second * b.second, by lane
 inline Float dot(Float sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
-// The second of each pair becomes 0, whatever it was.
+// Clears the second element of each pair, whatever it was.
 inline Pairs only_first(Pairs x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
 #else
 inline Float first_of(Pairs x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
@@ -63,19 +63,19 @@ inline Float second_of(Pairs x) { return _mm512_castsi512_ps(_mm512_and_si512(x,
 
 inline Whole set_whole(int32_t x) { return _mm512_set1_epi32(x); }
 inline Float to_float(Whole x) { return _mm512_cvtepi32_ps(x); }
-inline Whole as_whole(Float x) { return _mm512_castps_si512(x); }  // its bits
+inline Whole as_whole(Float x) { return _mm512_castps_si512(x); }  // the same bits
 inline Whole lanes() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 inline Whole load(const int32_t *p) { return _mm512_loadu_si512(p); }
 inline void store(int32_t *p, Whole x) { _mm512_storeu_si512(p, x); }
 inline Whole add(Whole a, Whole b) { return _mm512_add_epi32(a, b); }
 inline Whole sub(Whole a, Whole b) { return _mm512_sub_epi32(a, b); }
-inline Whole mul(Whole a, Whole b) { return _mm512_mullo_epi32(a, b); }  // the lower half
+inline Whole mul(Whole a, Whole b) { return _mm512_mullo_epi32(a, b); }  // the low half
 inline Whole exclusive_or(Whole a, Whole b) { return _mm512_xor_si512(a, b); }
-template <int N> inline Whole shifted(Whole x) { return _mm512_srli_epi32(x, N); }  // to the right, filled with 0
-// Whether an element is larger than the bound, or none.
+template <int N> inline Whole shifted(Whole x) { return _mm512_srli_epi32(x, N); }  // logical shift right
+// Whether any element is larger than the bound, or NaN.
 inline bool any_above(Float x, Float bound) { return _mm512_cmp_ps_mask(x, bound, _CMP_NLE_UQ) != 0; }
 inline int count_above(Float x, Float bound) { return __builtin_popcount(_mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ)); }
-// By lane: `yes` where x is larger than the bound
+// By lane: `yes` if x is larger than the bound, otherwise `no`
 inline Float choose(Float x, Float bound, Float yes, Float no) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, bound, _CMP_GT_OQ), no, yes);
 }
@@ -83,12 +83,11 @@ inline Quads load_quads(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline Quads set_quad(uint32_t four) { return _mm512_set1_epi32((int)four); }
 inline Quads low_halves(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Quads high_halves(Quads x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
-// Nibbles: sums of products of fours of 4 bits without sign by int8, those of NIBBLES elements of a row at most. They begin
-// at a whole number, which set_nibbles() or total() takes.
-// Sums of whole numbers GCC copies where they are VNNI's, and adds products to each other first where they are not: either
-// way it has more of them than registers. Hence the names of instructions.
+// Nibbles: sums of products of groups of four unsigned 4-bit integers with int8, over at most NIBBLES elements of a row. They
+// begin at an integer, passed to set_nibbles() or to total(). For integers, GCC copies the sums if they use VNNI, and otherwise
+// adds products to each other first; either way it needs more registers than there are. Assembly prevents that.
 #ifdef __AVX512VNNI__
-// sum + the products of four bytes without sign by four with a sign, by lane
+// sum + the products of four unsigned bytes with four signed ones, by lane
 inline Whole dot(Whole sum, Quads bytes, Quads with_sign) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(with_sign));
   return sum;
@@ -101,7 +100,7 @@ inline Whole total(Nibbles x, int32_t) { return x; }
 #else
 inline Pairs even_bytes(Quads x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
 inline Pairs odd_bytes(Quads x) { return _mm512_srli_epi16(x, 8); }
-using Nibbles = __m512i;  // pairs of whole numbers of 16 bits
+using Nibbles = __m512i;  // pairs of 16-bit integers
 constexpr int64_t NIBBLES = 32;
 inline Nibbles set_nibbles(int32_t) { return _mm512_setzero_si512(); }
 inline Nibbles dot_nibbles(Nibbles sum, Quads nibbles, Quads with_sign) {
@@ -112,9 +111,9 @@ inline Whole total(Nibbles x, int32_t before) {
   return _mm512_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(1)), _mm512_set1_epi32(before));
 }
 #endif
-// From a pair of whole numbers of 8 bits to one of 16, W of them.
+// Widens W pairs of 8-bit integers to 16 bits.
 inline Pairs widen_pairs(const int8_t *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
-// sum + a.first * b.first + a.second * b.second, by lane, of whole numbers of 16 bits
+// sum + a.first * b.first + a.second * b.second, by lane, for 16-bit integers
 inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
 #ifdef __AVX512VNNI__
   asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -124,16 +123,16 @@ inline Whole dot_whole(Whole sum, Pairs a, Pairs b) {
   return sum;
 #endif
 }
-// Rounds to whole numbers from -32767 to 32767, which is what x was scaled to.
+// Rounds to integers; x must be scaled to -32767 to 32767.
 inline void store_int16(int16_t *p, Float x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x))); }
-// x, and 0 wherever `by` is 0, whatever x is there
+// x, but 0 wherever `by` is 0, even if x is NaN there
 inline Float only_where(Float by, Float x) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
 }
-// Rounds to whole numbers from -127 to 127, which is what x was scaled to.
+// Rounds to integers; x must be scaled to -127 to 127.
 inline void store_int8(int8_t *p, Float x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
 inline Float magnitude(Float x) { return _mm512_abs_ps(x); }
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
-inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the first cache
+inline void prefetch_ahead(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }  // not into the L1 cache
 
 }  // namespace VARIANT::simd

@@ -1,4 +1,4 @@
-// Plain C++ on eight floats at a time, which a compiler may turn into whatever vectors the processor has.
+// Plain C++ on eight floats at a time, which the compiler may vectorize for the processor.
 #pragma once
 #include <cmath>
 #include <cstdint>

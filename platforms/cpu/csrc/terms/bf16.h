@@ -1,4 +1,4 @@
-// Rows of bf16 as they are, where an instruction multiplies pairs of them.
+// bf16 rows used directly, for instructions that multiply pairs of them.
 #pragma once
 #include "rows.h"
 
@@ -11,25 +11,24 @@ template <int M> using Rows = Apart<Term>;
 
 constexpr Part<Widening> WIDEN = nullptr;
 
-// From the from-th element on.
+// Rows from element `from` on.
 template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
   return {(const Term *)task.x + row * task.x_stride + from, task.x_stride};
 }
 inline void store_terms(Term *to, Float x) { store_bf16(to, x); }
 
-// Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
-// other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later. order: of the pairs.
-template <int M, int V, class Fetcher, class Order = InOrder>
+// Multiplies k elements of M rows with V vectors of packed pairs, `apart` elements from each other, and adds the products to the
+// sums. step: elements from one pair of k to the next. fetch: called with the number of each pair, to prefetch later data.
+template <int M, int V, class Fetcher>
 inline void accumulate(Apart<Term> rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
-                       Fetcher fetch, Order order = {}) {
-  for (int64_t i = 0; i < k / 2; i++) {
-    int64_t p = order(i);
+                       Fetcher fetch, InOrder = {}) {
+  Cursor<M> row(rows.x, rows.stride * sizeof(Term));
+  for (int64_t p = 0; p < k / 2; p++, row.advance(2 * sizeof(Term))) {
     fetch(p);
     Pairs weight[V];
     for (int v = 0; v < V; v++) weight[v] = load_pairs(weights + p * step + v * apart);
     for (int m = 0; m < M; m++) {
-      Pairs of_row = set_pair(four_bytes(rows.at(m, 2 * p)));
+      Pairs of_row = set_pair(four_bytes(row.at(m)));
       for (int v = 0; v < V; v++) sum[m][v] = dot(sum[m][v], of_row, weight[v]);
     }
   }

@@ -1,5 +1,5 @@
-// Rows of bf16 widened to floats beforehand, once for all outputs, and those of a tile woven together: only weights are
-// widened as they are read.
+// bf16 rows widened to floats beforehand, once for all outputs, and interleaved within a tile. Only weights are widened when they
+// are read.
 #pragma once
 #include "rows.h"
 
@@ -22,7 +22,7 @@ inline void widen(const Widening &task, int64_t first, int64_t last) {
 }
 constexpr Part<Widening> WIDEN = widen;
 
-// From the from-th element on.
+// Rows from element `from` on.
 template <int M> Rows<M> rows_of(const Product &task, int64_t row, int64_t from) {
   return {(const Term *)task.x + row * task.x_stride + from * M};
 }
@@ -36,14 +36,14 @@ inline void add_products(Rows rows, int64_t i, const Float (&weight)[V], Float (
   }
 }
 
-// Adds to the sums of M rows the products of k of their elements with V vectors of packed pairs, `apart` elements from each
-// other; `step` elements lead from one pair of k to the next. fetch: called with the number of each pair, to bring near what
-// comes later. order: of the pairs. What a pair's first elements give is added before the second ones are looked at, so that
-// nearly all registers hold sums.
+// Multiplies k elements of M rows with V vectors of packed pairs, `apart` elements from each other, and adds the products to the
+// sums. step: elements from one pair of k to the next. fetch: called with the number of each pair, to prefetch later data. order:
+// of the pairs. The products of a pair's first elements are added before its second elements are loaded, so that nearly all
+// registers hold sums.
 template <class Rows, int M, int V, class Fetcher, class Order = InOrder>
 inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
                        Fetcher fetch, Order order = {}) {
-  constexpr bool FEW = M * V < 8;  // sums of their own for second elements, or they would wait for the first
+  constexpr bool FEW = M * V < 8;  // separate sums for second elements, which would otherwise wait for the first
   Float others[M][V], weight[V];
   for (auto &row : others)
     for (auto &vector : row) vector = zero();

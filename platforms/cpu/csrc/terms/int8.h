@@ -1,4 +1,4 @@
-// Rows of int8 as they are, where an instruction multiplies fours of them.
+// int8 rows used directly, for instructions that multiply groups of four.
 #pragma once
 #include "rows.h"
 
@@ -10,12 +10,12 @@ template <int M> using ByteRows = Apart<int8_t>;
 
 constexpr Part<Widening> WIDEN_BYTES = nullptr;
 
-// From the from-th element on.
+// Rows from element `from` on.
 template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
   return {(const int8_t *)task.x + row * task.x_stride + from, task.x_stride};
 }
 
-// Adds to the sums of M rows the products of their q-th four elements with V vectors of packed fours.
+// Multiplies the q-th four elements of M rows with V vectors of packed fours, and adds the products to the sums.
 template <int M, int V>
 inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *weights, Whole (&sum)[M][V]) {
   Quads weight[V];

@@ -1,5 +1,5 @@
-// Rows of int8 widened to 16 bits beforehand, once for all outputs, and those of a tile woven together by pairs: of each
-// four the first and third, then the second and fourth, as the bytes of a weight are told apart by a mask or a shift.
+// int8 rows widened to 16 bits beforehand, once for all outputs, and interleaved within a tile in pairs: of each four elements,
+// first and third, then second and fourth, because a mask or a shift extracts the bytes of a weight in that order.
 #pragma once
 #include "rows.h"
 
@@ -12,7 +12,7 @@ struct Pair {
 };
 template <int M> using ByteRows = Woven<Pair, M>;
 
-// Item: a tile. Rows have multiples of four elements, as whole numbers do.
+// Item: a tile. The number of elements in a row is a multiple of four.
 inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
   for (int64_t tile = first; tile < last; tile++) {
     int64_t row = first_of_tile(task.rows, tile), rows = first_of_tile(task.rows, tile + 1) - row;
@@ -25,7 +25,7 @@ inline void widen_bytes(const Widening &task, int64_t first, int64_t last) {
 }
 constexpr Part<Widening> WIDEN_BYTES = widen_bytes;
 
-// From the from-th element on, a multiple of four.
+// Rows from element `from` on, a multiple of four.
 template <int M> ByteRows<M> byte_rows_of(const Product &task, int64_t row, int64_t from) {
   return {(const Pair *)task.x + row * task.x_stride / 2 + from / 2 * M};
 }
@@ -38,7 +38,7 @@ inline void add_pairs(ByteRows<M> rows, int64_t i, const Pairs (&weight)[V], Who
   }
 }
 
-// Adds to the sums of M rows the products of their q-th four elements with V vectors of packed fours.
+// Multiplies the q-th four elements of M rows with V vectors of packed fours, and adds the products to the sums.
 template <int M, int V>
 inline void add_products(ByteRows<M> rows, int64_t q, const uint8_t *weights, Whole (&sum)[M][V]) {
   Pairs weight[V];

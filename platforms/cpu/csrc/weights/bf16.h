@@ -4,7 +4,8 @@
 
 namespace VARIANT::gemm {
 
-// One row waits for memory alone, and reads it in two places unless the processor reads one stream ahead.
+// A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
+// itself.
 template <int M> auto order_of(int64_t pairs) {
   if constexpr (M == 1 && !READS_AHEAD)
     return terms::Halves(pairs);
@@ -20,12 +21,12 @@ struct Bf16 {
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
 
-  template <int M, int V>
+  template <class Fetch, int M, int V>
   [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     int64_t pairs = groups_of(task.k, 2);
     const bf16 *weights = (const bf16 *)task.packed + (at.panel * pairs + at.from / 2) * 2 * PANEL + 2 * left;
     int64_t k = at.to - at.from;
-    Fetch<M> fetch(weights, groups_of(k, 2), at, left, V * W);
+    Fetch fetch(weights, groups_of(k, 2), at, left, V * W);
     terms::accumulate(terms::rows_of<M>(task, at.row, at.from), weights, 2 * W, 2 * PANEL, k, sum, fetch, order_of<M>(k / 2));
   }
 

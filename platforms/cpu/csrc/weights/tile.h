@@ -1,8 +1,8 @@
-// What kinds of weight share: where a tile of a product is.
+// What all kinds of weight share: the location of a tile in a product.
 //
-// A kind says of what a vector of its sums is and how it is kept in memory, bits of an element, and of how many elements
-// blocks of k are multiples. Of M rows with V vectors of outputs of a panel, from the left-th on, begin() makes sums, add()
-// adds a block to them, and end() makes results of them. What adds is always inlined, or its sums are in memory.
+// A kind defines the vector type of its sums and their type in memory, the bits of an element, and the unit that blocks of k are
+// multiples of. For M rows and V vectors of a panel's outputs from the left-th on, begin() initializes sums, add() adds a block
+// to them, and end() turns them into results. add() must be inlined; otherwise its sums would be in memory.
 #pragma once
 #include "../kernels.h"
 
@@ -18,8 +18,8 @@ template <int M, int V> inline void clear(Float (&sum)[M][V]) {
     for (auto &vector : row) vector = zero();
 }
 
-// Where a tile is: its first row, its panel, which elements of k it takes now, and which it is of the tiles that do so one
-// after the other.
+// The location of a tile: its first row, its panel, the current range of k, and its number among the tiles that use that range in
+// turn.
 struct At {
   int64_t row, panel, from, to, tile, tiles;
 };
