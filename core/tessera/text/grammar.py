@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 FIELD = "structured_outputs"
-_MAX_REASON = 200
-_REASONS = (re.compile(r"^error: (.+)", re.MULTILINE), re.compile(r"\(in regex\): ([^;]+)"))
+_WRONG = re.compile(r"regex parse error:\n    (?P<shown>.*)\n    (?P<before> *)\^+\nerror: (?P<reason>.+)")
+_ANCHORS = "lookarounds not supported"
+_TOO_LARGE = "it is too large or too complex"
 
 
 def limits() -> LLParserLimits:
@@ -39,12 +40,12 @@ def compile_grammar(asked: StructuredOutputsParams, tokenizer: LLTokenizer) -> L
 
     matcher = LLMatcher(tokenizer, _grammar(asked), log_level=0, limits=limits())
     if matcher.is_error():
-        raise _refusal(asked, _reason(matcher.get_error()))
+        raise _refusal(asked, _reason(asked.regex or "", matcher.get_error()))
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")
     for token in tokenizer.eos_tokens:
         allowed &= ~(1 << token)
     if matcher.is_error() and "NoExtension" not in matcher.get_error():
-        raise _refusal(asked, _reason(matcher.get_error()))
+        raise _refusal(asked, _TOO_LARGE)
     if not allowed:
         raise _refusal(asked, "no text is allowed, or only the empty one")
     return matcher
@@ -58,6 +59,8 @@ def _grammar(asked: StructuredOutputsParams) -> str:
     options = '%llguidance {"no_forcing": true}\n'
     if asked.regex is None:
         return f"{options}start: {' | '.join(map(json.dumps, asked.choice or ()))}"
+    if len(asked.regex) - len(asked.regex.rstrip("\\")) & 1:  # llguidance would leave the last one out
+        raise _refusal(asked, f"incomplete escape sequence (at character {len(asked.regex)})")
     grammar = json.loads(LLMatcher.grammar_from_regex(asked.regex))
     for part in grammar["grammars"]:
         part["lark_grammar"] = options + part["lark_grammar"]
@@ -69,12 +72,24 @@ def _refusal(asked: StructuredOutputsParams, reason: str) -> RequestError:
     return RequestError(f"{FIELD}.{name} cannot be used: {reason}.", param=FIELD)
 
 
-def _reason(said: str) -> str:
-    """In plain words, of what llguidance says of an error."""
-    for pattern in _REASONS:
-        if match := pattern.search(said):
-            return match[1][:_MAX_REASON].strip(" .")
-    return "it is too large or too complex"
+def _reason(regex: str, said: str) -> str:
+    """Of what llguidance says of an error: what is wrong, and where."""
+    if match := _WRONG.search(said):
+        return f"{match['reason']} (at character {_place(regex, match['shown'], len(match['before']))})"
+    if _ANCHORS in said:
+        return r"^ may only be its beginning and $ its end; \b and \B are not supported"
+    return _TOO_LARGE
+
+
+def _place(regex: str, shown: str, column: int) -> int:
+    """The character of the expression, from 1 on, that stands in a column of the error. There, a slash or a line break
+    of the expression has a backslash before it."""
+    at = 0
+    for number, character in enumerate(regex, 1):
+        at += 1 if shown.startswith(character, at) else 2
+        if at > column:
+            return number
+    return len(regex)
 
 
 # ---- vocabularies ---------------------------------------------------------------------------------------------------

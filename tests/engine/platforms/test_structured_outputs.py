@@ -148,7 +148,7 @@ def test_a_grammar_that_cannot_be_used_is_the_client_s_error(run_of: Callable[..
     last = run.add(QUESTIONS[2], 5, structured_outputs={"regex": "b"})
     run.finish()
     assert run.finished[bad].param == "structured_outputs"
-    assert run.finished[bad].message == "structured_outputs.regex cannot be used: unclosed group."
+    assert run.finished[bad].message == "structured_outputs.regex cannot be used: unclosed group (at character 1)."
     assert (text(run, first), text(run, last)) == ("a", "b")
 
 

@@ -33,6 +33,8 @@ def accepts(asked: StructuredOutputsParams, text: str) -> bool:
         ("é|日本", ["é", "日本", "日"]),
         ("(?i)yes", ["YES", "yEs", "no"]),
         (r"\"[^\"]*\"", ['"a b"', '"', "a"]),
+        (r"a\\", ["a\\", "a"]),
+        (r"a/\/[/]", ["a///", "a//"]),
     ],
 )
 def test_a_regex_matches_a_text_as_a_whole(regex: str, texts: list[str]) -> None:
@@ -52,12 +54,21 @@ def test_a_choice_is_its_texts_and_nothing_of_them_is_syntax() -> None:
 @pytest.mark.parametrize(
     ("regex", "reason"),
     [
-        ("(a", "unclosed group"),
-        ("a(?=b)", "look-around, including look-ahead and look-behind, is not supported"),
-        (r"(a)\1", "backreferences are not supported"),
-        ("[z-a]", "invalid character class range, the start must be <= the end"),
-        ("(" * 400 + "a" + ")" * 400, "exceed the maximum number of nested parentheses/brackets (250)"),
-        (r"\bword", "lookarounds not supported yet"),
+        ("(a", "unclosed group (at character 1)"),
+        ("abc)", "unopened group (at character 4)"),
+        ("日本/\n[a", "unclosed character class (at character 5)"),
+        (r"a\/b(", "unclosed group (at character 5)"),
+        ("a(?=b)", "look-around, including look-ahead and look-behind, is not supported (at character 2)"),
+        (r"(a)\1", "backreferences are not supported (at character 4)"),
+        ("[z-a]", "invalid character class range, the start must be <= the end (at character 2)"),
+        ("x" * 9 + r"\q", "unrecognized escape sequence (at character 10)"),
+        (r"\w+\\" + "\\", "incomplete escape sequence (at character 6)"),
+        (
+            "(" * 400 + "a" + ")" * 400,
+            "exceed the maximum number of nested parentheses/brackets (250) (at character 251)",
+        ),
+        (r"\bword", r"^ may only be its beginning and $ its end; \b and \B are not supported"),
+        ("a$b", r"^ may only be its beginning and $ its end; \b and \B are not supported"),
         (r"[^\s\S]", "no text is allowed, or only the empty one"),
         ("()", "no text is allowed, or only the empty one"),
     ],
