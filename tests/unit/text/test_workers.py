@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import tokenizers
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
+from tessera.text import workers as workers_module
 from tessera.text.worker import ChatJob, EncodeJob, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
@@ -98,6 +99,23 @@ async def test_a_grammar_is_checked_where_it_can_do_no_harm(served: Served) -> N
             assert refused.value.param == "structured_outputs"
         assert await workers.decode((await workers.encode(["a"]))[0]) == "a"
         assert workers.restarts == 0
+
+
+async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "MAX_GRAMMARS", 2)
+    compiled: list[str | None] = []
+    async with served() as workers:
+        ask = workers._ask
+
+        async def counting(job: Any, kind: Any) -> Any:
+            compiled.append(job.asked.regex)
+            return await ask(job, kind)
+
+        monkeypatch.setattr(workers, "_ask", counting)
+        for regex in ("a", "b", "a", "(", "(", "c", "a", "b"):
+            with pytest.raises(RequestError) if regex == "(" else nullcontext():
+                await workers.check_grammar(SamplingParams(structured_outputs={"regex": regex}))
+    assert compiled == ["a", "b", "(", "(", "c", "b"]
 
 
 async def test_text_that_a_tokenizer_makes_grow_is_refused_and_the_others_go_on(served: Served) -> None:
