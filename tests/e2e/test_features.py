@@ -74,8 +74,8 @@ def test_a_stream_says_all_of_it(api: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"regex": "(a"}, "structured_outputs.regex cannot be used: unclosed group."),
-        ({"regex": "a(?=b)"}, "look-around, including look-ahead and look-behind, is not supported."),
+        ({"regex": "(a"}, "structured_outputs.regex cannot be used: unclosed group (at character 1)."),
+        ({"regex": "a(?=b)"}, "look-around, including look-ahead and look-behind, is not supported (at character 2)."),
         ({"json": {"type": "object"}}, "structured_outputs.json is not supported yet; use choice or regex."),
         ({"choice": []}, "structured_outputs.choice takes 1 to 1024 texts, got 0."),
         ({}, "structured_outputs takes exactly one of choice and regex, got none."),
@@ -89,6 +89,11 @@ def test_a_grammar_that_cannot_be_used_is_a_400_in_openai_s_form(
     assert refused.value.param == "structured_outputs"
     assert said in refused.value.message
     assert "\n" not in refused.value.body["message"]
+
+
+def test_fields_that_together_allow_no_token_are_a_400(api: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="its fields together allow no token"):
+        complete(api, {"regex": "[a-z]{3}"}, extra_body={"allowed_token_ids": [2]})
 
 
 def test_beams_are_not_masked(api: openai.OpenAI) -> None:

@@ -180,7 +180,7 @@ class FrontEnd:
         state, completion = found
         if end is not None and end.reason == "error":
             said = end.message or "The engine could not go on with this request."
-            error = EngineStepError(said) if end.param is None else RequestError(said, param=end.param)
+            error = EngineStepError(said) if end.param is None else RequestError(said, param=end.param or None)
             failed = self.fail(key, error, now)
             update.changed += failed.changed
             update.abort += failed.abort

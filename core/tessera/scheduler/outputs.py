@@ -17,8 +17,9 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
     """A request that finished. stop_token: the one of its stop_token_ids that ended it; None where the model's own end
-    of text did. message: of an error; param: the field of the request that is to blame for it, None if none is.
-    complete: no token may follow, so the last one is part of the answer although the reason is "stop"."""
+    of text did. message: of an error. param: of an error that is the request's own fault, the field to blame, "" if it
+    is not a single one. complete: no token may follow, so the last one is part of the answer although the reason is
+    "stop"."""
 
     key: int
     reason: FinishReason

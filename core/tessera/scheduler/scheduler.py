@@ -92,7 +92,8 @@ class Scheduler:
     @property
     def only_prepares(self) -> bool:
         """Whether all there is are requests that a feature does not let start yet."""
-        return len(self._requests) == len(self._requests.preparing) and not self._held.in_flight
+        preparing = len(self._requests.preparing)
+        return bool(preparing) and preparing == len(self._requests) and not self._held.in_flight
 
     @property
     def in_flight(self) -> int:
@@ -330,7 +331,7 @@ class Scheduler:
             request = self._rows.request(int(drawn[place]))
             kept[place] = request.features.accept(int(tokens[place]))
             if not kept[place]:
-                self._requests.end(request, "error", message=NOTHING_ALLOWED)
+                self._requests.end(request, "error", message=NOTHING_ALLOWED, param="")
         return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[RequestLogprobs]:
