@@ -121,8 +121,8 @@ class WorkerFeature:
         launch may reuse them. Default: does nothing."""
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype. Default: the
-        logits themselves."""
+        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype. Masks may
+        change the result in place. Default: the logits themselves."""
         return logits
 
     def after(self, launch: Launch, sampled: Tensor) -> None:

@@ -21,6 +21,7 @@ from tessera.ops import (
     EditLogitsSpec,
     Edits,
     History,
+    Logprobs,
     LogprobsSpec,
     MaskLogitsSpec,
     PenaliseSpec,
@@ -199,11 +200,8 @@ class PlacedMasks(NamedTuple):
         """None if none of the rows has a mask."""
         if masks is None:
             return None
-        places = np.flatnonzero(np.isin(rows, masks.rows))
-        if not len(places):
-            return None
-        order = np.argsort(masks.rows)
-        return cls(places, masks.bits[order[np.searchsorted(masks.rows, rows[places], sorter=order)]])
+        places, which = np.nonzero(rows[:, None] == masks.rows)
+        return cls(places, masks.bits[which]) if len(places) else None
 
 
 @dataclass(frozen=True)
@@ -238,12 +236,16 @@ class LogitsEditor:
         places: Tensor,
         positions: Array,
         masks: PlacedMasks | None,
+        *,
+        keep: bool,
     ) -> Tensor:
-        """A float32 copy of logits [S, vocab] with all that the rows want, and the masks that came with the step. rows:
-        of requests, the first of the S; places [S] int32: all of them, padding included, on the device; positions: of
-        the tokens to sample."""
+        """Logits [S, vocab] with all that the rows want, and the masks that came with the step. rows: of requests, the
+        first of the S; places [S] int32: all of them, padding included, on the device; positions: of the tokens to
+        sample. keep: the logits themselves must not change. Masks alone then need no copy, and without edits and
+        penalties no float32 either: -inf is exact in every dtype."""
         vocab = logits.shape[-1]
-        logits = logits.to(torch.float32, copy=True)
+        if keep or ops & ~LogitsOps.MASK:
+            logits = logits.to(torch.float32, copy=True)
         if masks is not None:
             self._call("mask_logits", MaskLogitsSpec(vocab))(logits, *self._put_mask(*masks))
         if not ops:
@@ -394,20 +396,20 @@ class Sampler:
         for feature in self.features:
             logits = feature.logits(launch, logits)
         if edits:
-            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions, placed)
-            sampled = self._with_logprobs(metadata.spec, metadata.sample(edited, sampling), logits)
+            keep = metadata.spec.logprobs >= 0  # log probabilities are those of the logits before they were edited
+            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions, placed, keep=keep)
+            sampled = metadata.sample(edited, sampling)
+            if keep:
+                sampled = Sampled(sampled.tokens, *self._logprobs(metadata.spec, logits, sampled.tokens))
         else:
             sampled = metadata.sample(logits, sampling)
         for feature in self.features:
             feature.after(launch, sampled.tokens)
         return sampled
 
-    def _with_logprobs(self, spec: SampleSpec, sampled: Sampled, logits: Tensor) -> Sampled:
-        """Log probabilities are those of the logits before they were edited."""
-        if spec.logprobs < 0:
-            return sampled
-        call = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))
-        return Sampled(sampled.tokens, *call(logits, sampled.tokens))
+    def _logprobs(self, spec: SampleSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
+        found: Logprobs = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))(logits, tokens)
+        return found
 
     def bind_logprobs(self, spec: LogprobsSpec) -> HotCall:
         """The op `logprobs` for at least as many alternatives, in a few sizes."""

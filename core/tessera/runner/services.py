@@ -132,7 +132,8 @@ def _sample_on_host(
     editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
     edited, ops, placed = host, editor.ops_of(rows), PlacedMasks.of(masks, rows)
     if ops or placed is not None:
-        edited = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions, placed)
+        places = torch.from_numpy(rows.astype(np.int32))
+        edited = editor(ops, host, rows, places, positions, placed, keep=True)
     names = (name for name in SamplingRows._fields if name != "position")
     values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
     sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int64)))

@@ -178,6 +178,7 @@ class Masking(ctypes.Structure):
         ("rows", c_void_p),
         ("bits", c_void_p),
         ("number", c_int64),
+        ("entry", c_int32),
     ]
 
 

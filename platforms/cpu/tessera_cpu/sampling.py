@@ -61,12 +61,9 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
         mask = native.library().tessera_cpu_mask
 
         def mask_logits(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
-            lying, rows, bits = rows_apart(logits), rows.contiguous(), bits.contiguous()
-            mask(
-                native.Masking(
-                    lying.data_ptr(), lying.stride(0), spec.vocab, rows.data_ptr(), bits.data_ptr(), len(rows)
-                )
-            )
+            (lying, entry), rows, bits = _as_it_lies(logits), rows.contiguous(), bits.contiguous()
+            place = lying.data_ptr(), lying.stride(0), spec.vocab
+            mask(native.Masking(*place, rows.data_ptr(), bits.data_ptr(), len(rows), entry))
             if lying is not logits:
                 logits.copy_(lying)
 

@@ -308,15 +308,16 @@ def test_without_native_kernels_the_reference_draws() -> None:
 
 
 @every_set
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("vocab", VOCABS)
-def test_masked_rows_keep_what_their_bits_allow(name: str, vocab: int) -> None:
+def test_masked_rows_keep_what_their_bits_allow(name: str, vocab: int, dtype: torch.dtype) -> None:
     """Rows with a stride, one of them twice; words whose bits are all set, all clear, and mixed."""
     random = torch.Generator().manual_seed(vocab)
     words = -(-vocab // 32)
     bits = torch.randint(-(2**31), 2**31, (4, words), generator=random).to(torch.int32)
     bits[:, ::3], bits[:, 1::3] = -1, 0
     rows, bits = torch.tensor([5, 0, 2, 2], dtype=torch.int32), bits[[0, 1, 2, 2]]
-    room = torch.randn(6, vocab + 9, generator=random)
+    room = torch.randn(6, vocab + 9, generator=random).to(dtype)
     expected = room.clone()
     with kernels(name):
         BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0)).bind("mask_logits", MaskLogitsSpec(vocab))(
