@@ -75,8 +75,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
 
 
 class TokenMasks(msgspec.Struct, array_like=True):
-    """Which tokens rows may draw. rows [M] int32: a row that is not among them may draw any token. bits [M,
-    ceil(vocabulary / 32)] int32, the lowest first: 1 if the row may draw the token."""
+    """Which tokens may be sampled for some rows. rows [M] int32; for all other rows, any token may be sampled. bits [M,
+    ceil(vocabulary / 32)] int32, the lowest first: 1 if the token may be sampled for the row."""
 
     rows: Array
     bits: Array

@@ -115,7 +115,7 @@ class Pipeline:
     often each op's reference has run.
 
     The forward pass of a step starts from tokens that the device has, so it is launched before the host knows them.
-    What a masked row may draw depends on these tokens, so sampling of a masked step is launched once all steps before
+    What a masked row may sample depends on these tokens, so sampling of a masked step is launched once all steps before
     it have retired; in the meantime the device runs the forward pass.
     """
 

@@ -2,7 +2,7 @@
 
 A grammar is compiled on a thread of its own, which also computes its first mask, the most expensive one; the request
 waits for that and no other request does. From then on the engine asks the request's matcher for a mask before each
-token and tells it the token that was drawn.
+token and passes it the token that was sampled.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class StructuredOutputs(EngineFeature):
 
 
 class Grammar(FeatureState):
-    """Where one request is in its grammar. never: tokens that are not drawn although the grammar allows them: with
-    ignore_eos an end of text would end nothing."""
+    """The position of one request in its grammar. never: tokens to forbid although the grammar allows them. These are
+    the end-of-text tokens if the request sets ignore_eos, because they would end nothing."""
 
     masks = True
 

@@ -36,7 +36,7 @@ class Feature:
 
 class FeatureState:
     """What a feature does for one request, from its arrival to its end. Preemption does not change it. masks: whether
-    it restricts which tokens may be drawn; then mask(), accept() and complete are used."""
+    it restricts which tokens may be sampled; then mask(), accept() and complete are used."""
 
     masks: bool = False
 
@@ -47,11 +47,11 @@ class FeatureState:
         return True
 
     def mask(self, bits: Array) -> None:
-        """Clears the bits of the tokens that must not be drawn next. bits [ceil(vocabulary / 32)] int32, the lowest
+        """Clears the bits of the tokens that must not be sampled next. bits [ceil(vocabulary / 32)] int32, the lowest
         first. Called once for each token, after all tokens before it have been accepted. Default: clears none."""
 
     def accept(self, token: int) -> bool:
-        """Takes the token that was drawn. False if it must not be drawn here: the request then ends with an error and
+        """Takes the token that was sampled. False if it is not allowed here: the request then ends with an error and
         the token is dropped. Default: True."""
         return True
 

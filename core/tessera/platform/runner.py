@@ -157,8 +157,8 @@ class ModelRunner(ABC):
 
     @abstractmethod
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may draw only some
-        tokens; None if every row may draw any. A runner that cannot apply masks names structured_outputs in
+        """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only
+        some tokens; None if every row may sample any. A runner that cannot apply masks names structured_outputs in
         LoadedModel.unsupported, and never gets any."""
 
 

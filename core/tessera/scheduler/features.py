@@ -27,7 +27,7 @@ class RequestFeatures:
         return all(state.ready() for state in self._states)
 
     def mask(self, bits: Array) -> None:
-        """Clears the bits of tokens that may not be drawn next."""
+        """Clears the bits of tokens that must not be sampled next."""
         for state in self._masking:
             state.mask(bits)
 

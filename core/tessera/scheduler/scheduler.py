@@ -255,12 +255,12 @@ class Scheduler:
         )
 
     def is_masked(self, step: SchedulerOutput) -> bool:
-        """Whether a row draws a token in this step that a feature restricts: what it may draw is known once all steps
-        before this one have retired."""
+        """Whether a feature restricts a token that this step samples. What it allows is known once all steps before
+        this one have retired."""
         return bool(self._rows.num_masked and self._rows.masked[step.samples].any())
 
     def masks(self, step: SchedulerOutput) -> TokenMasks | None:
-        """What the rows of a step may draw, whose requests have not ended. Call it once for each masked step."""
+        """The masks of the rows of a step whose requests have not ended. Call it once for each masked step."""
         rows = step.samples[self._rows.masked[step.samples]]
         rows = rows[self._rows.going_on(rows)]
         if not len(rows):
@@ -328,8 +328,8 @@ class Scheduler:
         return drawn, tokens
 
     def _accepted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:
-        """What is left once features have seen the tokens of their rows. A request ends if its own fields leave no
-        token that they allow, since the sampler then draws any."""
+        """Passes tokens to the features of their rows, and returns the rows and tokens that they accept. A request
+        whose own fields leave no token that its features allow gets any token from the sampler, and ends here."""
         kept = np.ones(len(drawn), dtype=bool)
         for place in np.flatnonzero(self._rows.masked[drawn]).tolist():
             request = self._rows.request(int(drawn[place]))

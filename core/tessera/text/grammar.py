@@ -97,7 +97,7 @@ def _place(regex: str, shown: str, column: int) -> int:
 
 class TokenTable:
     """Token bytes as LLTokenizer reads them. special: tokens that are never part of a text. ends: tokens that end one;
-    a model without any gets one past its vocabulary, which no row can draw."""
+    a model without any gets one past its vocabulary, which is never sampled."""
 
     bos_token_id = None
 

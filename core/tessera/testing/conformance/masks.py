@@ -1,4 +1,4 @@
-"""Masks: what a row may draw reaches that row, for that token and no other (silver)."""
+"""Masks: a mask is applied to its own row, for its own token and no other (silver)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mask_cases(target: Target) -> Iterator[Case]:
 
 
 def _answers(target: Target) -> Verdict:
-    """Some requests may draw other tokens each time, and other ones than their neighbours; one is not restricted."""
+    """Each request may sample other tokens at each place, and other tokens than its neighbours; one has no mask."""
     prompts = prompts_of([5] * _REQUESTS)
     with TinyRun(target, target.exact_dtype, steps_in_flight=2) as plain:
         plain.ask(prompts, _TOKENS, temperature=1.5)
@@ -43,14 +43,14 @@ def _answers(target: Target) -> Verdict:
 
 
 def _kind(request: int, place: int) -> int:
-    """Of the tokens that a request may draw at a place of its answer. No two requests have the same one at the same
-    place, and none has its neighbour's of one place before."""
+    """The kind of token that a request may sample at a place of its answer. No two requests have the same kind at the
+    same place, and none has the kind that its neighbour had one place before."""
     return (5 * request + place) % _KINDS
 
 
 class Turns(EngineFeature):
-    """Lets each request draw the tokens of one kind, and the next kind for its next token. problems: what was drawn
-    all the same."""
+    """Allows each request tokens of one kind, and of the next kind for its next token. problems: tokens that were
+    sampled although their mask forbids them."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
