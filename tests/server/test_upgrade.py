@@ -40,6 +40,18 @@ async def test_the_offer_is_not_taken_up(offer, caplog):
         assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
+async def ask(port: int, *pieces: bytes) -> bytes:
+    """The status line of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    line = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+    writer.close()
+    return line
+
+
 async def test_a_header_that_arrives_in_pieces_is_not_missed():
     """Each piece ends within the header or its line break."""
     async with on_socket(FakeEngine()) as server:
@@ -47,10 +59,19 @@ async def test_a_header_that_arrives_in_pieces_is_not_missed():
         head += b"Content-Length: %d\r\n\r\n" % len(BODY)
         at = head.index(b"\r\nUpgrade")
         for cut in (at + 1, at + 2, at + 5, len(head) - 2, len(head) - 1):
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            for piece in (head[:cut], head[cut:], BODY):
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0.02)
-            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200 ")
-            writer.close()
+            assert (await ask(server.port, head[:cut], head[cut:], BODY)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_nothing_is_held_back_once_the_head_is_complete():
+    """A request is answered although it ends in what may be the start of the header."""
+    async with on_socket(FakeEngine()) as server:
+        get = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        for cut in range(len(get) - 4, len(get)):
+            assert (await ask(server.port, get[:cut], get[cut:])).startswith(b"HTTP/1.1 200 ")
+        body = json.dumps({"model": MODEL, "prompt": "a"}).encode() + b"\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        assert (await ask(server.port, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)).startswith(
+            b"HTTP/1.1 200 "
+        )
+        chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body)
+        assert (await ask(server.port, chunked, body + b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
