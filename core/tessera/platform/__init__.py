@@ -60,7 +60,17 @@ from tessera.platform.platform import (
     Problem,
     WorkerSpec,
 )
-from tessera.platform.quantization import KV_INT8, ActSpec, QuantSpec, Scheme, TensorSpec
+from tessera.platform.quantization import (
+    KV_INT8,
+    ActSpec,
+    Part,
+    QuantSpec,
+    Scheme,
+    StoredWeight,
+    TensorSpec,
+    Unpacking,
+    WeightFormat,
+)
 from tessera.platform.runner import (
     CacheGroup,
     CacheNeeds,
@@ -136,6 +146,7 @@ __all__ = [
     "Op",
     "OpSet",
     "Packed",
+    "Part",
     "Plan",
     "Plane",
     "Platform",
@@ -161,10 +172,13 @@ __all__ = [
     "StepOutput",
     "StepRules",
     "StepShape",
+    "StoredWeight",
     "Tensor",
     "TensorSpec",
     "TokenMasks",
     "TorchDevice",
+    "Unpacking",
+    "WeightFormat",
     "WorkerFeature",
     "WorkerSpec",
     "hookimpl",

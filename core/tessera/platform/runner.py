@@ -157,8 +157,9 @@ class ModelRunner(ABC):
 
     @abstractmethod
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only
-        some tokens; None if every row may sample any. A runner that cannot apply masks names structured_outputs in
+        """Launches sampling for a step. pending: what execute() returned for it. In a worker process, another thread
+        waits for the output while the main thread launches the next step. masks: rows that may sample only some tokens;
+        None if every row may sample any. A runner that cannot apply masks names structured_outputs in
         LoadedModel.unsupported, and never gets any."""
 
 

@@ -29,9 +29,9 @@ from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
-from tessera.plugins import load_path, load_registry
+from tessera.plugins import load_path, load_registry, weight_format
 from tessera.plugins.features import worker_features
-from tessera.quantization import Weights
+from tessera.quantization.negotiation import Weights, weights_of
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor, PlacedMasks
 from tessera.step import RowLogprobs, TokenMasks
@@ -99,6 +99,12 @@ class Services:
     def checkpoint(self) -> Mapping[str, Any]:
         return self.config.model.checkpoint
 
+    def weights_of(self, platform: Platform) -> Weights:
+        """What --quantization or the checkpoint says about the weights of products."""
+        form = weight_format(self.checkpoint(), self.registry)
+        method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
+        return weights_of(self.config.model.quantization, platform, form, method)
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(self.source, Safetensors):
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
@@ -129,7 +135,7 @@ def _sample_on_host(
     """A HostSampler that uses the reference ops."""
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
-    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
+    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
     edited, ops, placed = host, editor.ops_of(rows), PlacedMasks.of(masks, rows)
     if ops or placed is not None:
         places = torch.from_numpy(rows.astype(np.int32))

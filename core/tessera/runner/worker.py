@@ -37,7 +37,7 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: self._group(device)}
+        self.groups = {TENSOR_GROUP: self.join_group(device)}
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = self._own_runner(services) or CoreRunner(services, platform, report)
         check_members([device, *self.groups.values(), self.runner], config.platform_levels)
@@ -45,7 +45,8 @@ class Worker:
         services.fill_defaults(platform, loaded.facts)
         return loaded
 
-    def _group(self, device: Device) -> Communicator:
+    def join_group(self, device: Device) -> Communicator:
+        """The group of all workers."""
         return join(self.platform, self.spec, self.rendezvous, device)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
@@ -59,6 +60,11 @@ class Worker:
                     f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
                     "remove the flag."
                 )
+        if own is not None and config.model.checkpoint.get("quantization_config") is not None:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
+                "use the unquantized model."
+            )
         return own
 
     def allocate(self, plan: CachePlan) -> None:

@@ -66,8 +66,20 @@ def test_masks_reach_every_rank(llama: Path) -> None:
     assert not any(token % 2 for answer in expected[1::2] for token in answer)
 
 
+def test_a_step_that_fails_on_any_rank_is_one_line(llama: Path) -> None:
+    """Although only the first rank's outputs are sent, and the next order finds the process gone."""
+    losing = "tests.platforms.broken:LosingPlatform"
+    with EngineRun(llama, losing, depth=2, executor=None, tensor_parallel_size=2) as run:
+        executor: Any = run.engine._executor
+        run.add(QUESTIONS[0], 60, ignore_eos=True)
+        run.step()
+        assert executor.workers[1].process.wait(20) == 1
+        with pytest.raises(EngineStepError, match=r"^worker 1 failed: RuntimeError: the device is lost$"):
+            run.finish()
+
+
 def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
-    run = EngineRun(llama, "cpu", executor=None, tensor_parallel_size=2)
+    run = EngineRun(llama, "cpu", depth=2, executor=None, tensor_parallel_size=2)
     executor: Any = run.engine._executor
     folder, processes = executor.folder, [worker.process for worker in executor.workers]
     run.add(QUESTIONS[0], 60, ignore_eos=True)

@@ -28,7 +28,7 @@ def _answers(target: Target) -> Verdict:
     with TinyRun(target, target.exact_dtype, steps_in_flight=2) as plain:
         plain.ask(prompts, _TOKENS, temperature=1.5)
     turns = Turns()
-    with TinyRun(target, target.exact_dtype, steps_in_flight=2, features=[turns]) as run:
+    with TinyRun(target, target.exact_dtype, steps_in_flight=2, engine_features=[turns]) as run:
         if "structured_outputs" in run.started.loaded.unsupported:
             return absent("the platform's own runner does not apply masks")
         run.ask(prompts, _TOKENS, temperature=1.5)
