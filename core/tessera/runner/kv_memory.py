@@ -109,5 +109,5 @@ def _bytes(group: CacheGroup, device: Device) -> Tensor:
     except RuntimeError as error:
         raise MemoryBudgetError(
             f"{group.num_blocks * group.block_bytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
-            "lower --kv-cache-memory-bytes."
+            "set a smaller --kv-cache-memory-bytes."
         ) from error

@@ -20,7 +20,7 @@ def why_plain(emit: ActSpec | None, n: int, dtype: str) -> Reason | None:
     if native.library() is None or dtype != "bfloat16":
         return "only the native kernels emit quantised activations"
     if emit != ActSpec("int8", granularity="token", sums=emit.sums) or not emit.sums or n % emit.sums or n % WHOLE:
-        return "activations are int8 with a scale a row and sums of whole groups here"
+        return "this kernel emits int8 activations with one scale per row and sums of whole groups"
     return None
 
 

@@ -22,13 +22,16 @@ def served(scheme: Scheme) -> Scheme | Reason:
     """The scheme with quantized activations, which the kernels need, or why it is not supported."""
     weight = scheme.weight
     if scheme.activation not in (None, _ACTIVATIONS):
-        return "activations are int8 with a scale a token here"
+        return "this kernel takes int8 activations with one scale per token"
     if weight == QuantSpec("int8", "channel"):
         parts = {"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
     elif weight == QuantSpec("int4", "group", weight.group, scale_dtype="bfloat16") and weight.group % 8 == 0:
         parts = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, weight.group))}
     else:
-        return "weights are int8 with a float32 scale a row, or int4 with a bfloat16 scale a group of eights"
+        return (
+            "this kernel takes int8 weights with one float32 scale per row, or int4 weights with one bfloat16 scale "
+            "per group of a multiple of 8 inputs"
+        )
     if dict(scheme.parts) != parts:
         return "its parts are stored in another way"
     return dataclasses.replace(scheme, activation=_ACTIVATIONS)

@@ -180,9 +180,9 @@ def test_what_the_norms_do_not_emit_they_say() -> None:
     norm = both()[0].ops["rms_norm"].kernel
     for n, dtype, emit, reason in (
         (64, "float32", emitting("int8", 64), "only the native kernels emit quantised activations"),
-        (64, "bfloat16", ActSpec("int8", granularity="token"), "activations are int8 with a scale a row and sums"),
-        (64, "bfloat16", ActSpec("int8", granularity="token", sums=48), "activations are int8 with a scale a row"),
-        (6, "bfloat16", ActSpec("int8", granularity="token", sums=6), "activations are int8 with a scale a row"),
+        (64, "bfloat16", ActSpec("int8", granularity="token"), "this kernel emits int8 activations"),
+        (64, "bfloat16", ActSpec("int8", granularity="token", sums=48), "this kernel emits int8 activations"),
+        (6, "bfloat16", ActSpec("int8", granularity="token", sums=6), "this kernel emits int8 activations"),
     ):
         said = norm.supports(NormSpec(n, dtype, 1e-6, emit=emit))
         assert said is not None
