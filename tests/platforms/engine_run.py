@@ -30,7 +30,8 @@ PLATFORMS: Mapping[str, str] = {
 
 
 class EngineRun:
-    """answers, logprobs, scored, ended, cached: by key. Flags are those of build_config."""
+    """answers, logprobs, scored, ended, cached: by key. Flags are those of build_config; the KV cache is checked unless
+    they say otherwise or the platform has a runner of its own."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class EngineRun:
         levels: Mapping[str, int] | None = None,
         **flags: Any,
     ) -> None:
-        flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
+        checked = {"check_kv_cache": platform != "numpy"}
+        flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **checked, **flags}
         config = build_config(
             model=str(model),
             platform=numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform),
