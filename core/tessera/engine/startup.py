@@ -1,4 +1,5 @@
-"""From a configuration to an executor that is ready: load, solve the KV cache, allocate, warm up, each phase timed."""
+"""Turns a configuration into an executor that is ready: load, solve the KV cache, allocate, warm up. Each phase is
+timed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """What of an Executor is needed to know a model's needs."""
+    """The part of an Executor that is needed to find out how much memory a model needs."""
 
     platform: Platform
 
@@ -31,8 +32,8 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """config: with the platform's defaults filled in. notes: those, and what the model's building chose. phases:
-    seconds of each."""
+    """config: with the platform's defaults filled in. phases: seconds that each phase took. notes: choices made while
+    building the model, and the defaults that were filled in."""
 
     config: EngineConfig
     executor: Executor
@@ -43,8 +44,8 @@ class StartedEngine:
 
 
 def start_up(config: EngineConfig, executor_path: str, report: Report) -> StartedEngine:
-    """Raises ConfigError, ModelError, PlatformError, MemoryBudgetError. Whatever is raised, the executor is closed by
-    then."""
+    """Starts the executor at a dotted path. If a phase fails, the executor is closed before the error is raised. Raises
+    ConfigError, ModelError, PlatformError, MemoryBudgetError."""
     phases = Phases()
     with phases("executor"):
         make: Callable[[EngineConfig], Executor] = load_path(executor_path)
@@ -64,8 +65,8 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
 
 
 def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:
-    """The loaded model, the configuration with the platform's defaults, and notes: what the model's building chose, and
-    those defaults. Raises as start_up() does."""
+    """Loads the model. Returns the configuration with the platform's defaults, the loaded model, and notes: the choices
+    made while building it, and those defaults. Raises the same errors as start_up()."""
     loaded = loader.load(report)
     config, defaults = fill_defaults(config, loader.platform.defaults(loaded.facts))
     notes = [*loaded.facts.notes, *defaults]
@@ -78,7 +79,7 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
 
 
 def _close_after_failure(executor: Executor) -> None:
-    """The error that ended the start is the one to tell of; another one here goes to the log."""
+    """The caller raises the error that ended the start; an error in close() is only logged."""
     try:
         executor.close()
     except Exception:
@@ -86,7 +87,7 @@ def _close_after_failure(executor: Executor) -> None:
 
 
 class Phases:
-    """`with phases("load"): ...` notes the seconds."""
+    """Times the phases of a start: `with phases("load"): ...` records the seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,4 +1,5 @@
-"""The default communicator: torch.distributed, on the device where it has a backend for it, else through the host."""
+"""The default communicator: torch.distributed, with the device's own backend if there is one, else through host
+memory."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ HOST = "gloo"
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
-    """The group of all workers, seen from one of them: the platform's own, else core's. rendezvous: a URL where they
-    meet; unused where there is one."""
+    """Joins the group of all workers, with the platform's communicator if it has one, else core's. rendezvous: a URL
+    where the workers meet; unused for a single worker."""
     if spec.world_size == 1:
         return Alone()
     return platform.communicator(spec, rendezvous) or torch_group(spec, rendezvous, device)
 
 
 def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommunicator:
-    """Over torch.distributed. The host's groups use gloo, a device's its own default where it has one."""
+    """The group of all workers over torch.distributed, with the device's default backend, else gloo. The host group
+    always uses gloo."""
     own = dist.Backend.default_device_backend_map.get(device.target.type)
     rank, size = spec.rank, spec.world_size
     dist.init_process_group(
@@ -39,13 +41,13 @@ def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommu
 
 
 class TorchCommunicator(Communicator):
-    """A process group whose backend takes the device's tensors. host: one of the same ranks over gloo."""
+    """A process group whose backend supports the device's tensors. host: a gloo group of the same ranks."""
 
     def __init__(self, group: Any, rank: int, size: int, host: Any) -> None:
         self.group, self.rank, self.size, self.host = group, rank, size, host
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        dense = x.contiguous()  # gloo takes the rows of another for one after the other, and writes so
+        dense = x.contiguous()  # gloo ignores strides and treats any tensor as contiguous
         dist.all_reduce(dense, group=self.group)
         return dense
 
@@ -74,8 +76,8 @@ class TorchCommunicator(Communicator):
 
 
 class StagedCommunicator(TorchCommunicator):
-    """Of a device for which torch.distributed has no backend: its tensors go through the host's memory, so a chip whose
-    collectives are still to be written serves on several devices all the same."""
+    """For a device without a torch.distributed backend: copies tensors through host memory, so that a chip without
+    collectives of its own can still serve on several devices."""
 
     def __init__(self, group: Any, rank: int, size: int, host: Any, device: Device) -> None:
         super().__init__(group, rank, size, host)
