@@ -61,7 +61,7 @@ class ThreadWorker(Worker):
         super().__init__(config, platform, spec)
         self.table = table
 
-    def _group(self, device: Any) -> Communicator:
+    def join_group(self, device: Any) -> Communicator:
         return AtTable(self.table, self.spec.rank)
 
 
