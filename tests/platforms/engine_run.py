@@ -11,6 +11,8 @@ from typing import Any, Self
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
+from tessera.platform import Platform
+from tessera.plugins import load_path
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
@@ -30,8 +32,8 @@ PLATFORMS: Mapping[str, str] = {
 
 
 class EngineRun:
-    """answers, logprobs, scored, ended, cached: by key. Flags are those of build_config; the KV cache is checked unless
-    they say otherwise or the platform has a runner of its own."""
+    """answers, logprobs, scored, ended, finished, cached: by key. Flags are those of build_config; the KV cache is
+    checked unless they say otherwise or the platform has a runner of its own."""
 
     def __init__(
         self,
@@ -40,17 +42,20 @@ class EngineRun:
         *,
         depth: int = 1,
         features: Sequence[str] = (),
+        tokenizer: str = "",
         plugins: Sequence[str] = (),
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
         levels: Mapping[str, int] | None = None,
         **flags: Any,
     ) -> None:
-        checked = {"check_kv_cache": platform != "numpy"}
-        flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **checked, **flags}
+        path = numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform)
+        cores_runner = getattr(load_path(path), "runner", None) is Platform.runner
+        flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
+        flags.setdefault("check_kv_cache", cores_runner)
         config = build_config(
             model=str(model),
-            platform=numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform),
+            platform=path,
             skip_tokenizer_init=True,
             steps_in_flight=depth,
             threads=1,
@@ -62,6 +67,7 @@ class EngineRun:
             )
         config = dataclasses.replace(
             config,
+            model=dataclasses.replace(config.model, tokenizer=tokenizer),
             features=tuple(features),
             plugins=tuple(plugins),
             embedded=executor is not None,
@@ -73,6 +79,7 @@ class EngineRun:
         self.scored: dict[int, list[PromptLogprobs]] = {}
         self.ended: dict[int, str] = {}
         self.stop_tokens: dict[int, int | None] = {}
+        self.finished: dict[int, FinishedRequest] = {}
         self.cached: dict[int, int] = {}
 
     @property
@@ -161,3 +168,4 @@ class EngineRun:
         for finished in ended:
             self.ended[finished.key] = finished.reason
             self.stop_tokens[finished.key] = finished.stop_token
+            self.finished[finished.key] = finished

@@ -19,7 +19,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 THREADS = "tests.platforms.threads:ThreadsExecutor"
 PATIENCE = 60.0  # seconds until a rank that waits for one that failed gives up
@@ -96,8 +96,8 @@ class ThreadsExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> Any:
         return self._each(lambda worker: worker.execute(step))
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        future: Future[StepOutput] = self._each(lambda worker, own: worker.sample(own), pending)[0]
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        future: Future[StepOutput] = self._each(lambda worker, own: worker.sample(own, masks), pending)[0]
         return future
 
     def close(self) -> None:

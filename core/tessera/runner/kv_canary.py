@@ -21,7 +21,7 @@ from tessera.platform.launch import Launch
 from tessera.platform.runner import CacheGroup, CachePlan
 from tessera.runner.inputs import write_blocks
 from tessera.runner.runner import CoreRunner, PendingStep
-from tessera.step import BlockCopy, RowOpened, SchedulerOutput, StepOutput
+from tessera.step import BlockCopy, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
 # ---- what a launch says
 
@@ -360,8 +360,8 @@ class CheckedRunner(CoreRunner):
         self.copied = []
         return super().execute(step)
 
-    def sample(self, pending: Any) -> PendingStep:
-        return CheckedStep(super().sample(pending), self.canary, pending.step, self.copied)
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> PendingStep:
+        return CheckedStep(super().sample(pending, masks), self.canary, pending.step, self.copied)
 
     def _planned(self, launch: Launch) -> Launch:
         self.copied.append(CopiedLaunch(launch, self.device))

@@ -18,7 +18,7 @@ from tessera.runner.kv_canary import CheckedRunner
 from tessera.runner.kv_memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
 
@@ -82,8 +82,8 @@ class Worker:
     def execute(self, step: SchedulerOutput) -> Any:
         return self.runner.execute(step)
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        return self.runner.sample(pending)
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        return self.runner.sample(pending, masks)
 
     def close(self) -> None:
         for group in self.groups.values():
