@@ -11,6 +11,8 @@ from typing import Any, Self
 from tessera.arrays import int32
 from tessera.config import build_config
 from tessera.engine.engine import Engine
+from tessera.platform import Platform
+from tessera.plugins import load_path
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler.outputs import EngineCoreOutputs, FinishedRequest
@@ -30,7 +32,8 @@ PLATFORMS: Mapping[str, str] = {
 
 
 class EngineRun:
-    """answers, logprobs, scored, ended, finished, cached: by key. Flags are those of build_config."""
+    """answers, logprobs, scored, ended, finished, cached: by key. Flags are those of build_config; the KV cache is
+    checked unless they say otherwise or the platform has a runner of its own."""
 
     def __init__(
         self,
@@ -46,10 +49,13 @@ class EngineRun:
         levels: Mapping[str, int] | None = None,
         **flags: Any,
     ) -> None:
+        path = numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform)
+        cores_runner = getattr(load_path(path), "runner", None) is Platform.runner
         flags = {"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 21, "dtype": "float32", **flags}
+        flags.setdefault("check_kv_cache", cores_runner)
         config = build_config(
             model=str(model),
-            platform=numpy_platform() if platform == "numpy" else PLATFORMS.get(platform, platform),
+            platform=path,
             skip_tokenizer_init=True,
             steps_in_flight=depth,
             threads=1,

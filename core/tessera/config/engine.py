@@ -118,6 +118,10 @@ class CacheConfig:
         choices=("auto", "int8", "int8_per_token_head"), spellings={"int8_per_token_head": "int8"}, common=True,
         plan=True,
     )  # fmt: skip
+    check: bool = flag(
+        False, "Check every read and write of the KV cache against a record of who wrote what; for debugging.",
+        name="check_kv_cache",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,8 @@ class OfflineEngine:
             return self._engine.step()
         except Exception as error:
             self._unusable = "This LLM failed in an earlier step; make a new one."
+            if isinstance(error, EngineStepError):
+                raise  # its message says what happened
             raise EngineStepError(f"An engine step failed ({type(error).__name__}); the log above says why.") from error
         except BaseException:
             self._unusable = "This LLM was interrupted within a step; make a new one."

@@ -50,7 +50,7 @@ class InputBatch:
             self._open(opened)
         for table, delta in zip(self.tables, step.blocks, strict=True):
             if len(delta.rows):
-                _write(table, delta)
+                write_blocks(table, delta)
                 self.tables_changed += 1
 
     def _open(self, opened: RowOpened) -> None:
@@ -64,7 +64,7 @@ class InputBatch:
             column[row] = opened.columns.get(name, self._defaults[name])
 
 
-def _write(table: Array, delta: BlockDelta) -> None:
+def write_blocks(table: Array, delta: BlockDelta) -> None:
     """Writes counts[i] blocks into row rows[i] from column starts[i] on."""
     if len(delta.blocks) == len(delta.rows):
         table[delta.rows, delta.starts] = delta.blocks

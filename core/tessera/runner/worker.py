@@ -14,6 +14,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.runner.collectives import join
+from tessera.runner.kv_canary import CheckedRunner
 from tessera.runner.kv_memory import budget
 from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
@@ -39,7 +40,8 @@ class Worker:
         granted = budget(config, device.memory())
         self.groups = {TENSOR_GROUP: self.join_group(device)}
         services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = self._own_runner(services) or CoreRunner(services, platform, report)
+        core = CheckedRunner if config.cache.check else CoreRunner
+        self.runner = self._own_runner(services) or core(services, platform, report)
         check_members([device, *self.groups.values(), self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
@@ -53,11 +55,15 @@ class Worker:
         """The platform's own runner, if it has one. It chooses the format of weights and of the KV cache itself, so the
         flags for these are refused. Raises PlatformError."""
         own, config = self.platform.runner(services), self.config
-        asked = {"quantization": config.model.quantization or "auto", "kv-cache-dtype": config.cache.dtype}
-        for flag, value in asked.items():
-            if own is not None and value != "auto":
+        asked = {
+            f"--quantization {config.model.quantization}": config.model.quantization is not None,
+            f"--kv-cache-dtype {config.cache.dtype}": config.cache.dtype != "auto",
+            "--check-kv-cache": config.cache.check,
+        }
+        for option, given in asked.items():
+            if own is not None and given:
                 raise PlatformError(
-                    f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
+                    f"platform '{self.platform.name}' runs models its own way, which does not take {option}; "
                     "remove the flag."
                 )
         if own is not None and config.model.checkpoint.get("quantization_config") is not None:

@@ -42,6 +42,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
         seed=7,
         kv_cache_memory_bytes=2**20,
         kv_cache_dtype="int8_per_token_head",
+        check_kv_cache=True,
         gpu_memory_utilization=0.5,
         block_size=24,
         enable_prefix_caching=False,
@@ -55,7 +56,7 @@ def test_what_the_user_gave_is_taken_and_noted(folder):
     )
     assert (config.model.served_name, config.model.dtype, config.model.max_model_len) == ("chatty", "float16", 100)
     assert (config.seed, config.model.tokenizer) == (7, "")
-    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8")
+    assert dataclasses.astuple(config.cache) == (24, 2**20, 0.5, False, "int8", True)
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 64)
     assert (config.parallel.tensor_parallel_size, config.parallel.threads) == (2, 3)
     assert (config.enforce_eager, config.no_fallback) == (True, True)

@@ -127,7 +127,7 @@ def server(target: Target) -> Iterator[Server]:
     command = [
         sys.executable, "-m", "tessera.cli", "serve", "--platform", target.path, "--dtype", target.exact_dtype,
         "--host", "127.0.0.1", "--port", str(port), "--served-model-name", _MODEL, "--max-num-seqs", "8",
-        "--kv-cache-memory-bytes", str(1 << 25),
+        "--kv-cache-memory-bytes", str(1 << 25), *([] if target.brings_a_runner else ["--check-kv-cache"]),
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="tessera-conformance-") as folder:
         log = Path(folder, "log")

@@ -160,6 +160,7 @@ class TinyRun:
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
+        flags.setdefault("check_kv_cache", not target.brings_a_runner)
         self._engine_features = engine_features
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         self.folder = Path(self._folder.name)
