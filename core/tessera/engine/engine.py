@@ -110,10 +110,11 @@ class Engine:
 
 
 def depth(config: EngineConfig, capabilities: Capabilities) -> int:
-    """Steps in flight: what the user said, else one more than pipeline stages where the host may run ahead, else 1."""
+    """Steps in flight: what the user said, else one for each pipeline stage, and one more where the host may run
+    ahead."""
     if config.scheduler.depth is not None:
         return config.scheduler.depth
-    return config.parallel.pipeline_parallel_size + 1 if capabilities.async_dispatch else 1
+    return config.parallel.pipeline_parallel_size + capabilities.async_dispatch
 
 
 def make_policy(config: EngineConfig) -> SchedulingPolicy:
@@ -137,6 +138,7 @@ def make_scheduler(started: StartedEngine, policy: SchedulingPolicy, steps_in_fl
         prefix_caching=config.cache.prefix_caching and facts.prefix_cacheable,
         max_model_len=config.model.max_model_len,
         depth=steps_in_flight,
+        turns=min(steps_in_flight, config.parallel.pipeline_parallel_size),
         chunkable=facts.chunkable,
     )
 

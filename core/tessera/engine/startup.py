@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tessera.config import EngineConfig
@@ -14,6 +14,7 @@ from tessera.config.defaults import fill_defaults
 from tessera.errors import RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
+from tessera.platform.model import LayerCache
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_path
@@ -26,13 +27,14 @@ class Loader(Protocol):
 
     platform: Platform
 
-    def load(self, report: Report) -> LoadedModel: ...
+    def load(self, report: Report) -> Sequence[LoadedModel]: ...
 
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """config: with the platform's defaults filled in. notes: those, and what the model's building chose. phases:
-    seconds of each."""
+    """config: with the platform's defaults filled in. loaded: the whole model. plan: of the pipeline stage whose cache
+    takes most; the groups of the others have as many blocks. notes: the defaults, and what the model's building chose.
+    phases: seconds of each."""
 
     config: EngineConfig
     executor: Executor
@@ -51,30 +53,56 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
         executor = make(config)
     try:
         with phases("load"):
-            config, loaded, notes = load(config, executor, report)
+            config, stages, notes = load(config, executor, report)
         with phases("allocate"):
-            plan = solve(loaded, config, config.scheduler.max_num_seqs)
-            executor.allocate(plan)
+            plans = solve(stages, config, config.scheduler.max_num_seqs)
+            executor.allocate(plans)
         with phases("warm_up"):
             executor.warm_up(report)
     except BaseException:
         _close_after_failure(executor)
         raise
-    return StartedEngine(config, executor, loaded, plan, phases.seconds, notes)
+    return StartedEngine(config, executor, whole(stages), largest(plans), phases.seconds, notes)
 
 
-def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:
-    """The loaded model, the configuration with the platform's defaults, and notes: what the model's building chose, and
-    those defaults. Raises as start_up() does."""
-    loaded = loader.load(report)
-    config, defaults = fill_defaults(config, loader.platform.defaults(loaded.facts))
-    notes = [*loaded.facts.notes, *defaults]
+def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, Sequence[LoadedModel], list[str]]:
+    """The configuration with the platform's defaults, the loaded model by pipeline stage, and notes: what the model's
+    building chose, and those defaults. Raises as start_up() does."""
+    stages = loader.load(report)
+    facts = whole(stages).facts
+    config, defaults = fill_defaults(config, loader.platform.defaults(facts))
+    notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)
-    problems = [problem.text for problem in loader.platform.check(config, loaded.facts)]
+    problems = [problem.text for problem in loader.platform.check(config, facts)]
     if problems:
         raise RefusedError("\n".join(problems))
-    return config, loaded, notes
+    return config, stages, notes
+
+
+def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
+    """What an engine says of its model: the caches of all layers, what was chosen on any stage, and the bytes of the
+    device with the least room."""
+    if len(stages) == 1:
+        return stages[0]
+    heaviest = max(stages, key=lambda stage: stage.weight_bytes)
+    specs = [cache.spec for stage in stages for cache in stage.facts.caches]
+    caches = tuple(LayerCache(number, spec) for number, spec in enumerate(specs))
+    notes = dict.fromkeys(note for stage in stages for note in stage.facts.notes)
+    return replace(
+        heaviest,
+        facts=replace(heaviest.facts, caches=caches, notes=tuple(notes)),
+        cache_bytes=min(stage.cache_bytes for stage in stages),
+        granted_bytes=min(stage.granted_bytes for stage in stages),
+        workspace_bytes=max(stage.workspace_bytes for stage in stages),
+        fallbacks=tuple(sorted({name for stage in stages for name in stage.fallbacks})),
+        choices=tuple(dict.fromkeys(choice for stage in stages for choice in stage.choices)),
+    )
+
+
+def largest(plans: Sequence[CachePlan]) -> CachePlan:
+    """Of all pipeline stages, the one whose cache takes most."""
+    return max(plans, key=lambda plan: plan.nbytes)
 
 
 def _close_after_failure(executor: Executor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.platform.device import Future
@@ -28,12 +28,13 @@ class Executor(ABC):
         self.config = config
 
     @abstractmethod
-    def load(self, report: Report) -> LoadedModel:
-        """The model on every worker; of the workers' figures the smallest. Raises ModelError, MemoryBudgetError,
-        PlatformError."""
+    def load(self, report: Report) -> Sequence[LoadedModel]:
+        """The model on every worker, as each pipeline stage has it; of its workers' figures the smallest. Raises
+        ModelError, MemoryBudgetError, PlatformError."""
 
     @abstractmethod
-    def allocate(self, plan: CachePlan) -> None: ...
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        """plans: by stage."""
 
     @abstractmethod
     def warm_up(self, report: Report) -> None: ...

@@ -105,7 +105,7 @@ class WorkerProcess:
                 self.pending = worker.execute(step)
             case Sample():
                 output = worker.sample(self.pending)
-                if worker.spec.rank == 0:  # all ranks draw the same tokens
+                if worker.gives_output:
                     send(Stepped(output.result()))
 
     def close(self) -> None:

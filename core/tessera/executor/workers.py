@@ -10,7 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +51,33 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class WorkersExecutor(Executor):
-    """All workers get the same orders in the same order; the first answers for all where their answers are alike."""
+    """All workers get the same orders in the same order; where the answers of several are alike, the first of them
+    answers for all. stages: the workers of each pipeline stage."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
         self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
+        stage_of = partial(config.parallel.mesh.place, "pipeline")
+        self.stages = [
+            list(workers) for _, workers in groupby(self.workers, key=lambda worker: stage_of(worker.spec.rank))
+        ]
 
-    def load(self, report: Report) -> LoadedModel:
+    def load(self, report: Report) -> list[LoadedModel]:
         rendezvous = (self.folder / "rendezvous").as_uri()
         log_level = logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
             worker.frames.send(Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
-        answers: list[Loaded] = self._all_answers(report)
+        answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
+        return [self._loaded(stage[0], [answers[worker.spec.rank] for worker in stage]) for stage in self.stages]
+
+    def _loaded(self, worker: _WorkerHandle, answers: Sequence[Loaded]) -> LoadedModel:
+        """What a stage says. worker: its first."""
         first = answers[0]
         return LoadedModel(
             facts=first.facts,
-            needs=tuple(self._needs(needs) for needs in first.needs),
+            needs=tuple(self._needs(worker, needs) for needs in first.needs),
             weight_bytes=max(answer.weight_bytes for answer in answers),
             cache_bytes=min(answer.cache_bytes for answer in answers),
             device=first.device,
@@ -78,16 +90,17 @@ class WorkersExecutor(Executor):
             unsupported=first.unsupported,
         )
 
-    def _needs(self, needs: Needs) -> CacheNeeds:
+    def _needs(self, worker: _WorkerHandle, needs: Needs) -> CacheNeeds:
         def layout(block_size: int) -> KVLayout:
-            self.workers[0].frames.send(DescribeLayout(needs.layer, block_size))
-            described: KVLayout = self.answer(self.workers[0]).layout
+            worker.frames.send(DescribeLayout(needs.layer, block_size))
+            described: KVLayout = self.answer(worker).layout
             return described
 
         return CacheNeeds(**msgspec.structs.asdict(needs), layout=layout)
 
-    def allocate(self, plan: CachePlan) -> None:
-        self._broadcast(Allocate(plan))
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        for stage, plan in zip(self.stages, plans, strict=True):
+            self._broadcast(Allocate(plan), stage)
         self._all_answers()
 
     def warm_up(self, report: Report) -> None:
@@ -110,8 +123,8 @@ class WorkersExecutor(Executor):
     # ---- orders and answers
     # -------------------------------------------------------------------------------------------------------------
 
-    def _broadcast(self, order: Order) -> None:
-        for worker in self.workers:
+    def _broadcast(self, order: Order, workers: Sequence[_WorkerHandle] | None = None) -> None:
+        for worker in workers or self.workers:
             try:
                 worker.frames.send(order)
             except OSError:
@@ -189,7 +202,8 @@ class _WorkerHandle:
 
 
 class _Coming:
-    """A step's output, on its way from the first worker. Outputs are taken in the order of their steps."""
+    """A step's output, on its way from the first worker of the last stage. Outputs are taken in the order of their
+    steps."""
 
     def __init__(self, executor: WorkersExecutor) -> None:
         self.executor = executor
@@ -200,7 +214,7 @@ class _Coming:
 
     def result(self) -> StepOutput:
         if self.value is None:
-            stepped = self.executor.answer(self.executor.workers[0])
+            stepped = self.executor.answer(self.executor.stages[-1][0])
             self.value = stepped.output
         assert self.value is not None
         return self.value

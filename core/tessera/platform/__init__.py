@@ -28,7 +28,7 @@ from tessera.platform.attention import (
     SlidingWindowSpec,
     StateSpec,
 )
-from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
 from tessera.platform.explain import Explained
 from tessera.platform.graph import Eager, GraphRunner
@@ -158,7 +158,9 @@ __all__ = [
     "StepShape",
     "Tensor",
     "TensorSpec",
+    "TorchCommunicator",
     "TorchDevice",
+    "Transfer",
     "WorkerSpec",
     "hookimpl",
     "replace",

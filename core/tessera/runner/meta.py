@@ -13,7 +13,7 @@ from tessera.config import EngineConfig
 from tessera.config.engine import ModelConfig
 from tessera.config.model_folder import names_in, served_weights
 from tessera.errors import PlatformError
-from tessera.layers.build import TENSOR_GROUP
+from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
 from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Safetensors
 from tessera.ops.tensors import torch_dtype
@@ -22,27 +22,31 @@ from tessera.platform.device import Device, Future, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform
 from tessera.platform.runner import ModelRunner
-from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
+from tessera.runner.stages import core_runner
 from tessera.runner.worker import Report
 
 _STORED_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def meta_runner(config: EngineConfig, platform: Platform, device: Device, report: Report) -> ModelRunner:
-    """Core's runner for the first worker of a configuration, to call load() on and nothing else. device: opened, for
+def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage: int, report: Report) -> ModelRunner:
+    """Core's runner for the first worker of a pipeline stage, to call load() on and nothing else. device: opened, for
     its figures. Raises PlatformError for a platform that runs models its own way."""
+    parallel = config.parallel
     services = Services(
         config,
         MetaDevice(device),
-        {TENSOR_GROUP: FirstOf(config.parallel.tensor_parallel_size)},
+        {
+            TENSOR_GROUP: OneOf(0, parallel.tensor_parallel_size),
+            PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
+        },
         platform.capabilities,
         source=Shapes(stored_dtype(config.model)),
         bind=MetaOps,
     )
     if platform.runner(services) is not None:
         raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot tell beforehand.")
-    return CoreRunner(services, platform, report)
+    return core_runner(services, platform, report)
 
 
 class MetaDevice(Device):
@@ -84,11 +88,11 @@ class Shapes:
         """Holds nothing."""
 
 
-class FirstOf(Alone):
-    """The first of some workers, the others of which are not there."""
+class OneOf(Alone):
+    """One of some workers, the others of which are not there."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
 
 
 def stored_dtype(model: ModelConfig) -> str:

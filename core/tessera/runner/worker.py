@@ -7,16 +7,16 @@ from typing import Any
 
 from tessera.config import EngineConfig
 from tessera.errors import PlatformError
-from tessera.layers.build import TENSOR_GROUP
-from tessera.platform.collectives import Communicator
+from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
+from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Future
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
-from tessera.runner.collectives import join
+from tessera.runner.collectives import groups_of, join
 from tessera.runner.kv_memory import budget
-from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
+from tessera.runner.stages import core_runner
 from tessera.step import SchedulerOutput, StepOutput
 
 Report = Callable[[Progress], None]
@@ -27,6 +27,7 @@ class Worker:
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
+        self.world: Communicator = Alone()
         self.groups: Mapping[str, Communicator] = {}
         self.runner: ModelRunner
 
@@ -36,15 +37,16 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: self._group(device)}
+        self.world = self._join(device)
+        self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = self._own_runner(services) or CoreRunner(services, platform, report)
-        check_members([device, *self.groups.values(), self.runner], config.platform_levels)
+        self.runner = self._own_runner(services) or core_runner(services, platform, report)
+        check_members([device, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
 
-    def _group(self, device: Device) -> Communicator:
+    def _join(self, device: Device) -> Communicator:
         return join(self.platform, self.spec, self.rendezvous, device)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
@@ -57,7 +59,19 @@ class Worker:
                     f"platform '{self.platform.name}' runs models its own way, which does not take --{flag} {value}; "
                     "remove the flag."
                 )
+        if own is not None and self.groups[PIPELINE_GROUP].size > 1:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not take "
+                "--pipeline-parallel-size; remove the flag."
+            )
         return own
+
+    @property
+    def gives_output(self) -> bool:
+        """Whether what this worker samples is the engine's output: the last pipeline stage samples, and all workers of
+        its tensor group sample the same."""
+        pipeline = self.groups[PIPELINE_GROUP]
+        return pipeline.rank == pipeline.size - 1 and self.groups[TENSOR_GROUP].rank == 0
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)
@@ -72,5 +86,4 @@ class Worker:
         return self.runner.sample(pending)
 
     def close(self) -> None:
-        for group in self.groups.values():
-            group.close()
+        self.world.close()

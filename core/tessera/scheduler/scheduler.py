@@ -34,7 +34,9 @@ class Scheduler:
 
     A row that decodes is scheduled again before its newest token is known here. That it ended is then seen one step
     late, and what it computed too much is dropped. Rows and blocks that a step in flight uses are freed when it
-    retires. chunkable: the model's prompts may be cut anywhere.
+    retires. chunkable: the model's prompts may be cut anywhere. turns: rows that decode are divided into this many
+    parts, which take turns: with as many pipeline stages, each stage computes another step, and none of these steps
+    waits for a token of another.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class Scheduler:
         max_model_len: int,
         depth: int,
         chunkable: bool = True,
+        turns: int = 1,
     ) -> None:
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len = depth, max_model_len
+        self._turns, self._turn = turns, 0
         self._mixes = rules.mix_prefill_decode
         self._last_kind: Kind = "decode"
         self._num_groups = len(plan.groups)
@@ -148,7 +152,7 @@ class Scheduler:
 
     def _fill(self, step: ScheduledStep) -> None:
         """Running requests, then waiting ones; prompts that the next one to start may overtake come last."""
-        work = step.allowed(self._rows.work())
+        work = self._whose_turn(step.allowed(self._rows.work()))
         late = self._admission.overtaken(work)
         self._schedule_running(step, work if late is None else work.where(~late))
         if not step.blocks_short:
@@ -156,6 +160,18 @@ class Scheduler:
         if late is not None:
             running = self._rows.status[work.rows] == Status.RUNNING
             self._schedule_running(step, work.where(late & running))
+
+    def _whose_turn(self, work: Work) -> Work:
+        """Prompts, and of the rows that decode the next part that has any."""
+        if self._turns == 1:
+            return work
+        parts, decodes = work.rows % self._turns, work.left == 1
+        for turn in range(self._turn, self._turn + self._turns):
+            mine = decodes & (parts == turn % self._turns)
+            if mine.any():
+                self._turn = turn + 1
+                return work.where(mine | ~decodes)
+        return work
 
     def _schedule_running(self, step: ScheduledStep, work: Work) -> None:
         """Tokens and blocks for running rows: a few operations on arrays where there are blocks for all, which is

@@ -99,6 +99,10 @@ FAULTS: Mapping[str, Fault] = {
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
+    "AllReduceRounded": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
+    "PartOfTheNext": Fault("reduce_scatter", ("collectives",), devices=2),
+    "NothingExchanged": Fault("all_to_all", ("collectives",), devices=2),
+    **dict.fromkeys(("SentAsItLies", "OneInbox"), Fault("send_recv", ("collectives",), devices=2)),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
 }
 """By mistake."""
