@@ -93,7 +93,8 @@ class Decoder:
         self.config = config
         self.embedding, self.norm, self._head = embedding, norm, head
         self.blocks = blocks
-        self.early, self.last = (blocks[:-1], blocks[-1]) if build.is_last_stage else (blocks, None)
+        self.last: Block | None = blocks[-1] if build.is_last_stage else None
+        self.early = blocks if self.last is None else blocks[:-1]
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,

@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def ask(run: EngineRun) -> tuple[Any, ...]:
     answers = [run.ask(QUESTIONS, 12, **params) for params in ({}, SAMPLED, EVERYTHING)]
     logprobs = [[row.ids.tolist() for row in rows] for rows in run.logprobs.values()]
-    scored = [[part.ids.tolist() for part in parts] for parts in run.scored.values()]
+    scored = [[ids for part in parts for ids in part.ids.tolist()] for parts in run.scored.values()]
     return answers, logprobs, scored
 
 
