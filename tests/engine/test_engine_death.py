@@ -143,7 +143,7 @@ async def test_a_start_that_fails_again_is_a_death_and_says_why(start, tmp_path,
     ("behaviour", "how", "where"),
     [
         ("stop-at-3", "gave no sign of life for 2 s", "in execute"),
-        ("hang-at-3", "hangs in a step for", "in execute"),
+        ("hang-at-3", "has hung in a step for", "in execute"),
     ],
 )
 async def test_an_engine_that_hangs_is_replaced_and_the_log_shows_where(

@@ -1,1 +1,1 @@
-"""The engine: one step after another, the process it lives in, and the front end that turns its tokens into answers."""
+"""The engine: its step loop, the process that runs it, and the front end that turns its tokens into completions."""

@@ -1,5 +1,5 @@
-"""`python -m tessera.engine EXECUTOR`: an engine in a process of its own, configured over standard input. EXECUTOR:
-dotted path of what it imports until then."""
+"""`python -m tessera.engine EXECUTOR`: an engine in its own process, configured over standard input. EXECUTOR: dotted
+path of the executor, which is imported while the process waits for its configuration."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import os
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave nothing to collect, and would be searched again and again
+    gc.disable()  # imports leave no garbage, but would trigger many collections
     from tessera.engine.process import DIED, main
 
     try:
         code = main(sys.stdin.buffer, sys.argv[1])
     except BaseException:
         logging.getLogger("tessera.engine").critical("the engine died", exc_info=True)
-        # Threads and devices may hang now. Whoever waits for the answers must hear of it at once.
+        # A normal exit may block on a thread or a device. The parent must learn of the failure at once.
         logging.shutdown()
         os._exit(DIED)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""AsyncEngine: what the server holds. Requests as asynchronous iterators, over an engine in a process of its own."""
+"""AsyncEngine, the server's interface to an engine in a process of its own: requests are asynchronous iterators."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
-LONG_PROMPT = 4096  # ids from which on a prompt is checked on another thread
+LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
 
 
 @dataclass(frozen=True)
 class Health:
-    """alive: an engine runs. stalled: it runs, but seems to hang. error: how the last one ended. restarting: another
-    one is on its way."""
+    """alive: an engine is running. stalled: it is running but seems to hang. error: how the last engine ended.
+    restarting: another engine is being started."""
 
     alive: bool
     stalled: bool
@@ -49,8 +49,8 @@ class Health:
 
 
 class AsyncEngine:
-    """Belongs to the event loop it was started in. An engine process that dies or hangs is followed by another, which
-    gets the requests that nobody has had an output of."""
+    """Bound to the event loop that started it. An engine process that dies or hangs is replaced by a new one, which
+    reruns the requests that have not produced any output for their reader."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AsyncEngine:
         epoch: int,
         child: EngineChild | None,
     ) -> None:
-        """Not started yet; see start()."""
+        """Does not start the engine; use start()."""
         self.config = config
         self.text = text
         self.info: EngineInfo
@@ -75,7 +75,7 @@ class AsyncEngine:
         def begin(number: int) -> EngineLife:
             first = number == epoch
             spawned = SpawnedEngine(config, executor, number, child if first else None)
-            listener = on_progress if first else _ignore  # of the start, which is over
+            listener = on_progress if first else _ignore  # on_progress follows only the first start
             return EngineLife(spawned, self._hear, listener, supervision.stall_seconds)
 
         charge = Charge(self._lost, self._found, self._given_up)
@@ -93,10 +93,12 @@ class AsyncEngine:
         epoch: int = 1,
         child: EngineChild | None = None,
     ) -> AsyncEngine:
-        """Returns when the engine is ready. text: of the model, ended by the caller; None takes and gives token ids
-        alone. executor: dotted path, in place of the one the configuration needs. child:
-        the process of the first engine, where it runs already. Raises what the engine's start raised (ConfigError,
-        ModelError, PlatformError, MemoryBudgetError), EngineDeadError where its process just ended."""
+        """Returns when the engine is ready.
+
+        text: the text workers of the model, which the caller ends; None: prompts and completions are token ids only.
+        executor: dotted path, to override the one that the configuration implies. child: the process of the first
+        engine, if it is already running. Raises the engine's own start-up error (ConfigError, ModelError,
+        PlatformError, MemoryBudgetError), or EngineDeadError if its process ended without one."""
         executor = executor or executor_path(config.parallel.world_size)
         engine = cls(config, text, executor, on_progress or _ignore, supervision or Supervision(), epoch, child)
         engine.info = await engine._supervisor.start()
@@ -115,9 +117,9 @@ class AsyncEngine:
         tenant: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """What params.output_kind has to say, as soon as there is something; a slow reader gets more at once. Closing
-        it aborts the request within a step. Raises RequestError, OverloadedError (both before the first output),
-        EngineStepError, EngineDeadError."""
+        """Yields outputs as params.output_kind says, as soon as there is one; a slow reader gets several steps' tokens
+        in one output. Closing the iterator aborts the request within a step. Raises RequestError, OverloadedError and
+        TextWorkerError before the first output, EngineStepError and EngineDeadError at any time."""
         arrival = time.monotonic()
         prepared = await self.prepare(prompt, params, add_special_tokens=add_special_tokens)
         self._check_alive()
@@ -144,7 +146,8 @@ class AsyncEngine:
     async def prepare(
         self, prompt: str | Sequence[int], params: SamplingParams, *, add_special_tokens: bool = True
     ) -> Prompt:
-        """What generate() would ask, with every limit checked. Raises RequestError, TextWorkerError."""
+        """Tokenizes a prompt and checks every limit, as generate() does, without submitting it. Raises RequestError,
+        TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens)
         if params.bad_words:
@@ -163,17 +166,17 @@ class AsyncEngine:
         return ids
 
     async def abort(self, request_id: str) -> None:
-        """Ends a request from outside; its iterator ends with finish_reason "abort". Unknown ids are ignored."""
+        """Ends a request; its iterator yields a last output with finish_reason "abort". Unknown ids are ignored."""
         state = self._front.find(request_id)
         if state is not None:
             self._abort(self._front.drop(state, time.monotonic()))
             self._wake([state])
 
-    # ---- what it is and how it is -------------------------------------------
+    # ---- properties and health ----------------------------------------------
 
     @property
     def tokenizer(self) -> Vocabulary | None:
-        """For token ids to text; `text` does the rest. None where prompts and answers are token ids."""
+        """Turns token ids into text; `text` encodes and renders. None if prompts and completions are token ids."""
         return None if self.text is None else self.text.vocabulary
 
     @property
@@ -194,38 +197,38 @@ class AsyncEngine:
         return self._error is None
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError where the engine does not run, or has said nothing for too long."""
+        """Raises EngineDeadError if the engine is not running, or has not responded for too long."""
         self._check_alive()
         if self.health.stalled:
             raise EngineDeadError("The engine has not responded for too long.")
 
     async def get_tokenizer(self) -> Tokenizer:
-        """The model's own, in this process and so without the limits of the text workers. Raises RequestError where
-        there is none."""
+        """The model's tokenizer, in this process, so without the time and memory limits of the text workers. Raises
+        RequestError if none is loaded."""
         if self.text is None:
             raise RequestError("No tokenizer is loaded (skip_tokenizer_init).")
         return await asyncio.to_thread(Tokenizer.from_folder, self.config.model.tokenizer)
 
     async def wait_dead(self) -> None:
-        """Returns when the engine has died and no other comes in its place."""
+        """Returns when the engine has ended and will not be restarted."""
         await self._supervisor.over.wait()
 
     async def shutdown(self) -> None:
-        """Ends the engine; what still runs is aborted. Nothing of it is left: no process, no socket, no directory. May
-        be called again."""
+        """Ends the engine; requests that are still running end with EngineDeadError. Leaves no process, socket or
+        directory behind. May be called again."""
         self._given_up(SHUT_DOWN)
         await self._supervisor.stop()
 
-    # ---- the engines come and go: what the supervisor tells ------------------
+    # ---- called by the supervisor -------------------------------------------
 
     def _lost(self, cause: str) -> None:
-        """No engine runs: what was given in part ends; the rest waits for another."""
+        """The engine ended. Requests with partial output fail; the others wait for the next engine."""
         self._error = cause
         self._front.metrics.engine_lost()
         self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
 
     def _found(self, info: EngineInfo) -> None:
-        """Another engine runs."""
+        """A new engine is ready and gets the requests that waited for it."""
         self.info = info
         self._error = None
         self._front.metrics.engine_restarts += 1
@@ -237,7 +240,7 @@ class AsyncEngine:
         self._supervisor.life.send(AddRequests(requests, replayed=True))
 
     def _given_up(self, cause: str) -> None:
-        """No other engine comes: everything ends."""
+        """There will be no other engine: all requests fail."""
         self._over = True
         self._error = self._error if self._error == SHUT_DOWN else cause
         self._wake(self._front.fail_all(lambda: EngineDeadError(cause), time.monotonic()))
@@ -272,4 +275,4 @@ class AsyncEngine:
 
 
 def _ignore(progress: Progress) -> None:
-    """Nobody wants to know."""
+    """Discards the progress."""

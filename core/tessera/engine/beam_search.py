@@ -1,8 +1,8 @@
-"""Beam search over an engine's log probabilities: the beams of transformers' generate(num_beams, do_sample=False,
-early_stopping=False), token for token.
+"""Beam search over an engine's log probabilities: the same beams, token for token, as transformers' generate(num_beams,
+do_sample=False, early_stopping=False).
 
-Each round asks for one token of every beam with its most likely alternatives; prefix caching makes that a step of one
-token a beam. The search itself does no input or output: whoever drives it answers what it asks.
+Each round requests one token for every beam, with its most likely alternatives; thanks to prefix caching, that computes
+one token per beam. The search itself does no input or output: its caller runs the requests and passes the results in.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Alternatives = Mapping[int, Logprob]
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """beam_width: beams kept, 1 to 63; with the model's end-of-text tokens no more than max_logprobs. max_tokens: of
-    each. ignore_eos: all beams have max_tokens. temperature: taken for vLLM's sake; beams are ranked by the model's own
-    log probabilities whatever it is. length_penalty: scores are divided by the number of tokens to this power, so more
-    than 0 favors long beams. include_stop_str_in_output: the end-of-text token stays at the end of the tokens. Raises
-    RequestError."""
+    """beam_width: number of beams kept, 1 to 63; beam_width plus the model's number of end-of-text tokens may not
+    exceed max_logprobs. max_tokens: per beam. ignore_eos: every beam gets max_tokens tokens. temperature: accepted for
+    compatibility with vLLM and ignored; beams are ranked by the model's unscaled log probabilities. length_penalty:
+    scores are divided by the number of tokens to this power, so a value above 0 favors long beams.
+    include_stop_str_in_output: keep the end-of-text token at the end of the tokens. Raises RequestError."""
 
     beam_width: int
     max_tokens: int
@@ -60,9 +60,10 @@ def _check(name: str, value: Any, low: int, high: int) -> None:
 
 @dataclass
 class BeamSearchSequence:
-    """One beam. tokens: the prompt's and its own. logprobs: of its own, with the alternatives at each. cum_logprob:
-    their sum; score: that with the length penalty, which beams are sorted by. text: of all tokens, None without a
-    vocabulary. finish_reason: "stop" or "length"; stop_reason: the end-of-text token."""
+    """One beam. tokens: those of the prompt and of the beam. logprobs: one entry per token of the beam, with its
+    alternatives. cum_logprob: the sum of its tokens' log probabilities. score: cum_logprob with the length penalty;
+    beams are sorted by it. text: of all tokens; None without a vocabulary. finish_reason: "stop" or "length".
+    stop_reason: the end-of-text token, if the beam ended with one."""
 
     tokens: list[int]
     logprobs: list[Alternatives]
@@ -75,14 +76,14 @@ class BeamSearchSequence:
 
 @dataclass
 class BeamSearchOutput:
-    """The beams of one prompt, the best first."""
+    """The beams of one prompt, best first."""
 
     sequences: list[BeamSearchSequence]
 
 
 @dataclass(frozen=True)
 class _Beam:
-    """tokens: after the prompt. cum_logprob: of them all."""
+    """A beam during the search. tokens: without the prompt. cum_logprob: the sum over all tokens."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Alternatives, ...] = ()
@@ -90,7 +91,7 @@ class _Beam:
 
 
 class _Candidate(NamedTuple):
-    """A beam with one more token, which few of them get to be."""
+    """A beam and one possible next token. Only the best candidates become beams."""
 
     cum_logprob: float
     token: int
@@ -104,8 +105,8 @@ class _Candidate(NamedTuple):
 
 @dataclass
 class BeamSearch:
-    """The search for one prompt. While asks() is not empty, advance() takes the answers to it. shown: alternatives that
-    each token of a beam is to have at least."""
+    """The search for one prompt. As long as asks() is not empty, generate one token for each of its prompts and pass
+    the alternatives to advance(). shown: the least number of alternatives to return for each token of a beam."""
 
     prompt: Sequence[int]
     params: BeamSearchParams
@@ -121,8 +122,9 @@ class BeamSearch:
 
     @property
     def sampling(self) -> SamplingParams:
-        """What a round asks of each beam: its next token, with as many alternatives as can matter. Of one beam no more
-        than beam_width go on, and none is taken for its end that is less likely than those."""
+        """The parameters of each request of a round: the next token, with as many alternatives as can matter. At most
+        beam_width alternatives of one beam can continue, and an end-of-text token counts only if it is among the best
+        beam_width candidates."""
         return SamplingParams(
             temperature=0.0,
             max_tokens=1,
@@ -133,15 +135,15 @@ class BeamSearch:
 
     @property
     def num_tokens(self) -> int:
-        """Of the beams that ended."""
+        """Number of tokens in all finished beams."""
         return sum(len(beam.tokens) for _, beam in self._finished)
 
     def asks(self) -> list[list[int]]:
-        """The token ids of each beam that goes on, the prompt's among them."""
+        """The token ids of each unfinished beam, including the prompt; empty once the search is done."""
         return [[*self.prompt, *beam.tokens] for beam in self._running]
 
     def advance(self, answers: Sequence[Alternatives]) -> None:
-        """answers: for each of asks() the next token's alternatives."""
+        """Extends the beams by one token. answers: for each entry of asks(), the alternatives for its next token."""
         width, length = self.params.beam_width, len(self._running[0].tokens) + 1
         most = nlargest((1 + max(len(self._eos), 1)) * width, self._candidates(answers), key=_by_cum_logprob)
         best = [candidate.beam() for candidate in most]
@@ -161,12 +163,12 @@ class BeamSearch:
                 yield _Candidate(beam.cum_logprob + logprob.logprob, token, alternatives, beam)
 
     def _improvable(self, penalty: float) -> bool:
-        """Whether the best that goes on, ending now, would be among the finished: what transformers does with
-        early_stopping=False."""
+        """Whether the best unfinished beam, if it ended now, would beat the worst finished one. transformers stops by
+        the same rule with early_stopping=False."""
         return self._running[0].cum_logprob / penalty > self._finished[-1][0]
 
     def output(self, vocabulary: Vocabulary | None) -> BeamSearchOutput:
-        """Once nothing is asked any more."""
+        """The finished beams. Call it once asks() is empty."""
         return BeamSearchOutput([self._sequence(score, beam, vocabulary) for score, beam in self._finished])
 
     def _sequence(self, score: float, beam: _Beam, vocabulary: Vocabulary | None) -> BeamSearchSequence:
@@ -201,9 +203,9 @@ async def beam_search(
     cache_salt: str = "",
     tenant: str = "",
 ) -> int:
-    """Rounds until the search asks no more, each round's beams in one batch and named after request_id; tokens of the
-    prompt that were in the cache. Cancelling it ends what is under way. Raises RequestError, OverloadedError,
-    EngineStepError, EngineDeadError."""
+    """Runs the search to its end on an engine. The beams of a round run concurrently, with request ids derived from
+    request_id. Returns how many tokens of the prompt were in the prefix cache. Cancelling it aborts the running
+    requests. Raises RequestError, OverloadedError, EngineStepError, EngineDeadError."""
     numbers = itertools.count()
 
     async def answer(ids: list[int]) -> RequestOutput:
@@ -227,12 +229,12 @@ async def beam_search(
 
 
 def most_beams(model: ModelConfig, *, ignore_eos: bool) -> int:
-    """The widest search for which --max-logprobs gives enough alternatives."""
+    """The largest beam_width for which --max-logprobs allows enough alternatives."""
     most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
     return min(MAX_WIDTH, most - (0 if ignore_eos else len(set(model.eos_token_ids))))
 
 
 def first_alternatives(logprobs: Sequence[Alternatives] | None) -> Alternatives:
-    """Of an answer's first token."""
-    assert logprobs, "a beam asks for a token with log probabilities"
+    """The alternatives for a completion's first token."""
+    assert logprobs, "a beam's request asks for log probabilities"
     return logprobs[0]

@@ -1,5 +1,5 @@
-"""An engine's process as its parent has it. It may begin before there is a configuration for it, so next to nothing is
-imported here."""
+"""The parent's handle on an engine process. The process may be started before its configuration is known, so this
+module imports almost nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WORKERS = "tessera.executor.workers:WorkersExecutor"
 
 
 class EngineChild:
-    """A running `python -m tessera.engine`, which imports its executor and waits for its configuration meanwhile. Ended
-    by end(), which leaving it as a context does."""
+    """A running `python -m tessera.engine`, which imports its executor while it waits for its configuration. End it
+    with end() or a `with` statement."""
 
     def __init__(self, executor: str) -> None:
-        """executor: dotted path. What the process prints goes to this one's standard error. Its group is its own:
-        Ctrl-C is for the parent, which ends it in order. Raises OSError."""
+        """executor: dotted path. The process writes its output to this process's standard error. It has its own process
+        group, so Ctrl-C reaches only the parent, which then shuts it down. Raises OSError."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tessera.engine", executor],
             stdin=subprocess.PIPE,
             stdout=STANDARD_ERROR,
-            process_group=0,  # with its workers: end() kills the group
+            process_group=0,  # shared with its workers, so that end() can kill the group
             env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         self._ended = False
@@ -44,24 +44,24 @@ class EngineChild:
         return self._process.pid
 
     def configure(self, data: bytes) -> None:
-        """data: what pack_start made, once."""
+        """Sends the configuration; call once. data: the result of pack_start()."""
         assert self._process.stdin is not None
-        # It may have ended already; whoever waits for it finds out why.
+        # The process may have ended already. wait() then gives its exit code.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Waits for the process to end. Returns its exit code."""
         return self._process.wait()
 
     def end(self) -> None:
-        """Kills it and its workers where they still run. May be called again."""
+        """Kills the process and its workers if they are still running. May be called again."""
         if self._ended:
             return
         self._ended = True
-        # Its workers are of its group: one that hangs does not see that its engine is gone. (macOS: no right to signal
-        # a group of which only a process that has ended is left.)
+        # Kill the group, because a worker that hangs does not notice that its engine is gone. On macOS, signalling a
+        # group that has only an ended process left raises PermissionError.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
@@ -71,5 +71,5 @@ class EngineChild:
 
 
 def executor_path(num_workers: int) -> str:
-    """The dotted path of the executor for that many workers."""
+    """The dotted path of the executor for this number of workers."""
     return IN_PROCESS if num_workers == 1 else WORKERS

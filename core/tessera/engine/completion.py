@@ -1,5 +1,5 @@
-"""A prompt's answers as they grow: tokens in, text and log probabilities out, an end at a stop string, and what a
-reader has not taken yet."""
+"""The completions of a prompt while they are generated: tokens in, text and log probabilities out, stop strings, and
+what the reader has not taken yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TextOutput:
-    """The text of one answer's tokens, with its stop strings looked for."""
+    """Detokenizes one completion and looks for its stop strings."""
 
     def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams) -> None:
         self._detokenizer = IncrementalDetokenizer(
@@ -27,7 +27,8 @@ class TextOutput:
         self._unarmed = params.min_tokens
 
     def append(self, tokens: Sequence[int]) -> tuple[str, int, str | None]:
-        """The text that may be shown; how many of the tokens count; the stop string that ended it, if one did."""
+        """Returns the text that may be shown, how many of the tokens belong to the completion, and the stop string that
+        ended it, if any."""
         if self._checker is None:
             return self._detokenizer.append(tokens), len(tokens), None
         shown = []
@@ -41,7 +42,7 @@ class TextOutput:
         return "".join(shown), len(tokens), None
 
     def finish(self) -> tuple[str, str | None]:
-        """What was held back, and the stop string that stands in it, if one does."""
+        """Returns the text that was held back, and the stop string found in it, if any."""
         rest = self._detokenizer.finish()
         if self._checker is None:
             return rest, None
@@ -53,7 +54,7 @@ class TextOutput:
 
 
 class Completion:
-    """State of one answer. `changed`: something was not taken yet."""
+    """The state of one completion. changed: there is something that was not taken yet."""
 
     def __init__(
         self, index: int, params: SamplingParams, vocabulary: Vocabulary | None, prompt: Sequence[int], arrival: float
@@ -75,13 +76,13 @@ class Completion:
 
     @property
     def due(self) -> bool:
-        """Whether there is enough for another output: always the first token and the end."""
+        """Whether to output now: stream_interval new tokens, the first token, or the end."""
         waited = len(self.token_ids) - self._taken >= self._interval
         return self.changed and (waited or not self._taken or self.finish_reason is not None)
 
     def extend(self, tokens: Sequence[int], logprobs: RowLogprobs | None, *, hide_last: bool) -> None:
-        """New tokens; hide_last: the last of them ended the answer and leaves no text. Ends the answer where a stop
-        string does."""
+        """Adds tokens, and ends the completion at a stop string. hide_last: the last token ended the completion and is
+        not part of its text."""
         count = len(tokens)
         if self._text is not None:
             text, seen, stopped = self._text.append(tokens[:-1] if hide_last else tokens)
@@ -94,7 +95,7 @@ class Completion:
         self.changed = True
 
     def finish(self, reason: str, stop_reason: int | str | None) -> None:
-        """The end, unless a stop string was it."""
+        """Ends the completion, unless a stop string already did."""
         self.changed = True
         if self.finish_reason is not None:
             return
@@ -106,7 +107,7 @@ class Completion:
                 self.finish_reason, self.stop_reason = "stop", stopped
 
     def take(self) -> CompletionOutput:
-        """What a DELTA stream has not had yet, else all of it."""
+        """The output so far; with DELTA, only what is new since the last call."""
         start = self._taken if self._params.output_kind is RequestOutputKind.DELTA else 0
         text = "".join(self._pieces)
         self._pieces = [] if self._params.output_kind is RequestOutputKind.DELTA else [text]
@@ -129,8 +130,8 @@ class Completion:
 
 
 class RequestState:
-    """A prompt and its answers as they grow. Whoever reads takes what is new when it can: a slow reader finds more at
-    once and holds nobody up."""
+    """A prompt and its completions while they are generated. The reader calls take() at its own pace: a slow reader
+    gets more at once and delays nobody else."""
 
     def __init__(
         self,
@@ -151,7 +152,8 @@ class RequestState:
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
         self.given = False
-        """A reader has had some of it: another engine's answer is no answer any more."""
+        """Whether the reader got some output. If so, the request cannot be rerun on another engine, because its tokens
+        may differ."""
         self.params = params
         self.num_unfinished = len(completions)
 
@@ -160,7 +162,7 @@ class RequestState:
         return self.num_unfinished == 0
 
     def take(self) -> RequestOutput | None:
-        """What its output_kind has to say since it was last taken; None where there is nothing. Raises what ended the
+        """The next output, as output_kind says, or None if there is none yet. Raises the error that ended the
         request."""
         if self.error is not None:
             raise self.error
@@ -183,7 +185,7 @@ class RequestState:
 
 
 def _merged(times: list[RequestMetrics]) -> RequestMetrics:
-    """Of all answers: when the first of them began, and the last had its last token."""
+    """The times of all completions together: the earliest start and first token, and the latest last token."""
     first = times[0]
     if len(times) == 1:
         return RequestMetrics(first.arrival, first.first_scheduled, first.first_token, first.last_token)
@@ -196,7 +198,8 @@ def _merged(times: list[RequestMetrics]) -> RequestMetrics:
 
 
 def by_token(new: RowLogprobs | PromptLogprobs, count: int, vocabulary: Vocabulary | None) -> list[dict[int, Logprob]]:
-    """Of the first `count` tokens: the token itself, then the alternatives, the most likely first."""
+    """Log probabilities of the first `count` tokens, one dict each: the token itself first, then the alternatives, most
+    likely first."""
     rows = zip(new.ids[:count].tolist(), new.logprobs[:count].tolist(), new.ranks[:count].tolist(), strict=True)
     positions = []
     for ids, values, rank in rows:
@@ -209,7 +212,7 @@ def by_token(new: RowLogprobs | PromptLogprobs, count: int, vocabulary: Vocabula
 
 
 class PromptLogprobsBuffer:
-    """A prompt's, as chunks of it are computed: in any order, and again where a request was preempted."""
+    """Collects a prompt's log probabilities as its chunks are computed: in any order, and again after a preemption."""
 
     def __init__(self, num_prompt_tokens: int, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
@@ -221,7 +224,7 @@ class PromptLogprobsBuffer:
         self._positions[scored.start : scored.start + count] = by_token(scored, count, self._vocabulary)
 
     def take(self, kind: RequestOutputKind) -> list[Mapping[int, Logprob] | None] | None:
-        """All of them; once, where each output holds what is new."""
+        """One entry per prompt token, None for the first; with DELTA, only the first call returns them."""
         given = None if kind is RequestOutputKind.DELTA and self._taken else self._positions
         self._taken = True
         return given
@@ -232,5 +235,5 @@ def _text(token: int, vocabulary: Vocabulary | None) -> str | None:
 
 
 def total(positions: Sequence[Mapping[int, Logprob]]) -> float:
-    """Of the tokens themselves, which come first."""
+    """The sum of the log probabilities of the tokens themselves, which come first in each dict."""
     return sum(next(iter(position.values())).logprob for position in positions)

@@ -1,4 +1,4 @@
-"""The engine: schedule, execute, update."""
+"""The engine: each step schedules, executes and updates."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ from tessera.request import Request
 
 
 def silent(progress: Progress) -> None:
-    """Reports to nobody."""
+    """Discards the progress."""
 
 
 _DEFAULTS = SamplingParams()
 
 
 class Engine:
-    """One model on its devices. What its executor raises goes through: after that the engine is of no more use but to
-    be closed."""
+    """One model on its devices. Errors from the executor are not caught; after one, the engine can only be closed."""
 
     def __init__(self, config: EngineConfig, report: Report = silent, *, executor: str | None = None) -> None:
-        """Loads and warms up. executor: dotted path, in place of the one the configuration needs. Raises ConfigError,
-        ModelError, PlatformError, MemoryBudgetError."""
+        """Loads the model and warms up. executor: dotted path, to override the one that the configuration implies.
+        Raises ConfigError, ModelError, PlatformError, MemoryBudgetError."""
         policy = make_policy(config)
         started = start_up(config, executor or executor_path(config.parallel.world_size), report)
         self.config = started.config
@@ -56,7 +55,8 @@ class Engine:
         self.info = describe(started)
 
     def step(self) -> EngineCoreOutputs | None:
-        """Schedule, execute, update. None while more steps may be under way, or where there is nothing to tell."""
+        """Schedules and launches a step, then takes the output of the oldest one. Returns None if more steps may be put
+        in flight first, or if there is nothing to report."""
         scheduled = self._scheduler.schedule()
         if scheduled is not None:
             self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
@@ -70,7 +70,7 @@ class Engine:
         return self._scheduler.update(output)
 
     def add(self, request: Request) -> None:
-        """Raises OverloadedError where too many wait, RequestError for a request that could never run."""
+        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if it can never run."""
         for name in request.columns.keys() - self._columns:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in self._unsupported:
@@ -79,11 +79,11 @@ class Engine:
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:
-        """At any moment; unknown keys are ignored."""
+        """Ends requests. May be called between any two steps; unknown keys are ignored."""
         self._scheduler.abort(keys)
 
     def reset_prefix_cache(self) -> None:
-        """Forgets what blocks are known for; requests that run keep theirs."""
+        """Empties the prefix cache; running requests keep their blocks."""
         self._scheduler.reset_prefix_cache()
 
     @property
@@ -102,7 +102,7 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """When idle: asserts that no block was lost or used twice."""
+        """Asserts that no row or block is lost or held twice, and, when idle, that none is in use."""
         self._scheduler.check_integrity()
 
     def close(self) -> None:
@@ -110,15 +110,14 @@ class Engine:
 
 
 def depth(config: EngineConfig, capabilities: Capabilities) -> int:
-    """Steps in flight: what the user said, else one for each pipeline stage, and one more where the host may run
-    ahead."""
+    """Steps in flight: as configured, else one for each pipeline stage, and one more if dispatch is asynchronous."""
     if config.scheduler.depth is not None:
         return config.scheduler.depth
     return config.parallel.pipeline_parallel_size + capabilities.async_dispatch
 
 
 def make_policy(config: EngineConfig) -> SchedulingPolicy:
-    """Raises ConfigError for a name that no registry has."""
+    """The configured scheduling policy. Raises ConfigError if its name is not registered."""
     make = load_path(load_registry(config.plugins).policies.resolve(config.scheduler.policy))
     policy: SchedulingPolicy = make()
     return policy

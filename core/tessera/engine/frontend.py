@@ -1,5 +1,5 @@
-"""The front end that LLM and AsyncEngine share: prompts in, the engine's tokens out as answers. It does no input or
-output of its own."""
+"""The front end that LLM and AsyncEngine share: turns prompts into requests, and the engine's tokens into completions.
+It does no input or output of its own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Update:
-    """What a step changed: the states that have something to take, and the keys whose requests the engine must end (a
-    stop string was found)."""
+    """The effect of a step. changed: states that may have a new output. abort: keys of the requests that the engine
+    must abort, because a stop string was found or a sibling failed."""
 
     changed: list[RequestState] = field(default_factory=list)
     abort: list[int] = field(default_factory=list)
 
 
 class FrontEnd:
-    """The requests of one engine. submit() makes them, update() takes in what a step brought, drop() forgets them."""
+    """The requests of one engine. submit() creates them, update() processes the outputs of a step, and drop() ends
+    them."""
 
     def __init__(
         self, config: EngineConfig, vocabulary: Vocabulary | None, *, max_model_len: int, shorten: bool = False
@@ -45,12 +46,12 @@ class FrontEnd:
 
     @property
     def num_unfinished(self) -> int:
-        """Answers that still grow."""
+        """Number of unfinished completions."""
         return len(self._live)
 
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None = None) -> Prompt:
-        """A prompt with every limit checked. text: what the ids were made of, if they were. params: without bad_words;
-        see with_bad_words(). Raises RequestError. Changes nothing, so it may run on another thread."""
+        """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
+        bad_words; see with_bad_words(). Raises RequestError. Changes no state, so it may run on another thread."""
         return self._input.prepare(ids, params, text=text)
 
     def submit(
@@ -64,8 +65,8 @@ class FrontEnd:
         cache_salt: str = "",
         tenant: str = "",
     ) -> RequestState:
-        """A new state whose `requests` are for the engine. params: those the prompt was prepared with. arrival: seconds
-        of time.monotonic(). Raises RequestError, OverloadedError."""
+        """Creates the state of a request; the caller sends its `requests` to the engine. params: those the prompt was
+        prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
         if request_id in self._by_id:
             raise RequestError(f"A request with the id '{request_id}' is already running.", param="request_id")
         if len(self._live) + params.n > self._most:
@@ -83,8 +84,8 @@ class FrontEnd:
         return state
 
     def update(self, outputs: EngineCoreOutputs, now: float) -> Update:
-        """Takes in one step's tokens, seen at `now`. What belongs to answers that have ended is ignored: it was on its
-        way when they did."""
+        """Processes the outputs of a step. now: seconds on time.monotonic(). Tokens of completions that have ended are
+        ignored: they were in flight at that time."""
         update = Update()
         for started in outputs.started:
             self._start(started)
@@ -99,7 +100,7 @@ class FrontEnd:
         return update
 
     def fail(self, key: int, error: TesseraError, now: float) -> Update:
-        """The engine did not take a request, or could not go on with it: all its answers end."""
+        """Ends a request that the engine refused or could not continue, with all its completions."""
         found = self._live.get(key)
         if found is None:
             return Update()
@@ -108,18 +109,19 @@ class FrontEnd:
         return Update([state], [other for other in self._end(state, "error", now) if other != key])
 
     def drop(self, state: RequestState, now: float) -> list[int]:
-        """It ends, with finish_reason "abort", unless it has ended: the keys that the engine must abort."""
+        """Ends a request, if it has not ended, with finish_reason "abort". Returns the keys that the engine must
+        abort."""
         return self._end(state, "abort", now)
 
     def drop_all(self, now: float) -> list[int]:
-        """Everything that has not ended ends: the keys that the engine must abort."""
+        """Ends all requests. Returns the keys that the engine must abort."""
         return [key for state in list(self._by_id.values()) for key in self.drop(state, now)]
 
     def find(self, request_id: str) -> RequestState | None:
         return self._by_id.get(request_id)
 
     def fail_all(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
-        """The engine is gone: every request ends with an error of its own."""
+        """The engine is gone: ends every request with its own error. Returns their states."""
         states = list(self._by_id.values())
         for state in states:
             state.error = error()
@@ -127,8 +129,8 @@ class FrontEnd:
         return states
 
     def lose(self, error: Callable[[], TesseraError], now: float) -> list[RequestState]:
-        """The engine is gone and another may come. What a reader has had some of ends, with an error of its own: these
-        states. The rest starts over; see replay()."""
+        """The engine is gone and may be replaced. Ends each request whose reader got some output with its own error,
+        and returns their states. The others start over; see replay()."""
         given = [state for state in self._by_id.values() if state.given]
         for state in given:
             state.error = error()
@@ -140,11 +142,11 @@ class FrontEnd:
         return given
 
     def replay(self) -> list[RequestState]:
-        """What has not ended, for another engine."""
+        """The unfinished requests, for the next engine."""
         return list(self._by_id.values())
 
     def unfinished(self, state: RequestState) -> list[Request]:
-        """The requests of a state's answers that still grow."""
+        """The requests of a state's unfinished completions."""
         return [request for request in state.requests if request.key in self._live]
 
     def _completion(self, index: int, params: SamplingParams, prompt: list[int], arrival: float) -> Completion:
@@ -179,15 +181,13 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            failed = self.fail(
-                key, EngineStepError(end.message or "The engine could not go on with this request."), now
-            )
+            failed = self.fail(key, EngineStepError(end.message or "The engine could not continue this request."), now)
             update.changed += failed.changed
             update.abort += failed.abort
             return
         if tokens:
             self._time(completion.times, len(tokens), now)
-            # A token that ended the answer is no part of its text, unless that was asked for.
+            # The token that ended a completion is not part of its text, unless the request asks for it.
             stopped = end is not None and end.reason == "stop"
             completion.extend(tokens, logprobs, hide_last=stopped and not state.params.include_stop_str_in_output)
         if completion.finish_reason is not None and end is None:
@@ -204,7 +204,7 @@ class FrontEnd:
         times.last_token = now
 
     def _end(self, state: RequestState, reason: str, now: float) -> list[int]:
-        """Ends what has not ended yet of a state; the keys of that."""
+        """Ends the unfinished completions of a state. Returns their keys."""
         ended = []
         for request, completion in zip(state.requests, state.completions, strict=True):
             if request.key in self._live:

@@ -1,5 +1,5 @@
-"""From a prompt to the engine's requests: token ids, sampling parameters against one model, the limits they must hold,
-n answers with their seeds."""
+"""Turns a prompt into the engine's requests: checks token ids and sampling parameters against the model and its limits,
+and makes one request, with its seed, per completion."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ UNSEEDED = 1 << 63
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt that holds its limits. text: None where it came as ids. ids: [tokens] int32. max_tokens: of each answer,
-    bounded by the context. params: as the engine takes them."""
+    """A checked prompt. text: None if it was given as ids. ids: [tokens] int32. max_tokens: per completion, limited by
+    the context length. params: as the engine takes them."""
 
     text: str | None
     ids: Array
@@ -35,8 +35,8 @@ class Prompt:
 
 
 class InputProcessor:
-    """Checks prompts and makes requests of them; nothing is told to the engine yet. shorten: a max_tokens that does not
-    fit the context is cut to what does, rather than refused."""
+    """Checks prompts and turns them into requests; sends nothing to the engine. shorten: reduce a max_tokens that does
+    not fit in the context instead of refusing it."""
 
     def __init__(
         self, config: EngineConfig, vocabulary: Vocabulary | None, max_model_len: int, *, shorten: bool = False
@@ -49,8 +49,8 @@ class InputProcessor:
         self._next_key = 0
 
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
-        """text: what the ids were made of, if they were. params: without bad_words, which are ids by now. Raises
-        RequestError. Changes nothing, so it may run on another thread."""
+        """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
+        bad_words; see with_bad_words(). Raises RequestError. Changes no state, so it may run on another thread."""
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -62,8 +62,8 @@ class InputProcessor:
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = ""
     ) -> list[Request]:
-        """One request for each of params.n answers; the others share the first one's prompt, which is scored once. Who
-        names no tenant is known by the salt."""
+        """One request for each of the params.n completions. They share the prompt of the first one, and only the first
+        one computes prompt_logprobs. Without a tenant, cache_salt stands for it."""
         first, params = self._next_key, prompt.params
         others = params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
         self._next_key += params.n
@@ -139,7 +139,8 @@ def _not_ids() -> RequestError:
 
 
 def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
-    """The parameters as an engine takes them; they themselves where they need nothing. Raises RequestError."""
+    """The parameters as an engine takes them: token ids checked, and -1 log probabilities replaced by the size of the
+    vocabulary. Returns params itself if nothing changes. Raises RequestError."""
     vocab = model.vocab_size
     _check_ids("stop_token_ids", params.stop_token_ids or (), vocab)
     _check_ids("logit_bias", params.logit_bias or (), vocab)
@@ -156,12 +157,12 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
 
 
 def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
-    """Raises RequestError where more are asked for than --max-logprobs allows; -1 asks for the whole vocabulary."""
+    """Raises RequestError if `asked` exceeds --max-logprobs; -1 asks for the whole vocabulary."""
     most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
     wanted = model.vocab_size if asked == -1 else asked
     if wanted > most:
         raise RequestError(
-            f"{name} asks for {wanted} log probabilities a token, but at most {most} are given (--max-logprobs).",
+            f"{name} asks for {wanted} log probabilities per token, but at most {most} are allowed (--max-logprobs).",
             param=name,
         )
 
@@ -175,21 +176,22 @@ def _check_ids(name: str, ids: Iterable[int], vocab: int) -> None:
 
 
 def bad_word_texts(params: SamplingParams) -> list[str]:
-    """What is to be tokenized, without special tokens, for with_bad_words(): each word at the start of a text, and
-    after a space."""
+    """The texts to tokenize, without special tokens, for with_bad_words(): each word without and with a leading
+    space."""
     return [space + word.lstrip() for word in params.bad_words or () for space in ("", " ")]
 
 
 def with_bad_words(params: SamplingParams, tokens: Sequence[Sequence[int]]) -> SamplingParams:
-    """bad_words as bad_words_ids. tokens: of each of bad_word_texts(). Raises RequestError."""
+    """params with bad_words replaced by bad_words_ids. tokens: the token ids of each of bad_word_texts(). Raises
+    RequestError."""
     forms = zip(tokens[::2], tokens[1::2], strict=True)
     words = [ids for plain, spaced in forms for ids in _forms(plain, spaced)]
     return msgspec.structs.replace(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
 
 
 def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:
-    """A word's tokens at the start of a text, and after a space where that makes it another single token sequence of
-    the same length."""
+    """The token ids of a word without a leading space, and those with one, if they are equally many and start with
+    another token."""
     if not 1 <= len(plain) <= MAX_BAD_WORD_TOKENS:
         raise RequestError(
             f"Each of bad_words must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(plain)}.", param="bad_words"

@@ -1,8 +1,8 @@
-"""What crosses between the front end's process and the engine's, both ways: versioned plain data, a closed union each
-way.
+"""The messages between the front end's process and the engine's: versioned plain data, with a closed union for each
+direction.
 
-An answer carries the epoch of the engine that gave it; answers of another epoch are dropped. New fields come at the end
-with a default; VERSION changes when a field's meaning does."""
+Every message carries the epoch of its engine; messages of another epoch are dropped. Add new fields at the end, with a
+default; change VERSION when the meaning of a field changes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ VERSION = 1
 
 
 class StartUp(msgspec.Struct, frozen=True):
-    """The first message, as JSON on standard input: who the engine is and where it hears and answers. executor: dotted
-    path. log_level: of the standard library's logging."""
+    """The first message, sent as JSON on standard input. executor: dotted path. requests, answers: addresses of the
+    engine's two sockets. log_level: a level of the standard library's logging."""
 
     config: EngineConfig
     executor: str
@@ -41,7 +41,7 @@ class StartUp(msgspec.Struct, frozen=True):
 
 
 class AddRequests(msgspec.Struct, tag=True, array_like=True):
-    """replayed: an engine before this one had them; they wait even where too many wait already."""
+    """replayed: the requests come from an engine that died. They are queued even if the waiting queue is full."""
 
     requests: list[Request]
     replayed: bool = False
@@ -52,7 +52,7 @@ class AbortRequests(msgspec.Struct, tag=True, array_like=True):
 
 
 class Shutdown(msgspec.Struct, tag=True, array_like=True):
-    """End in order; what still runs is dropped."""
+    """Tells the engine to shut down; requests that are still running are dropped."""
 
 
 class ToEngine(msgspec.Struct, array_like=True):
@@ -65,8 +65,8 @@ class ToEngine(msgspec.Struct, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine runs on. num_cache_tokens: tokens that fit the KV cache beside each other. phases: seconds of each
-    phase of the start. block_size, num_blocks: of the first paged group of layers; 0 where there is none."""
+    """What an engine runs on. num_cache_tokens: tokens that fit in the KV cache together. phases: seconds that each
+    phase of the start took. block_size, num_blocks: of the first paged cache group; 0 if there is none."""
 
     device: str
     dtype: str
@@ -79,18 +79,18 @@ class EngineInfo(msgspec.Struct, frozen=True):
     pid: int
     fallback_ops: list[str] = []
     notes: list[str] = []
-    """Choices made in building the model, and configuration values the platform filled in, one line each."""
+    """Choices made while building the model, and configuration values filled in by the platform, one line each."""
     block_size: int = 0
     num_blocks: int = 0
     choices: list[Explained] = []
-    """Who does each part of the model."""
+    """Which backend or kernel runs each part of the model, and why."""
     num_weights: int = 0
-    """Numbers of the checkpoint that weight_bytes hold; 0 where unknown."""
+    """How many numbers of the checkpoint weight_bytes stores; 0 if unknown."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """Where the scheduler stands. kv_usage: share of the blocks in use, 0 to 1. fallbacks: runs of each op's
-    reference."""
+    """The state of the scheduler. kv_usage: fraction of the blocks in use, 0 to 1. fallbacks: how often each op's
+    reference implementation ran."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -100,7 +100,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Starting(msgspec.Struct, tag=True, array_like=True):
-    """The start is under way: done of total, in units of the phase."""
+    """Progress of the start: done of total, in units of the phase."""
 
     phase: str
     done: int
@@ -112,7 +112,7 @@ class Ready(msgspec.Struct, tag=True, array_like=True):
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A user's error on its way to the user: the name of its class and its line."""
+    """A user error on its way to the user: the name of its class and its message."""
 
     kind: str
     message: str
@@ -124,21 +124,21 @@ class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return cls(type(error).__name__, error.message, error.param, error.code)
 
     def error(self) -> TesseraError:
-        """The error as it was raised; EngineDeadError where this process does not know its class."""
+        """The error as it was raised; EngineDeadError if this process does not know its class."""
         kind = getattr(errors, self.kind, None)
         known = kind if isinstance(kind, type) and issubclass(kind, TesseraError) else EngineDeadError
         return known(self.message, param=self.param, code=self.code)
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True):
-    """A request the engine did not take."""
+    """A request that the engine refused."""
 
     key: int
     failure: Failure
 
 
 class Report(msgspec.Struct, tag=True, array_like=True):
-    """What one step brought. Where nothing runs, one each second says that the engine lives."""
+    """The outputs of a step. An idle engine sends one per second, without outputs, as a heartbeat."""
 
     stats: EngineStats
     outputs: EngineCoreOutputs | None = None
@@ -146,8 +146,8 @@ class Report(msgspec.Struct, tag=True, array_like=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The process runs, whatever its main thread does. seconds: the present step, or 0; idle: the last of them in which
-    it used no processor time."""
+    """Sent by a thread of its own, so also during a long step. seconds: how long the current step has run; 0 between
+    steps. idle: for how long, up to now, the step has used no processor time."""
 
     seconds: float = 0.0
     idle: float = 0.0
@@ -168,7 +168,7 @@ M = TypeVar("M", ToEngine, FromEngine)
 
 
 class Codec:
-    """Packs messages of one epoch, and unpacks those of the same epoch and version."""
+    """Packs messages of one epoch, and unpacks messages of the same epoch and version."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -183,19 +183,19 @@ class Codec:
         return self._encoder.encode(FromEngine(VERSION, self.epoch, body))
 
     def unpack_request(self, data: bytes) -> AddRequests | AbortRequests | Shutdown | None:
-        """None, with a line in the log, for what is not a message of this front end."""
+        """The message; None, with a warning in the log, if it is malformed or of another version or epoch."""
         message = self._unpack(self._to_engine, data)
         if message is None:
             return None
         if isinstance(message.body, AddRequests) and not all(
             _well_formed(request) for request in message.body.requests
         ):
-            log.warning("dropped a message with a prompt that is not a row of int32 token ids")
+            log.warning("dropped a message with a prompt that is not a one-dimensional array of int32 token ids")
             return None
         return message.body
 
     def unpack_answer(self, data: bytes) -> Answer | None:
-        """None, with a line in the log, for what is not a message of this engine."""
+        """The message; None, with a warning in the log, if it is malformed or of another version or epoch."""
         message = self._unpack(self._from_engine, data)
         if message is None:
             return None

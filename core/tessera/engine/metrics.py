@@ -1,8 +1,8 @@
-"""What the engine has done, as plain values: counters, gauges and histograms. Names are vLLM's without the prefix; the
-server writes them out.
+"""The engine's metrics as plain values: counters, gauges and histograms. The names are vLLM's without the prefix; the
+server formats them.
 
-Collected in the front end from what the engine reports, so a step of the engine pays nothing for it. Seconds are those
-of time.monotonic()."""
+They are collected in the front end from the engine's reports, so they add nothing to the engine's steps. Times are
+seconds on time.monotonic()."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ REQUEST_BOUNDS = (
 
 
 class Histogram:
-    """counts[i]: values of at most bounds[i] and more than the bound before; the last: values above every bound."""
+    """counts[i]: how many values are above bounds[i - 1] and at most bounds[i]; the last: how many are above all
+    bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -49,7 +50,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric as it stands. label: name and value of the label that tells values of one name apart."""
+    """The current value of a metric. label: name and value of the label that distinguishes metrics of one name."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -59,7 +60,7 @@ class Metric:
 
 
 class EngineMetrics:
-    """Kept by a FrontEnd; read at any time."""
+    """The metrics that a FrontEnd collects. They may be read at any time."""
 
     def __init__(self, max_model_len: int) -> None:
         sizes = token_bounds(max_model_len)
@@ -81,7 +82,7 @@ class EngineMetrics:
         self.request_generation_tokens = Histogram(sizes)
 
     def engine_lost(self) -> None:
-        """Nothing runs any more, and what was counted stays."""
+        """The engine ended: resets the gauges and keeps the counters."""
         self._before = _sum(self._before, self.stats.counters)
         self._fallbacks_before.update(self.stats.fallbacks)
         self.stats = EngineStats()
@@ -90,7 +91,7 @@ class EngineMetrics:
         self.request_queue_time_seconds.observe(max(0.0, times.first_scheduled - times.arrival))
 
     def tokens(self, times: RequestMetrics, count: int, now: float) -> None:
-        """`count` tokens of one answer came at `now`; times are as they were before."""
+        """`count` tokens of one completion arrived at `now`. times: not updated yet."""
         if not times.first_token:
             self.time_to_first_token_seconds.observe(now - times.arrival)
             if times.first_scheduled:
@@ -113,11 +114,11 @@ class EngineMetrics:
         self.request_generation_tokens.observe(num_generated)
 
     def read(self) -> Iterator[Metric]:
-        """All of them, in a fixed order."""
+        """All metrics, in a fixed order."""
         stats, counters = self.stats, _sum(self._before, self.stats.counters)
-        yield Metric("num_requests_running", "gauge", "Requests that run.", stats.num_running)
-        yield Metric("num_requests_waiting", "gauge", "Requests that wait.", stats.num_waiting)
-        yield Metric("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", stats.kv_usage)
+        yield Metric("num_requests_running", "gauge", "Running requests.", stats.num_running)
+        yield Metric("num_requests_waiting", "gauge", "Waiting requests.", stats.num_waiting)
+        yield Metric("kv_cache_usage_perc", "gauge", "Fraction of the KV cache in use, 0 to 1.", stats.kv_usage)
         yield Metric(
             "prefix_cache_queries",
             "counter",
@@ -127,41 +128,39 @@ class EngineMetrics:
         yield Metric(
             "prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache.", counters.cached_prompt_tokens
         )
-        yield Metric("prompt_tokens", "counter", "Prompt tokens computed or found.", counters.prompt_tokens)
+        yield Metric("prompt_tokens", "counter", "Prompt tokens, computed or cached.", counters.prompt_tokens)
         yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
+        yield Metric("num_preemptions", "counter", "Preemptions of running requests.", counters.preemptions)
+        yield Metric("engine_restarts", "counter", "Engines started to replace one that died.", self.engine_restarts)
         yield Metric(
-            "num_preemptions", "counter", "Requests put back to wait because blocks ran out.", counters.preemptions
-        )
-        yield Metric("engine_restarts", "counter", "Engines in the place of one that died.", self.engine_restarts)
-        yield Metric(
-            "replayed_requests", "counter", "Requests given to another engine when theirs died.", self.replayed_requests
+            "replayed_requests", "counter", "Requests rerun on a new engine after theirs died.", self.replayed_requests
         )
         yield Metric(
             "text_worker_restarts",
             "counter",
-            "Processes that render and tokenize, in the place of one that ended.",
+            "Text worker processes started to replace one that ended.",
             self.text_worker_restarts,
         )
         for op, count in sorted((self._fallbacks_before + Counter(stats.fallbacks)).items()):
-            yield Metric("reference_fallbacks", "counter", "Runs of an op on the reference.", count, ("op", op))
+            yield Metric("reference_fallbacks", "counter", "Runs of an op's reference.", count, ("op", op))
         for reason, count in self.request_success.items():
             yield Metric(
-                "request_success", "counter", "Answers that ended, by reason.", count, ("finished_reason", reason)
+                "request_success", "counter", "Finished completions, by reason.", count, ("finished_reason", reason)
             )
         for name, documentation in _HISTOGRAMS.items():
             yield Metric(name, "histogram", documentation, getattr(self, name))
 
 
 _HISTOGRAMS = {
-    "time_to_first_token_seconds": "From a request's arrival to its first token.",
-    "inter_token_latency_seconds": "Between two tokens of an answer.",
-    "request_time_per_output_token_seconds": "Between two tokens of an answer, on its average.",
-    "e2e_request_latency_seconds": "From a request's arrival to its end.",
-    "request_queue_time_seconds": "From a request's arrival to its first step.",
-    "request_prefill_time_seconds": "From a request's first step to its first token.",
-    "request_decode_time_seconds": "From a request's first token to its last.",
+    "time_to_first_token_seconds": "Time from a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Time between two tokens of a completion.",
+    "request_time_per_output_token_seconds": "Mean time between two tokens of a completion.",
+    "e2e_request_latency_seconds": "Time from a request's arrival to its end.",
+    "request_queue_time_seconds": "Time from a request's arrival to its first step.",
+    "request_prefill_time_seconds": "Time from a request's first step to its first token.",
+    "request_decode_time_seconds": "Time from a request's first token to its last.",
     "request_prompt_tokens": "Prompt tokens of a request.",
-    "request_generation_tokens": "Tokens of an answer.",
+    "request_generation_tokens": "Tokens of a completion.",
 }
 
 
@@ -171,7 +170,7 @@ def _sum(one: SchedulerCounters, other: SchedulerCounters) -> SchedulerCounters:
 
 
 def token_bounds(most: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, 50, ... up to `most`."""
+    """The bounds 1, 2, 5, 10, 20, 50, ... up to `most`."""
     bounds, power = [], 1
     while power <= most:
         bounds += [digit * power for digit in (1, 2, 5) if digit * power <= most]

@@ -1,4 +1,4 @@
-"""The engine in a Python user's own process: steps until a list of prompts is answered, and stays usable after
+"""The engine in the process of an LLM's user: runs steps until a list of prompts is complete, and stays usable after
 Ctrl-C."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Done = Callable[[RequestOutput], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One prompt, and the id that its answer has."""
+    """One prompt to run, and the request id of its output."""
 
     request_id: str
     prompt: Prompt
@@ -40,7 +40,7 @@ class Job:
 
 
 class OfflineEngine:
-    """Steps an engine in this process until a list of jobs is done."""
+    """Runs lists of jobs to completion on an engine in this process."""
 
     def __init__(self, engine: Engine, vocabulary: Vocabulary | None) -> None:
         self.config = engine.config
@@ -54,12 +54,12 @@ class OfflineEngine:
         self._abort_asked = False
 
     def job(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Job:
-        """For run(), once; may be made on any thread."""
+        """Creates a job, to be passed to run() once. May be called on any thread."""
         return Job(str(next(self._numbers)), prompt, params, priority)
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
-        """The answers in the order of the jobs; hears of each as it is done. Raises EngineStepError, EngineDeadError,
-        KeyboardInterrupt."""
+        """Returns the outputs in the order of the jobs. done: called with each output as soon as it is complete. Raises
+        EngineStepError, EngineDeadError, KeyboardInterrupt."""
         with self._one_call:
             self.check_usable()
             self._abort_asked = False
@@ -70,7 +70,8 @@ class OfflineEngine:
                     self._drain()
 
     def search(self, searches: Sequence[BeamSearch], done: Callable[[BeamSearch], None]) -> None:
-        """Rounds of all searches together until none asks for more; hears of each as it ends. Raises as run() does."""
+        """Runs all searches to their end, in rounds that they share. done: called with each search as soon as it has
+        ended. Raises the same errors as run()."""
         going = list(searches)
         while going:
             asked = [(search, ids) for search in going for ids in search.asks()]
@@ -84,16 +85,17 @@ class OfflineEngine:
             going = [search for search in going if search.asks()]
 
     def abort(self) -> None:
-        """Ends the call that runs on another thread, within a step: its answers have finish_reason "abort"."""
+        """Call from another thread to end the running call within a step. Its unfinished completions get finish_reason
+        "abort"."""
         self._abort_asked = True
 
     def check_usable(self) -> None:
-        """Raises EngineDeadError after close() and after what ended it."""
+        """Raises EngineDeadError after close(), or after an error that ended the engine."""
         if self._unusable is not None:
             raise EngineDeadError(self._unusable)
 
     def reset_prefix_cache(self) -> bool:
-        """Raises EngineDeadError."""
+        """Empties the prefix cache. Returns True. Raises EngineDeadError."""
         with self._one_call:
             self.check_usable()
             self._engine.reset_prefix_cache()
@@ -123,17 +125,17 @@ class OfflineEngine:
         return [outputs[job.request_id] for job in jobs]
 
     def _aborted(self, jobs: Sequence[Job]) -> dict[str, RequestOutput]:
-        """What there is of jobs that have not ended, the last of which did not begin."""
+        """The partial outputs of jobs that have not ended; those of jobs that have not started are empty."""
         return {job.request_id: self._end(self.front.find(job.request_id) or self._submit(job)) for job in jobs}
 
     def _end(self, state: RequestState) -> RequestOutput:
         self._engine.abort(self.front.drop(state, time.monotonic()))
         output = state.take()
-        assert output is not None, "a state that was dropped has something to say"
+        assert output is not None, "a state that was dropped has an output"
         return output
 
     def _feed(self, waiting: deque[Job]) -> None:
-        """As many as the next steps may start; the others would only take memory."""
+        """Adds as many jobs as the next steps may start; more would only take memory."""
         scheduler = self.config.scheduler
         room = min(scheduler.max_num_seqs, scheduler.max_waiting) - self._engine.stats.num_waiting
         while waiting and room >= waiting[0].params.n:
@@ -162,7 +164,7 @@ class OfflineEngine:
         return update.changed
 
     def _drain(self) -> None:
-        """What an error or Ctrl-C left behind ends here, and what stop strings ended early, one step later."""
+        """Ends what is still in the engine: requests left by an error or Ctrl-C, and steps in flight."""
         if self._unusable is None:
             self._engine.abort(self.front.drop_all(time.monotonic()))
             while self._engine.has_work:
@@ -181,19 +183,19 @@ class OfflineEngine:
 
 
 def _unheard(output: RequestOutput) -> None:
-    """Of a round nobody wants to hear."""
+    """Ignores an output."""
 
 
 class HeldInterrupt:
-    """Ctrl-C between two steps instead of within one, which would leave the engine between two states. The second one
-    is not held."""
+    """Delays Ctrl-C to the end of a step, because an interrupt within one would leave the engine in an inconsistent
+    state. A second Ctrl-C takes effect at once."""
 
     def __init__(self) -> None:
         self._came = False
         self._installed = False
 
     def __enter__(self) -> Self:
-        # Signals are the main thread's, and a handler of the user's own knows better what is to happen.
+        # Only the main thread can handle signals, and a handler that the user installed is left alone.
         on_main = threading.current_thread() is threading.main_thread()
         if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._hold)

@@ -1,5 +1,5 @@
-"""What a model would take and what would fit, from its config.json alone: asked in a process of its own, which opens
-the device, loads nothing and ends."""
+"""How much memory a model would need and how many requests would fit, computed from its config.json without loading it.
+This runs in a process of its own, which opens the device and then ends."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tessera.platform.runner import CacheGroup, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_path
 
 LENGTHS = (2048, 8192, 32768)
-"""Tokens of a request for which is told how many fit, beside the model's context."""
+"""Request lengths in tokens, besides the model's context length, for which a plan says how many requests fit."""
 
 _LOADER = "tessera.executor.in_process:MetaLoader"
 _UNBOUNDED = 1 << 60  # bytes
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Bytes of one device, the tightest where there are several. granted_bytes: this engine's in all; 0 where unknown.
-    num_weights: numbers of the checkpoint that weight_bytes hold; 0 where unknown. groups: of the cache. requests:
-    tokens of a request to how many of them fit. problem: why an engine would not start so; then nothing fits, and
-    groups have no blocks."""
+    """The memory plan of one device, that of the first worker. granted_bytes: how many bytes this engine may use in
+    total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes stores; 0 if unknown. groups: the
+    cache groups. requests: maps a request length in tokens to how many such requests fit. problem: why an engine would
+    not start with this configuration; then nothing fits, and groups have no blocks."""
 
     platform: str
     device: str
@@ -53,14 +53,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct):
-    """Of the process: one of the two."""
+    """The result of the planning process; exactly one of the two is set."""
 
     plan: Plan | None = None
     failure: Failure | None = None
 
 
 def plan(config: EngineConfig) -> Plan:
-    """Raises ConfigError, ModelError, PlatformError, MemoryBudgetError; EngineDeadError where the process crashes."""
+    """Plans in a process of its own. Raises ConfigError, ModelError, PlatformError, MemoryBudgetError, and
+    EngineDeadError if the process crashes."""
     command = [sys.executable, "-P", "-m", "tessera.engine.plan"]
     done = subprocess.run(command, input=msgspec.json.encode(config), stdout=subprocess.PIPE, check=False)
     try:
@@ -76,7 +77,7 @@ def plan(config: EngineConfig) -> Plan:
 
 
 def plan_here(config: EngineConfig) -> Plan:
-    """The same in this process, which then holds the device's libraries."""
+    """Does the same as plan() in this process, which then has the device's libraries loaded."""
     make: Callable[[EngineConfig], Loader] = load_path(_LOADER)
     loader = make(config)
     config, stages, notes = load(config, loader, _silent)
@@ -105,8 +106,8 @@ def plan_here(config: EngineConfig) -> Plan:
 
 
 def _solved(config: EngineConfig, stages: Sequence[LoadedModel]) -> tuple[CachePlan, str | None]:
-    """The cache of the stage where it takes most, and why it has no room for a request; then its groups have no
-    blocks."""
+    """The plan of the pipeline stage with the largest cache, and None. If the cache is too small: a plan whose groups
+    have no blocks, and the reason."""
     rows = config.scheduler.max_num_seqs
     try:
         return largest(solve(stages, config, rows)), None
@@ -118,11 +119,12 @@ def _solved(config: EngineConfig, stages: Sequence[LoadedModel]) -> tuple[CacheP
 
 
 def _silent(progress: Progress) -> None:
-    """Reports to nobody: it is over at once."""
+    """Discards the progress; planning takes no time worth reporting."""
 
 
 def main() -> None:
-    """Configuration on standard input, Plan or Failure on standard output; whatever a library prints goes elsewhere."""
+    """Reads the configuration from standard input and writes an _Answer to standard output. Anything that a library
+    prints goes to standard error."""
     answer_to = os.dup(1)
     os.dup2(2, 1)
     logging.basicConfig(level=logging.WARNING)

@@ -1,5 +1,5 @@
-"""The engine's own process: messages in, a step, one message out, until it is told to end or whoever started it is
-gone."""
+"""The engine's own process: receives messages, runs a step and sends a report, until it is told to shut down or its
+parent is gone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 1.0  # seconds between two messages, at most, while the engine lives
+HEARTBEAT = 1.0  # most seconds between two reports, unless a step takes longer
 LENGTH = struct.Struct(">Q")
 MAX_CONFIG_BYTES = 64 << 20
 DIED = 1
@@ -73,7 +73,7 @@ class Link:
         self._answers.send(self._codec.pack_answer(answer))
 
     def receive(self, seconds: float) -> list[AddRequests | AbortRequests | Shutdown]:
-        """All messages that are there, waiting for the first so long."""
+        """All messages that have arrived. Waits up to `seconds` for the first."""
         messages = []
         if seconds == 0.0 or self._requests.poll(int(seconds * 1000)):
             while (data := self._next()) is not None:
@@ -83,7 +83,7 @@ class Link:
         return messages
 
     def close(self) -> None:
-        """Lets what was sent leave, for a second at most."""
+        """Closes the sockets. Waits up to a second for queued messages to be sent."""
         self.pulse.stop()
         self._requests.close(linger=0)
         self._answers.close()
@@ -110,7 +110,7 @@ class EngineProcess:
         self._reported = time.monotonic()
 
     def run(self) -> None:
-        """Until Shutdown. What the engine raises goes through."""
+        """Runs until a Shutdown message arrives. Errors from the engine are not caught."""
         while not self._ending:
             messages = self._link.receive(0.0 if self._engine.has_work else HEARTBEAT)
             for message in messages:
@@ -133,7 +133,7 @@ class EngineProcess:
             self._report(outputs)
 
     def _rest(self, *, quiet: bool) -> None:
-        """Nothing is to do. What was done is checked once nobody asks for more."""
+        """The engine has no work. quiet: no message came either; the first time, checks the engine's integrity."""
         if quiet and not self._checked:
             self._engine.check_integrity()
             self._checked = True
@@ -161,7 +161,8 @@ class EngineProcess:
                 self._ending = True
 
     def _take_replayed(self) -> None:
-        """As many as may wait: all that ran and all that waited at an engine come at once, and none is refused."""
+        """Adds as many replayed requests as the waiting queue has room for. They arrive all at once, those that were
+        running as well as those that were waiting, and none may be refused."""
         room = self._engine.config.scheduler.max_waiting - self._engine.stats.num_waiting
         for _ in range(min(room, len(self._replayed))):
             self._add(self._replayed.popleft())
@@ -177,16 +178,15 @@ class EngineProcess:
             log.debug("%d prompt tokens", request.prompt.size, extra=about(request.request_id))
 
     def _check(self, request: Request) -> None:
-        """What no front end of ours sends, and what would end the engine for all others."""
+        """Refuses what our own front end never sends and what would crash the engine."""
         if request.key in self._live:
-            raise RequestError(f"The engine has a request with the key {request.key} already.")
+            raise RequestError(f"The engine already has a request with the key {request.key}.")
         if int(request.prompt.min()) < 0 or int(request.prompt.max()) >= self._engine.config.model.vocab_size:
-            raise RequestError("The prompt holds token ids that are out of the vocabulary.", param="prompt")
+            raise RequestError("The prompt has token ids outside the vocabulary.", param="prompt")
 
 
 class ParentWatch(threading.Thread):
-    """Ends the process when the pipe from its parent closes: nobody is left to answer, and an orphan would keep the
-    devices."""
+    """Ends the process when the pipe from its parent closes, because an orphaned engine would keep the devices."""
 
     def __init__(self, pipe: BinaryIO, directory: Path) -> None:
         super().__init__(name="parent-watch", daemon=True)
@@ -194,18 +194,19 @@ class ParentWatch(threading.Thread):
         self._directory = directory
 
     def run(self) -> None:
-        # Past the reader's buffer: its lock, held here, would keep the interpreter from ending.
+        # Bypasses the buffered reader: holding its lock here would keep the interpreter from exiting.
         while os.read(self._pipe.fileno(), 1):
             pass
         log.warning("the process that started this engine is gone; shutting down")
         shutil.rmtree(self._directory, ignore_errors=True)
         if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # this process and its workers, also one that is stopped
+            os.killpg(0, signal.SIGKILL)  # this process and its workers, even stopped ones
         os._exit(0)
 
 
 def read_start(pipe: BinaryIO) -> StartUp | None:
-    """The length-prefixed JSON on standard input; None where nothing came. Raises ValueError for anything else."""
+    """Reads the length-prefixed JSON from standard input. Returns None if it is closed without any data. Raises
+    ValueError for anything else."""
     head = pipe.read(LENGTH.size)
     if not head:
         return None
@@ -216,27 +217,28 @@ def read_start(pipe: BinaryIO) -> StartUp | None:
         raise ValueError(f"a configuration of {length} bytes is too long")
     start = msgspec.json.decode(pipe.read(length), type=StartUp)
     if start.version != VERSION:
-        raise ValueError(f"this engine speaks version {VERSION}, its parent {start.version}")
+        raise ValueError(f"this engine uses message version {VERSION}, but its parent uses {start.version}")
     return start
 
 
 def pack_start(start: StartUp) -> bytes:
-    """What read_start reads."""
+    """Encodes a StartUp as read_start() reads it."""
     data = msgspec.json.encode(start)
     return LENGTH.pack(len(data)) + data
 
 
 def main(pipe: BinaryIO, executor: str) -> int:
-    """The process from start to end; its exit code. executor: dotted path of the one that it will most likely need."""
-    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; whoever started this one decides when it
-    # ends. SIGHUP wakes a stopped process whose parent is gone, and ParentWatch is to end it then.
+    """Runs the process and returns its exit code. executor: dotted path of the executor that it will most likely
+    need."""
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach every process, but only the parent decides when this
+    # one ends. A stopped process gets SIGHUP when its parent is gone; ignoring it lets ParentWatch clean up.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent.go_on_when_it_dies()
     imported = import_meanwhile(executor)
     start = read_start(pipe)
     if start is None:
-        os._exit(0)  # whoever started this is gone, or wants no engine any more; the import is not waited for
+        os._exit(0)  # the parent is gone or needs no engine; do not wait for the import
     set_up_logging(start.log_level, start.config.log_format)
     stacks.write_on_signal(Path(start.config.folder))
     ParentWatch(pipe, Path(start.config.folder)).start()
@@ -248,8 +250,8 @@ def main(pipe: BinaryIO, executor: str) -> int:
 
 
 def import_meanwhile(path: str) -> Future[object]:
-    """What a dotted path names, imported on another thread: the longest import of a start. Until it is there others may
-    not import much: modules that import each other could be seen half made."""
+    """Imports what a dotted path names on another thread, as it is the longest import of a start. Until it is done, the
+    main thread must import little: it could see half-initialized modules that import each other."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="import")
     imported: Future[object] = thread.submit(load_path, path)
     thread.shutdown(wait=False)
@@ -262,14 +264,14 @@ def _live(start: StartUp, link: Link, imported: Future[object]) -> int:
 
     try:
         imported.result()
-        # Modules stay as they are: the collector, off until now, need never look at them.
+        # The imported modules stay until the end, so the collector, off until now, never needs to scan them.
         gc.freeze()
         gc.enable()
         engine = Engine(start.config, report, executor=start.executor)
     except TesseraError as error:
         link.send(Failure.of(error))
         return error.exit_code
-    # What stands now stands to the end: the collector need not look at it again in the middle of a step.
+    # All objects of the start stay until the end, so the collector need not scan them in the middle of a step.
     gc.collect()
     gc.freeze()
     link.send(Ready(engine.info))

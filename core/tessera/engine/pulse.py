@@ -1,5 +1,5 @@
-"""The engine's signs of life, from a thread of their own, which tell a long step from a process that hangs; and who
-judges by them."""
+"""Tells a long step from a process that hangs: Pulse sends signs of life from a thread in the engine's process, and
+Watchdog judges them in the parent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import zmq
 from tessera.engine.messages import Alive, Codec
 
 BEAT = 0.5  # seconds
-WORKING = 0.01  # of a processor: less is waiting
+WORKING = 0.01  # of one processor; a process that uses less is only waiting
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Pulse(threading.Thread):
-    """Each beat: for how long the present step has run, and for how long it has used no processor time."""
+    """Sends at each beat how long the current step has run, and for how long it has used no processor time."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int) -> None:
         super().__init__(name="pulse", daemon=True)
@@ -57,7 +57,7 @@ class Pulse(threading.Thread):
 
 
 def processor_seconds() -> float:
-    """Of this process, and of its workers where the system says so."""
+    """Processor time used by this process and, where /proc tells, by its workers."""
     return time.process_time() + sum(map(_seconds_of, _children()))
 
 
@@ -73,19 +73,21 @@ def _seconds_of(pid: str) -> float:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0.0
-    # Behind the name, which may hold anything: the fields from the third on; user and system time are 14 and 15.
+    # The process name may contain anything, so split after it. The rest starts with field 3; user and system time are
+    # fields 14 and 15.
     user, system = text.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / TICKS_A_SECOND
 
 
-BUSY = 10  # times as long as an idle one may a step last that uses the processor: it may just be a slow machine
-TICKS = 8  # of a limit
+BUSY = 10  # a step that uses processor time may take this many times the limit: the machine may just be slow
+TICKS = 8  # per limit
 
 
 class Watchdog:
-    """Hears an engine's signs of life; tick() lets time pass.
+    """Judges from an engine's signs of life whether it hangs. tick() lets time pass.
 
-    limit: seconds that an engine may be silent, or in a step that uses no processor time.
+    limit: seconds that an engine may be silent, or that a step may use no processor time. A step may take BUSY times as
+    long in total.
     """
 
     def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -97,14 +99,14 @@ class Watchdog:
         self._step = Alive()
 
     def heard(self, step: Alive | None = None) -> None:
-        """step: how long the present one has run; None after anything else, which says that the engine is none."""
+        """A message arrived. step: the Alive message; None for any other, which means that no step is running."""
         self._silent = 0.0
         self._last = self._clock()
         self._step = step or Alive()
 
     def tick(self) -> None:
-        """At least each `interval`. A tick that comes late does not count whole: who ticks was held up himself, and
-        then messages may be waiting."""
+        """Call at least once per `interval`. A late tick counts at most two intervals: the caller itself was held up,
+        and messages may be waiting to be read."""
         now = self._clock()
         self._silent += min(now - self._last, 2 * self.interval)
         self._last = now
@@ -116,17 +118,17 @@ class Watchdog:
 
     @property
     def stalled(self) -> bool:
-        """Half of its time is over."""
+        """Whether more than half of the limit has passed."""
         return self._stuck > self._limit / 2
 
     @property
     def hang(self) -> str | None:
-        """How it hangs, in words; None where it does not."""
+        """How it hangs, in words; None if it does not."""
         if self._stuck <= self._limit:
             return None
         if self._silent > self._limit:
             return f"gave no sign of life for {self._silent:.0f} s"
-        return f"hangs in a step for {self._step.seconds:.0f} s"
+        return f"has hung in a step for {self._step.seconds:.0f} s"
 
     @property
     def _stuck(self) -> float:

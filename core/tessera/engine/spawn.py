@@ -1,5 +1,5 @@
-"""The parent's side of an engine process: starts it, talks to it, follows its life in an event loop, hears of its end,
-and leaves nothing behind."""
+"""The parent's side of an engine process: starts it, exchanges messages with it, watches it from an event loop, and
+cleans up after it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tessera.platform.runner import Progress
 log = logging.getLogger(__name__)
 
 RECONNECT = 20  # milliseconds
-LONGEST_ADDRESS = 90  # characters: an ipc path has room for about a hundred
+LONGEST_ADDRESS = 90  # characters; the path of a Unix socket may have about a hundred
 
 
 class SpawnedEngine:
-    """A running `python -m tessera.engine` and the two sockets to it. Not to be shared between threads."""
+    """A running `python -m tessera.engine` and the two sockets to it. Not thread-safe."""
 
     def __init__(self, config: EngineConfig, executor: str, epoch: int, child: EngineChild | None = None) -> None:
-        """executor: dotted path. child: the process, where it runs already. Raises OSError."""
+        """executor: dotted path. child: the process, if it is already running. Raises OSError."""
         self._codec = Codec(epoch)
         with ExitStack() as undo:
             directory = self._directory = _private_directory()
@@ -68,14 +68,14 @@ class SpawnedEngine:
             for socket in (self._requests, self._answers):
                 socket.set_hwm(0)
                 socket.linger = 0
-            # The engine's process binds this one: a socket that connects takes messages before the other end is there.
+            # The engine's process binds this socket: the side that connects may send before the other side exists.
             self._requests.reconnect_ivl = RECONNECT
             self._requests.connect(start.requests)
             self._answers.bind(start.answers)
             self._child = child or EngineChild(executor)
             undo.callback(self._child.end)
             self._child.configure(pack_start(start))
-            # Runs at the latest when this process ends: nothing stays behind.
+            # Runs when this process exits at the latest, so nothing is left behind.
             self._cleanup = weakref.finalize(self, undo.pop_all().close)
         log.info("engine process pid %d", self.pid)
 
@@ -85,31 +85,32 @@ class SpawnedEngine:
 
     @property
     def descriptor(self) -> int:
-        """Readable when answers may be there; then read all of them, or it stays silent."""
+        """A file descriptor that becomes readable when messages may have arrived. Read all of them then; it does not
+        become readable again before that."""
         return int(self._answers.getsockopt(zmq.FD))
 
     def send(self, body: AddRequests | AbortRequests | Shutdown) -> None:
-        """Never waits. Whether somebody listens, on_exit() tells."""
+        """Sends without waiting, and without an error if the process has ended; on_exit() reports that."""
         self._requests.send(self._codec.pack_request(body), zmq.DONTWAIT)
 
     def receive(self) -> Iterator[Answer]:
-        """The answers that are there."""
+        """The messages that have arrived."""
         while (data := self._next()) is not None:
             answer = self._codec.unpack_answer(data)
             if answer is not None:
                 yield answer
 
     def on_exit(self, tell: Callable[[int], None]) -> None:
-        """Calls tell(exit code), on a thread of its own, as soon as the process has ended."""
+        """Calls tell(exit code) on a separate thread as soon as the process has ended."""
         wait = self._child.wait
         threading.Thread(target=lambda: tell(wait()), name=f"engine-{self.pid}", daemon=True).start()
 
     def ask_for_stacks(self) -> None:
-        """Its processes write what their threads do, also where they were stopped; see read_stacks()."""
+        """Asks all of the engine's processes, even stopped ones, to write their stack traces; see read_stacks()."""
         stacks.ask(self.pid)
 
     def read_stacks(self) -> str:
-        """What they have written so far."""
+        """The stack traces written so far."""
         return stacks.read(self._directory)
 
     @property
@@ -117,7 +118,7 @@ class SpawnedEngine:
         return not self._cleanup.alive
 
     def close(self) -> None:
-        """Kills it and its workers where they still run, and removes sockets and directory."""
+        """Kills the process and its workers if they are still running, and removes the sockets and the directory."""
         self._cleanup()
 
     def _next(self) -> bytes | None:
@@ -128,16 +129,16 @@ class SpawnedEngine:
 
 
 def cause_of(exit_code: int) -> str:
-    """For a user: how the process ended."""
+    """How the process ended, in words for a user."""
     if exit_code == -9:
-        return "was killed (signal 9), which is also what the system does when memory runs out"
+        return "was killed (signal 9); the system also does this when memory runs out"
     if exit_code < 0:
-        return f"was ended by signal {-exit_code}"
+        return f"was terminated by signal {-exit_code}"
     return f"ended with exit code {exit_code}; the log above says why"
 
 
 def _private_directory() -> Path:
-    """Only this user may enter it: the sockets have no other lock."""
+    """A directory that only this user may enter; nothing else protects the sockets."""
     chosen = Path(tempfile.mkdtemp(prefix="tessera-"))
     if len(str(chosen)) <= LONGEST_ADDRESS:
         return chosen
@@ -147,15 +148,15 @@ def _private_directory() -> Path:
 
 log = logging.getLogger(__name__)
 
-SHUTDOWN = 5.0  # seconds the engine has to end in order
-LAST_WORDS = 1.0  # seconds that what a process said before it ended may be on its way
-STACKS = 2.0  # seconds it has to write its stacks
+SHUTDOWN = 5.0  # seconds the engine has to shut down before it is killed
+LAST_WORDS = 1.0  # seconds to wait, after the process has ended, for messages it sent before
+STACKS = 2.0  # seconds the process has to write its stacks
 STACKS_LOOK = 0.1
 
 
 class EngineLife:
-    """hear: gets what the engine says about requests. ended: how it ended, in words. hangs: it will not end by
-    itself."""
+    """One engine process from its start to its end, followed in an event loop. hear: called with each Report. ended:
+    resolves to how it ended, in words. hangs: it hangs, so it will not end by itself."""
 
     def __init__(
         self,
@@ -180,15 +181,15 @@ class EngineLife:
         return self._spawned.pid
 
     async def started(self) -> EngineInfo:
-        """When it is ready. Raises what ended its start: ConfigError, ModelError, PlatformError, MemoryBudgetError,
-        EngineDeadError where the process just ended."""
-        outcome = await asyncio.shield(self._started)  # whoever gives up waiting does not end it
+        """Returns when the engine is ready. Raises the error that ended its start: ConfigError, ModelError,
+        PlatformError, MemoryBudgetError, or EngineDeadError if the process ended without one."""
+        outcome = await asyncio.shield(self._started)  # a caller that is cancelled must not cancel the future
         if isinstance(outcome, TesseraError):
             raise outcome
         return outcome
 
     def hang(self) -> str | None:
-        """To be asked at least each watchdog.interval: how it hangs, in words."""
+        """How it hangs, in words; None if it does not. Call at least once per watchdog.interval."""
         self.watchdog.tick()
         self.hangs = self.watchdog.hang is not None
         return f"The engine's process {self.watchdog.hang}." if self.hangs else None
@@ -197,7 +198,7 @@ class EngineLife:
         self._spawned.send(body)
 
     async def stacks(self) -> str:
-        """What each thread of its processes does, as far as they say so in time."""
+        """The stack traces of all threads of its processes, as far as they are written in time."""
         self._spawned.ask_for_stacks()
         text = ""
         for _ in range(round(STACKS / STACKS_LOOK)):
@@ -208,7 +209,7 @@ class EngineLife:
         return text
 
     async def shutdown(self) -> None:
-        """Ends it in order where it has come so far, and leaves nothing."""
+        """Shuts the engine down; kills it if it has not started yet or takes too long. Leaves nothing behind."""
         try:
             if self._started.done() and not self.ended.done():
                 self._spawned.send(Shutdown())
@@ -219,20 +220,21 @@ class EngineLife:
             self.close()
 
     def close(self) -> None:
-        """Ends it at once; nothing of it is left: no process, no socket, no directory. May be called again."""
+        """Kills the engine at once. Leaves no process, socket or directory behind. May be called again."""
         if not self._spawned.closed:
             self._loop.remove_reader(self._spawned.descriptor)
             self._spawned.close()
 
     def deafen(self) -> None:
-        """What it still says is not heard."""
+        """Ignores all further messages from the engine."""
         if not self._spawned.closed:
             self._loop.remove_reader(self._spawned.descriptor)
 
     # ---- from the engine ----------------------------------------------------
 
     def _receive(self) -> None:
-        """What has arrived. Requests would wait for ever after an error here, so it is the end of this engine."""
+        """Handles the messages that have arrived. An error ends this engine, because requests could wait forever for
+        what is lost."""
         try:
             for answer in self._spawned.receive():
                 self.watchdog.heard(answer if isinstance(answer, Alive) else None)
@@ -246,12 +248,12 @@ class EngineLife:
                     case Failure():
                         self._settle(answer.error())
         except Exception:
-            log.exception("the front end failed on what the engine said")
-            self._end("was given up, since the front end failed on what it said; the log above says why")
+            log.exception("the front end failed to process a message from the engine")
+            self._end("was given up because the front end failed to process its message; the log above says why")
 
     def _tell_exit(self, code: int) -> None:
-        """On the thread that waits for the process."""
-        # The loop may be closed by now, and then nobody wants to know.
+        """Called on the thread that waits for the process."""
+        # If the loop is already closed, nobody needs the exit code.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_exit, code)
 

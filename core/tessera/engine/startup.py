@@ -1,4 +1,5 @@
-"""From a configuration to an executor that is ready: load, solve the KV cache, allocate, warm up, each phase timed."""
+"""Turns a configuration into an executor that is ready: load, solve the KV cache, allocate, warm up. Each phase is
+timed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """What of an Executor is needed to know a model's needs."""
+    """The part of an Executor that is needed to find out how much memory a model needs."""
 
     platform: Platform
 
@@ -32,9 +33,9 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """config: with the platform's defaults filled in. loaded: the whole model. plan: of the pipeline stage whose cache
-    takes most; the groups of the others have as many blocks. notes: the defaults, and what the model's building chose.
-    phases: seconds of each."""
+    """config: with the platform's defaults filled in. loaded: the whole model. plan: of the pipeline stage with the
+    largest cache; all stages have the same groups and numbers of blocks. phases: seconds that each phase took. notes:
+    choices made while building the model, and the defaults that were filled in."""
 
     config: EngineConfig
     executor: Executor
@@ -45,8 +46,8 @@ class StartedEngine:
 
 
 def start_up(config: EngineConfig, executor_path: str, report: Report) -> StartedEngine:
-    """Raises ConfigError, ModelError, PlatformError, MemoryBudgetError. Whatever is raised, the executor is closed by
-    then."""
+    """Starts the executor at a dotted path. If a phase fails, the executor is closed before the error is raised. Raises
+    ConfigError, ModelError, PlatformError, MemoryBudgetError."""
     phases = Phases()
     with phases("executor"):
         make: Callable[[EngineConfig], Executor] = load_path(executor_path)
@@ -66,8 +67,8 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
 
 
 def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, Sequence[LoadedModel], list[str]]:
-    """The configuration with the platform's defaults, the loaded model by pipeline stage, and notes: what the model's
-    building chose, and those defaults. Raises as start_up() does."""
+    """Loads the model. Returns the configuration with the platform's defaults, the loaded model by pipeline stage, and
+    notes: the choices made while building it, and those defaults. Raises the same errors as start_up()."""
     stages = loader.load(report)
     facts = whole(stages).facts
     config, defaults = fill_defaults(config, loader.platform.defaults(facts))
@@ -81,8 +82,8 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
 
 
 def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
-    """What an engine says of its model: the caches of all layers, what was chosen on any stage, and the bytes of the
-    device with the least room."""
+    """Describes the whole model: the caches of all layers, the choices of all stages, and the memory of the stage with
+    the most weights and the least left for the cache."""
     if len(stages) == 1:
         return stages[0]
     heaviest = max(stages, key=lambda stage: stage.weight_bytes)
@@ -101,12 +102,12 @@ def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
 
 
 def largest(plans: Sequence[CachePlan]) -> CachePlan:
-    """Of all pipeline stages, the one whose cache takes most."""
+    """The plan of the pipeline stage with the largest cache."""
     return max(plans, key=lambda plan: plan.nbytes)
 
 
 def _close_after_failure(executor: Executor) -> None:
-    """The error that ended the start is the one to tell of; another one here goes to the log."""
+    """The caller raises the error that ended the start; an error in close() is only logged."""
     try:
         executor.close()
     except Exception:
@@ -114,7 +115,7 @@ def _close_after_failure(executor: Executor) -> None:
 
 
 class Phases:
-    """`with phases("load"): ...` notes the seconds."""
+    """Times the phases of a start: `with phases("load"): ...` records the seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

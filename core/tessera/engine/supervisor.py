@@ -1,4 +1,4 @@
-"""Keeps an engine running: where one dies or hangs the next begins, unless too many did."""
+"""Keeps an engine running: replaces one that dies or hangs, unless that happens too often."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tessera.errors import EngineDeadError, TesseraError
 
 log = logging.getLogger(__name__)
 
-SLOWER_START = 3  # times as long as the first start, and
-START_SECONDS = 60.0  # more, before a restart counts as hanging
+SLOWER_START = 3  # a restart hangs if it takes longer than this many times the first start
+START_SECONDS = 60.0  # plus these seconds
 
 
 class Deaths:
-    """Counts them; at most `most` may happen within `window` seconds."""
+    """Counts the deaths of engines. At most `most` within `window` seconds are followed by a restart."""
 
     def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -29,7 +29,7 @@ class Deaths:
         self._times: list[float] = []
 
     def another(self) -> bool:
-        """Whether that one may still be followed by a restart."""
+        """Counts a death. Returns whether the engine may be restarted."""
         now = self._clock()
         self._times = [*(at for at in self._times if now - at < self._window), now]
         return len(self._times) <= self._most
@@ -41,8 +41,8 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Charge:
-    """Who works with the engine that is kept running, and hears: lost(cause), none runs and another may come; found,
-    another runs; given_up(cause), no other comes."""
+    """What the supervisor calls. lost(cause): the engine ended and may be replaced. found(info): another engine is
+    ready. given_up(cause): there will be no other engine."""
 
     lost: Callable[[str], None]
     found: Callable[[EngineInfo], None]
@@ -50,7 +50,8 @@ class Charge:
 
 
 class Supervisor:
-    """begin: starts the engine process of an epoch. over: is set once no other engine comes."""
+    """Starts an engine and restarts it as long as it may be. begin: starts the engine process of an epoch. over: set
+    once there will be no other engine."""
 
     def __init__(
         self, begin: Callable[[int], EngineLife], charge: Charge, supervision: Supervision, epoch: int
@@ -67,7 +68,7 @@ class Supervisor:
         self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineInfo:
-        """The first engine; what its start raises is raised."""
+        """Starts the first engine and returns when it is ready. Raises the errors of EngineLife.started()."""
         began = time.monotonic()
         self.life = self._begin(self._epoch)
         try:
@@ -80,7 +81,7 @@ class Supervisor:
         return info
 
     async def stop(self) -> None:
-        """Ends the engine that runs or starts. May be called again."""
+        """Ends the engine, whether it is running or starting. May be called again."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait((self._keeping,))
@@ -95,11 +96,11 @@ class Supervisor:
             self._give_up(f"The engine died {times} within {self._window:.0f} s. {cause}")
         except Exception:
             log.exception("the supervisor failed")
-            self._give_up("The engine is not watched over any more; the log above says why.")
+            self._give_up("The engine is no longer supervised; the log above says why.")
 
     async def _bury(self, cause: str) -> bool:
-        """Nothing is left of an engine that died or hangs; of one that hangs the log shows where. Whether another may
-        come."""
+        """Cleans up after an engine that died or hangs; if it hangs, logs its stacks first. Returns whether another may
+        be started."""
         life, self._lost_at = self.life, time.monotonic()
         log.error("engine process %d: %s", life.pid, cause)
         self._charge.lost(cause)
@@ -110,7 +111,7 @@ class Supervisor:
         return self._deaths.another()
 
     async def _another(self) -> str:
-        """An engine from its start to its end; how it ended."""
+        """Starts another engine and waits for its end. Returns how it ended, in words."""
         self._epoch += 1
         try:
             self.life = self._begin(self._epoch)
@@ -125,7 +126,7 @@ class Supervisor:
         return await self._end_of(self.life)
 
     async def _end_of(self, life: EngineLife) -> str:
-        """Watches it; how it ended."""
+        """Waits until the engine ends or hangs. Returns how, in words."""
         while not life.ended.done():
             await asyncio.wait((life.ended,), timeout=life.watchdog.interval)
             if (hang := life.hang()) is not None:
@@ -133,8 +134,9 @@ class Supervisor:
         return life.ended.result()
 
     async def _started(self, life: EngineLife) -> EngineInfo:
-        """Raises TesseraError: what ended the start, or that it hangs. Signs of life are not asked for: what a start
-        imports and reads may hold the interpreter for long."""
+        """Waits for a restarted engine to be ready. Raises the TesseraError that ended its start, or EngineDeadError if
+        it takes too long. The watchdog is not used, because imports and reads may hold the interpreter lock for
+        long."""
         seconds = SLOWER_START * self._first_start + START_SECONDS
         try:
             return await asyncio.wait_for(life.started(), seconds)

@@ -1,1 +1,1 @@
-"""Who runs a step: in this process, or in one process a worker."""
+"""Executors: run steps in the engine's process, or in one process per worker."""

@@ -1,4 +1,4 @@
-"""The contract between the engine and whoever runs its steps."""
+"""The contract between the engine and the executor that runs its steps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Report = Callable[[Progress], None]
 
 
 class Executor(ABC):
-    """Runs one SchedulerOutput on all workers. The engine makes one by dotted path with (config) and calls, in this
-    order, load, allocate, warm_up, then any number of execute and sample in pairs, close. platform: opened in this
-    process for its answers as data (rules, resources, checks)."""
+    """Runs steps on all workers. The engine creates one from its dotted path, with config, and calls, in this order:
+    load(), allocate(), warm_up(), any number of pairs of execute() and sample(), close(). platform: loaded in this
+    process for the data it returns (rules, resources, checks)."""
 
     platform: Platform
 
@@ -29,8 +29,9 @@ class Executor(ABC):
 
     @abstractmethod
     def load(self, report: Report) -> Sequence[LoadedModel]:
-        """The model on every worker, as each pipeline stage has it; of its workers' figures the smallest. Raises
-        ModelError, MemoryBudgetError, PlatformError."""
+        """Loads the model on every worker. Returns one LoadedModel per pipeline stage. If the figures of a stage's
+        workers differ, it has the most bytes of weights and workspace and the fewest granted and left for the cache.
+        Raises ModelError, MemoryBudgetError, PlatformError."""
 
     @abstractmethod
     def allocate(self, plans: Sequence[CachePlan]) -> None:
@@ -41,12 +42,12 @@ class Executor(ABC):
 
     @abstractmethod
     def execute(self, step: SchedulerOutput) -> Any:
-        """Launches the forward. Returns before it is done where the device is asynchronous; what it returns is given to
+        """Launches the forward pass. On an asynchronous device, returns before it is done. The result is passed to
         sample()."""
 
     @abstractmethod
     def sample(self, pending: Any) -> Future[StepOutput]:
-        """Launches sampling of the step that execute() returned `pending` for."""
+        """Launches sampling for a step. pending: what execute() returned for it."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The only worker in the engine's own process; and one that only plans, over tensors without memory."""
+"""The executor for a single worker in the engine's own process, and a loader that only plans, with meta tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tessera.step import SchedulerOutput, StepOutput
 
 
 class InProcessExecutor(Executor):
-    """api: what core promises to the platform."""
+    """Runs one worker in this process. api: core's API levels and shims for platforms."""
 
     def __init__(self, config: EngineConfig, api: Api = API) -> None:
         super().__init__(config)
@@ -48,7 +48,7 @@ class InProcessExecutor(Executor):
 
 
 class MetaLoader:
-    """A tessera.engine.startup.Loader."""
+    """A tessera.engine.startup.Loader that opens the first worker's device but loads no weights."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What crosses between the workers' executor and its workers: length-prefixed msgpack over a socket pair."""
+"""The messages between WorkersExecutor and its workers: length-prefixed msgpack over a socket pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Start(msgspec.Struct, tag=True):
-    """rendezvous: a URL in `folder`, which lies there for as long as the executor does."""
+    """rendezvous: a URL in `folder`, where the workers meet. folder: exists as long as the executor does."""
 
     config: EngineConfig
     spec: WorkerSpec
@@ -62,7 +62,7 @@ Order = Start | DescribeLayout | Allocate | WarmUp | Execute | Sample | Close
 
 
 class Needs(msgspec.Struct):
-    """CacheNeeds as data; its layouts are asked for by DescribeLayout."""
+    """CacheNeeds as plain data, without layouts; DescribeLayout asks for those."""
 
     layer: int
     spec: CacheSpec
@@ -111,7 +111,7 @@ class Loaded(msgspec.Struct, tag=True):
 
 
 class Under(msgspec.Struct, tag=True):
-    """Progress of something long."""
+    """Progress of a long phase: done of total, in units of the phase."""
 
     phase: str
     done: int
@@ -131,7 +131,7 @@ class Stepped(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """kind: the name of a TesseraError, or "" where it is a bug, whose traceback is in the log."""
+    """kind: the name of a subclass of TesseraError, or "" for a bug, whose traceback is in the log."""
 
     kind: str
     message: str
@@ -141,7 +141,7 @@ Answer = Loaded | Under | Layout | Done | Stepped | Failed
 
 
 class Frames:
-    """Whole messages over a stream socket. Not for several threads."""
+    """Sends and receives whole messages over a stream socket. Not thread-safe."""
 
     def __init__(self, stream: socket.socket, incoming: Any) -> None:
         self.stream = stream
@@ -153,7 +153,7 @@ class Frames:
         self.stream.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError where the other side is gone."""
+        """Waits for the next message. Raises EOFError if the other side is gone."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         assert length <= MAX_FRAME, length
         return self._decode(self._exactly(length))

@@ -1,5 +1,5 @@
-"""`python -m tessera.executor.worker_process FD`: a worker in a process of its own, answering its executor over an
-inherited socket."""
+"""`python -m tessera.executor.worker_process FD`: a worker in its own process, which takes its executor's orders over
+an inherited socket."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class ExecutorWatch(threading.Thread):
-    """Ends the process when its executor's is gone, whatever the worker does or waits for at that moment. folder: what
-    the executor can no longer remove."""
+    """Ends the process when the executor's process is gone, even if the worker is busy or waiting. folder: a folder to
+    remove then, since the executor no longer can."""
 
     def __init__(self, stream: socket.socket) -> None:
         super().__init__(name="executor-watch", daemon=True)
@@ -52,7 +52,7 @@ class ExecutorWatch(threading.Thread):
 
     def run(self) -> None:
         poll = select.poll()
-        poll.register(self._stream, 0)  # the end of the other side is told unasked
+        poll.register(self._stream, 0)  # hang-ups are reported even with an empty event mask
         poll.poll()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -68,7 +68,7 @@ class WorkerProcess:
         self.pending: Any = None
 
     def serve(self) -> None:
-        """Orders in turn until Close, or until the executor is gone."""
+        """Carries out orders one after another until Close. Raises EOFError if the executor is gone."""
         while True:
             match self.frames.receive():
                 case Close():
@@ -118,8 +118,8 @@ class WorkerProcess:
 
 
 def main() -> int:
-    # Ctrl-C and SIGTERM may reach every process; the executor decides. SIGHUP wakes one that was stopped, to see its
-    # executor's end.
+    # Ctrl-C and SIGTERM may reach every process, but only the executor decides when this one ends. A stopped process
+    # gets SIGHUP when its executor is gone; ignoring it lets ExecutorWatch clean up.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent.go_on_when_it_dies()

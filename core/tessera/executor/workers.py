@@ -1,4 +1,4 @@
-"""One process a worker on this host, orders over a socket pair each."""
+"""An executor with one process per worker on this host. Each gets its orders over a socket pair."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class WorkersExecutor(Executor):
-    """All workers get the same orders in the same order; where the answers of several are alike, the first of them
-    answers for all. stages: the workers of each pipeline stage."""
+    """Sends the same orders to all workers in the same sequence, except Allocate, which differs between pipeline
+    stages, and DescribeLayout, which only the first worker of a stage gets. The first worker of a stage also answers
+    for the others where they would answer the same. stages: the workers of each stage."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -120,8 +121,7 @@ class WorkersExecutor(Executor):
         if not self.config.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    # ---- orders and answers
-    # -------------------------------------------------------------------------------------------------------------
+    # ---- orders and answers ------------------------------------------------------------------------------------------
 
     def _broadcast(self, order: Order, workers: Sequence[_WorkerHandle] | None = None) -> None:
         for worker in workers or self.workers:
@@ -134,8 +134,8 @@ class WorkersExecutor(Executor):
         return [self.answer(worker, report) for worker in self.workers]
 
     def answer(self, worker: _WorkerHandle, report: Report | None = None) -> Any:
-        """The worker's next answer. Another worker's failure ends the wait, since this one may then wait for it for
-        ever."""
+        """Waits for the worker's next answer. If another worker fails in the meantime, raises its error, because this
+        one may wait for it forever."""
         if worker.early:
             return worker.early.pop(0)
         while True:
@@ -174,7 +174,7 @@ class WorkersExecutor(Executor):
 
 
 class _WorkerHandle:
-    """A worker's process and the socket to it. early: answers that came before they were asked for."""
+    """A worker's process and the socket to it. early: answers that arrived while waiting for another worker."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
@@ -191,7 +191,7 @@ class _WorkerHandle:
         self.frames = Frames(self.stream, Answer)
 
     def close(self) -> None:
-        with suppress(OSError):  # it may be gone already
+        with suppress(OSError):  # the process may have ended already
             self.frames.send(Close())
         try:
             self.process.wait(CLOSE_SECONDS)
@@ -202,7 +202,7 @@ class _WorkerHandle:
 
 
 class _Coming:
-    """A step's output, on its way from the first worker of the last stage. Outputs are taken in the order of their
+    """The future of a step's output from the first worker of the last stage. Call result() in the order of the
     steps."""
 
     def __init__(self, executor: WorkersExecutor) -> None:

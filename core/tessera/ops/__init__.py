@@ -1,8 +1,8 @@
-"""Every op: its spec, its reference in plain torch, and what it is tried with, in one module a group.
+"""Every op: its spec, its reference in plain torch and its test inputs, in one module per group.
 
-An op is added in its group's file alone: a spec, a reference whose docstring begins with the op's arguments and result,
-and a row of OPS. Vendors import the specs from tessera.platform, which looks them up here. docs/decisions/ops.md has
-the rules.
+To add an op, only its group's file changes: it gets a spec, a reference whose docstring begins with the op's arguments
+and result, and a row of OPS. Platform packages import the specs from tessera.platform, which looks them up here.
+docs/decisions/ops.md has the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tessera.ops.sampling import *
 from tessera.platform.ops import OpSet
 
 GROUPS = (linear, norms, rotary, mlp, quantize, moe, sampling)
-"""Modules of ops, in the order of the table. What a group's __all__ names is part of tessera.platform."""
+"""Modules of ops, in the order of the table. The names in a group's __all__ are part of tessera.platform."""
 
 REFERENCE = OpSet.of(op for group in GROUPS for op in group.OPS)
 """All ops of core, none with a kernel."""

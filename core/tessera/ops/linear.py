@@ -1,4 +1,4 @@
-"""Products with weights, and the look-up of a token's row of one."""
+"""Linear layers, and embeddings: the rows of a weight for given tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 
 __all__ = ["EmbeddingSpec", "LinearSpec", "PackedEmbeddingSpec"]
 
-_STRETCH = 1 << 22  # elements of a weight that are float32 at a time
+_STRETCH = 1 << 22  # elements of a weight that are converted to float32 at a time
 
 
 # ---- embedding
@@ -25,8 +25,8 @@ _STRETCH = 1 << 22  # elements of a weight that are float32 at a time
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """weight[token] * scale. sharded: only rows start..start+rows of the vocabulary are here; other tokens give zeros,
-    and the sum over the group is right."""
+    """weight[token] * scale. sharded: this rank has only rows start..start+rows of the vocabulary. Other tokens give
+    zeros, so that the sum over the group is the embedding."""
 
     rows: int
     n: int
@@ -47,7 +47,7 @@ def embedding(spec: EmbeddingSpec, tokens: Tensor, weight: Tensor, *, out: Tenso
 
 
 def _on_this_rank(tokens: Tensor, start: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Rows of this rank, 0 for tokens of others; and which are its own."""
+    """The row of each token, 0 if another rank has it; and a mask of the tokens that this rank has."""
     here = tokens - start
     inside = (here >= 0) & (here < rows)
     return torch.where(inside, here, 0), inside
@@ -66,7 +66,7 @@ def _embedding_inputs(spec: EmbeddingSpec, make: TrialInputs) -> tuple[Any, ...]
 
 
 def _token_ids(rows: int, sharded: bool, make: TrialInputs) -> Tensor:
-    """sharded: two thirds of them are other ranks'."""
+    """sharded: two thirds of the tokens belong to other ranks."""
     return make.integers(0, 3 * rows if sharded else rows, make.tokens)
 
 
@@ -75,7 +75,7 @@ def _token_ids(rows: int, sharded: bool, make: TrialInputs) -> Tensor:
 
 @dataclass(frozen=True)
 class LinearSpec:
-    """y[T, n] = x[T, k] W^T + b. experts: W is [experts, n, k]."""
+    """y[T, n] = x[T, k] W^T + b. experts: unless 0, W is [experts, n, k]."""
 
     n: int
     k: int
@@ -88,7 +88,7 @@ class LinearSpec:
 def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | None = None) -> Tensor:
     """x [T, k] act or Quantized; weight Packed, [n, k] and bias [n] act -> [T, n] act
 
-    weight may have the parts of spec.scheme instead."""
+    If spec.scheme is set, weight has the parts of that scheme instead."""
     if spec.scheme is not None:
         return into(_product(spec, spec.scheme, x, weight), out)
     return into(F.linear(plain(x, weight["weight"].dtype), weight["weight"], weight.get("bias")), out)
@@ -115,7 +115,7 @@ def _rounded(x: Activation, activation: ActSpec | None, spec: LinearSpec) -> Ten
 
 
 def linears() -> Iterator[LinearSpec]:
-    """Those that are tried."""
+    """The specs that are tested."""
     for dtype in DTYPES:
         for n, k in ((8, 8), (72, 40), (130, 56)):
             yield LinearSpec(n, k, dtype)
@@ -131,9 +131,9 @@ def linear_inputs(spec: LinearSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class PackedEmbeddingSpec:
-    """Rows of a linear's weight, as numbers of its dtype, times scale: the embedding where the head has the same
-    weight. A kernel takes a linear whose weight it can read as the platform's own linear packs it. start and sharded:
-    as of an EmbeddingSpec."""
+    """Rows of a linear's weight in the linear's dtype, times scale: the embedding of a model whose head has the same
+    weight. A kernel supports a linear if it can read the weight as the platform's own linear packs it. start, sharded:
+    as in EmbeddingSpec."""
 
     linear: LinearSpec
     start: int = 0

@@ -1,4 +1,4 @@
-"""What is done to each element: activations, gates, sums, soft caps; and products with an activation between them.
+"""Elementwise ops (activations, gates, sums, soft caps), and MLPs.
 
 Activations, gates and caps compute in float32 and round once.
 """
@@ -34,7 +34,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class GateSpec:
-    """act(x[:, :n]) * x[:, n:]. activation: "silu", "gelu" or "gelu_tanh"."""
+    """act(x[:, :n]) * x[:, n:]. activation: "silu", "gelu" or "gelu_tanh". emit: quantizes the result; None does
+    not."""
 
     n: int
     dtype: str
@@ -48,7 +49,7 @@ class GateSpec:
 def gate(spec: GateSpec, x: Tensor, *, out: Tensor | None = None) -> Activation:
     """x [T, 2n] act -> [T, n] act, or Quantized
 
-    act(x[:, :n]) * x[:, n:]; Quantized where spec.emit."""
+    act(x[:, :n]) * x[:, n:]; Quantized if spec.emit is set."""
     left, right = x.chunk(2, dim=-1)
     result = _ACTIVATIONS[spec.activation](left.float()) * right.float()
     if spec.emit is not None:
@@ -71,7 +72,7 @@ def _gate_inputs(spec: GateSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class ActivationSpec:
-    """act(x). activation: as GateSpec has it."""
+    """act(x). activation: as in GateSpec."""
 
     n: int
     dtype: str
@@ -117,7 +118,7 @@ def _add_inputs(spec: AddSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class SoftCapSpec:
-    """x * scale, then held between -cap and cap by a tangent: tanh(x / cap) * cap, in float32. cap 0: none."""
+    """x * scale, then tanh(x / cap) * cap, which is between -cap and cap; in float32. cap 0: no cap."""
 
     n: int
     dtype: str
@@ -149,8 +150,8 @@ def _soft_cap_inputs(spec: SoftCapSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class GatedMLPSpec:
-    """down(gate(gate_up(x))): gate_up makes [T, 2 n], the gate's half first, gate [T, n], down [T, hidden]. Sharded
-    over a group each rank has its part of n, and the result is its summand."""
+    """down(gate(gate_up(x))): gate_up gives [T, 2 n], the half for the activation first; gate gives [T, n],
+    down [T, hidden]. If sharded over a group, each rank has a part of n, and its result is a partial sum."""
 
     gate_up: LinearSpec
     gate: GateSpec

@@ -1,4 +1,4 @@
-"""Mixtures of experts: whom a token goes to, and what they make of it. Mixtral of experts, arXiv:2401.04088."""
+"""Mixture of experts: routes tokens to experts and runs the experts. Mixtral of experts, arXiv:2401.04088."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 
 __all__ = ["ExpertsSpec", "MoESpec", "RouteSpec"]
 
-_NARROW = 512  # of a served expert
+_NARROW = 512  # intermediate size of an expert in the model at which speed is measured
 
 
 # ---- route
@@ -25,7 +25,7 @@ _NARROW = 512  # of a served expert
 
 @dataclass(frozen=True)
 class RouteSpec:
-    """Softmax over experts, the top_k largest; renormalise: their weights sum to 1."""
+    """Softmax over the experts, then the top_k largest. renormalise: their weights are scaled to sum to 1."""
 
     experts: int
     top_k: int
@@ -54,8 +54,8 @@ def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class ExpertsSpec:
-    """Gated MLPs of `experts` experts here, numbers first..first+experts of all; a token's result is the weighted sum
-    over its experts that are here."""
+    """The gated MLPs of this rank's experts, which are numbers first..first+gate_up.experts of all. A token's result is
+    the weighted sum over its experts on this rank."""
 
     gate_up: LinearSpec
     gate: GateSpec
@@ -75,9 +75,9 @@ def experts(
     out: Tensor | None = None,
 ) -> Tensor:
     """x [T, k] act or Quantized; weights [T, K] float32; ids [T, K] int32 among all experts; gate_up Packed, [E, 2n,
-    k]; down Packed, [E, k, n] -> [T, k] act; a token adds up its experts that are here
+    k]; down Packed, [E, k, n] -> [T, k] act; the sum over a token's experts on this rank
 
-    Every expert sees every token, weighted 0 where it was not chosen: static shapes."""
+    Every expert computes every token, with weight 0 if it was not chosen, so that shapes are static."""
     x = plain(x, torch_dtype(spec.gate.dtype))
     wide, back = replace(spec.gate_up, experts=0), replace(spec.down, experts=0)
     total = torch.zeros_like(x, dtype=torch.float32)
@@ -117,8 +117,8 @@ def _served_experts(dtype: str) -> ExpertsSpec:
 
 @dataclass(frozen=True)
 class MoESpec:
-    """router, route and experts in one: x [T, hidden] -> [T, hidden], the weighted sum over a token's experts that are
-    here."""
+    """router, route and experts in one: x [T, hidden] -> [T, hidden], the weighted sum over a token's experts on this
+    rank."""
 
     router: LinearSpec
     route: RouteSpec

@@ -1,4 +1,4 @@
-"""Norms, alone and with what stands around them: the residual, the sum over a group, the product that follows.
+"""Norms, alone and fused with what surrounds them: the residual, the sum over a group, the linear that follows.
 
 They compute in float32 and round once.
 """
@@ -35,8 +35,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NormSpec:
-    """RMS norm over the last dimension: x / sqrt(mean(x^2) + eps) * (weight + offset), in float32. emit: give the
-    result quantised so."""
+    """RMS norm over the last dimension: x / sqrt(mean(x^2) + eps) * (weight + offset), in float32. emit:
+    quantizes the result; None does not."""
 
     n: int
     dtype: str
@@ -51,7 +51,7 @@ class NormSpec:
 def rms_norm(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Activation:
     """x [..., n] act; weight [n] act -> [..., n] act, or Quantized
 
-    Quantized where spec.emit. Root mean square layer normalization, arXiv:1910.07467."""
+    Quantized if spec.emit is set. Root mean square layer normalization, arXiv:1910.07467."""
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + spec.eps) * (weight.float() + spec.offset)
     if spec.emit is not None:
@@ -63,7 +63,7 @@ def _norms() -> Iterator[NormSpec]:
     for dtype in DTYPES:
         yield NormSpec(40, dtype, 1e-6)
         yield NormSpec(129, dtype, 1e-5, offset=1.0)
-        yield NormSpec(520, dtype, 1e-2)  # wide enough for a sum in few bits to show, and an eps that shows
+        yield NormSpec(520, dtype, 1e-2)  # reveals a sum in too few bits, because it is wide, and a wrong eps
 
 
 def _rms_norm_inputs(spec: NormSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -118,8 +118,8 @@ def _served_layer_norm(dtype: str) -> LayerNormSpec:
 
 @dataclass(frozen=True)
 class AddNormSpec:
-    """x is summed over the group `reduce` (None: it is whole), times `multiplier` added to the residual, the sum
-    normed. Without a residual the multiplier does nothing."""
+    """Sums x over the group `reduce` (None: x is complete), multiplies it by `multiplier`, adds the residual and norms
+    the result. Without a residual the multiplier is not applied."""
 
     norm: NormSpec
     reduce: str | None = None
@@ -163,7 +163,7 @@ def _add_norm_inputs(spec: AddNormSpec | NormAddSpec, make: TrialInputs) -> tupl
 
 @dataclass(frozen=True)
 class AddLayerNormSpec:
-    """x is summed over the group `reduce`, the residual added, the sum normed."""
+    """Sums x over the group `reduce` (None: x is complete), adds the residual and norms the result."""
 
     norm: LayerNormSpec
     reduce: str | None = None
@@ -195,7 +195,7 @@ def _add_layer_norm_inputs(spec: AddLayerNormSpec, make: TrialInputs) -> tuple[A
 
 @dataclass(frozen=True)
 class NormAddSpec:
-    """x is summed over the group `reduce`, normed, and added to the residual."""
+    """Sums x over the group `reduce` (None: x is complete), norms it and adds it to the residual."""
 
     norm: NormSpec
     reduce: str | None = None
@@ -217,8 +217,8 @@ def norm_add(spec: NormAddSpec, ops: BoundOps) -> HotCall:
 
 @dataclass(frozen=True)
 class QKNormSpec:
-    """RMS norms of queries and of keys, each over its whole projection: of x [T, q + 2 k] here, queries, keys and
-    values, the mean square is taken over the group `reduce` (None: all of them are here)."""
+    """RMS norms of queries and keys, each over its whole projection. x [T, q + 2 k] has the queries, keys and values of
+    this rank; the mean square is over all ranks of the group `reduce` (None: this rank has all of them)."""
 
     q: int
     k: int
@@ -230,7 +230,7 @@ class QKNormSpec:
 def qk_norm(spec: QKNormSpec, ops: BoundOps) -> HotCall:
     """x [T, q + 2 k] act, queries, keys and values of this rank; q_weight [q] act; k_weight [k] act -> nothing
 
-    Queries and keys are normed in place, values stay as they are."""
+    Norms queries and keys in place and leaves values as they are."""
     group = ops.groups[spec.reduce] if spec.reduce is not None else None
     ranks = 1 if group is None else group.size
 
@@ -261,7 +261,7 @@ def _qk_norm_inputs(spec: QKNormSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class NormLinearSpec:
-    """add_norm, then linear over its result: gives the product and the residual."""
+    """add_norm, then linear of its result. Returns the product and the residual."""
 
     norm: AddNormSpec
     linear: LinearSpec

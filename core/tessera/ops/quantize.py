@@ -1,4 +1,4 @@
-"""Quantized numbers: activations with scales, weights in the parts of a scheme, and what both stand for."""
+"""Quantized activations, which have scales, and quantized weights, in the parts of a scheme; dequantizes both."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ INT8, INT8_WITH_SUMS = (ActSpec("int8", granularity="token", sums=sums) for sums
 
 class Quantized(NamedTuple):
     """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
-    scale. sums [T, n / ActSpec.sums] int32: of data, where they are wanted. Accepted wherever a tensor is the input of
-    a product."""
+    scale. sums [T, n / ActSpec.sums] int32: the sum of each ActSpec.sums elements of data; None unless asked for. A
+    linear accepts it in place of a tensor."""
 
     data: Tensor
     scale: Tensor
@@ -33,7 +33,7 @@ Activation = Tensor | Quantized
 
 @dataclass(frozen=True)
 class QuantizeSpec:
-    """x [T, n] of `dtype` -> Quantized as `emit` says."""
+    """x [T, n] of `dtype` -> Quantized, as `emit` describes."""
 
     n: int
     dtype: str
@@ -61,12 +61,12 @@ def _sums(data: Tensor, size: int) -> Tensor:
 
 
 def plain(x: Activation, dtype: torch.dtype) -> Tensor:
-    """An activation as a tensor, its scales multiplied in."""
+    """data * scale in `dtype`; an activation that is not Quantized is returned as it is."""
     return (x.data.float() * x.scale).to(dtype) if isinstance(x, Quantized) else x
 
 
 def meaning(parts: Packed, scheme: Scheme) -> Tensor:
-    """The weight [..., n, k] that a scheme's parts stand for, float32."""
+    """Dequantizes the parts of a weight: -> [..., n, k] float32."""
     stored, scale = parts["weight"], parts["scale"].float()
     elements = apart(stored) if scheme.weight.dtype == "int4" else stored
     if not scheme.weight.group:
@@ -75,7 +75,7 @@ def meaning(parts: Packed, scheme: Scheme) -> Tensor:
 
 
 def apart(pairs: Tensor) -> Tensor:
-    """int4 [..., n, k / 2], two a byte -> int8 [..., n, k] of -8 to 7."""
+    """int4 [..., n, k / 2], two per byte -> int8 [..., n, k] of -8 to 7."""
     return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2).to(torch.int8) - 8
 
 

@@ -1,4 +1,4 @@
-"""Positions, turned into queries and keys."""
+"""Rotary position embedding of queries and keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: T
     """q [T, H, D] act; k [T, Hk, D] act; positions [T] int32; cos_sin [positions, dim] float32, cosines then sines ->
     nothing
 
-    q and k are turned in place. RoFormer, arXiv:2104.09864."""
+    Rotates q and k in place. RoFormer, arXiv:2104.09864."""
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     for heads in (q, k):
         turned = heads[..., : spec.dim].float()

@@ -1,5 +1,5 @@
-"""From logits to tokens and their log probabilities; and what rows ask for before a token is drawn: masks, edits,
-penalties.
+"""Samples tokens from logits and returns their log probabilities; before that, masks, edits and penalties change the
+logits.
 
 A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry
 v is a hash of (seed, position, v), so it does not depend on what else is in the batch, nor on how the vocabulary is
@@ -42,8 +42,8 @@ _GOLDEN = 0x9E3779B9
 
 
 class Logprobs(NamedTuple):
-    """Of one token in each of S rows, and of the most likely ones: ids [S, 1 + k] int32 and logprobs [S, 1 + k]
-    float32, that token first; its ranks [S] int32, 1 the most likely."""
+    """Log probabilities of one token in each of S rows, and of the k most likely ones: ids [S, 1 + k] int32 and
+    logprobs [S, 1 + k] float32, that token first; ranks [S] int32 of that token, 1 for the most likely."""
 
     ids: Tensor
     logprobs: Tensor
@@ -52,7 +52,7 @@ class Logprobs(NamedTuple):
 
 @dataclass(frozen=True)
 class LogprobsSpec:
-    """logprobs: alternatives reported a row."""
+    """logprobs: how many of the most likely tokens are reported per row."""
 
     vocab: int
     logprobs: int
@@ -101,8 +101,9 @@ def _mask_logits_inputs(spec: MaskLogitsSpec, make: TrialInputs) -> tuple[Any, .
 
 
 class History(NamedTuple):
-    """The tokens that S rows have. tokens [N, M] int32: of row rows[s] of this table the first num_tokens[s] are known,
-    and of these num_prompt_tokens[s] are the prompt. rows, num_prompt_tokens, num_tokens [S] int32."""
+    """The tokens so far of S rows. tokens [N, M] int32: the first num_tokens[s] entries of row rows[s] of this table
+    are known, and the first num_prompt_tokens[s] of these are the prompt. rows, num_prompt_tokens, num_tokens [S]
+    int32."""
 
     tokens: Tensor
     rows: Tensor
@@ -111,9 +112,9 @@ class History(NamedTuple):
 
 
 class Edits(NamedTuple):
-    """E changes of one logit each. row, one of the S, and token [E] int32; value [E] float32 is added, -inf forbids.
-    It holds while the row has fewer tokens than until [E] int32, and where the answer ends in the tokens of prefix
-    [E, P] int32, of which -1 at the front stands for none."""
+    """E edits of one logit each, that of token [E] int32 in row [E] int32, one of the S. value [E] float32 is added to
+    it; -inf forbids the token. An edit applies while the row has fewer tokens than until [E] int32, and only if the
+    answer ends in the tokens of prefix [E, P] int32, which is padded with -1 at the front."""
 
     row: Tensor
     token: Tensor
@@ -124,7 +125,7 @@ class Edits(NamedTuple):
 
 @dataclass(frozen=True)
 class EditLogitsSpec:
-    """prefix: tokens that edits may have in their prefix."""
+    """prefix: P, the length of the prefixes of edits."""
 
     vocab: int
     prefix: int = 0
@@ -133,7 +134,7 @@ class EditLogitsSpec:
 def edit_logits(spec: EditLogitsSpec, logits: Tensor, history: History, edits: Edits) -> None:
     """logits [S, V] float32; history History; edits Edits, [E] each, prefix [E, P] -> nothing
 
-    Adds to single entries what holds now. A prefix holds only within the answer."""
+    Makes the edits that apply now. A prefix matches only tokens of the answer."""
     row = edits.row.long()
     known = history.num_tokens[row]
     holds = known < edits.until
@@ -151,7 +152,7 @@ def _edit_logits_inputs(spec: EditLogitsSpec, make: TrialInputs) -> tuple[Any, .
 
 
 def _history(vocab: int, make: TrialInputs) -> History:
-    """A table that knows more rows and columns than are asked for; tokens repeat often."""
+    """A table with more rows and columns than are used; tokens repeat often."""
     length = 11
     num_tokens = make.integers(0, length + 1, make.tokens)
     return History(
@@ -163,7 +164,7 @@ def _history(vocab: int, make: TrialInputs) -> History:
 
 
 def _edits(vocab: int, prefix: int, make: TrialInputs) -> Edits:
-    """Three a row; prefixes are of tokens that histories have."""
+    """Three per row on average; prefixes are made of tokens that histories have."""
     number = 3 * make.tokens
     value = torch.randn(number, generator=make.random)
     tokens, length = make.integers(0, 7, number, prefix), make.integers(0, prefix + 1, number)
@@ -180,9 +181,9 @@ def _edits(vocab: int, prefix: int, make: TrialInputs) -> Edits:
 
 
 class Penalties(NamedTuple):
-    """[S] float32 each: subtracted from logits of tokens that the answer has, once (presence) and for each time
-    (frequency); repetition divides the positive logits of tokens that prompt or answer have, and multiplies the
-    others. 0, 0 and 1 change nothing."""
+    """[S] float32 each. presence is subtracted once from the logits of tokens in the answer, frequency once for each
+    time that they occur in it. repetition divides the positive logits of tokens in the prompt or the answer, and
+    multiplies the negative ones. 0, 0 and 1 change nothing."""
 
     presence: Tensor
     frequency: Tensor
@@ -221,8 +222,8 @@ def _penalise_inputs(spec: PenaliseSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 
 class SamplingRows(NamedTuple):
-    """What sampling knows of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0: off),
-    seed int64, and position int64, the place in its request of the token to draw."""
+    """The sampling parameters of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0:
+    off), seed int64, and position int64, the index in its request of the token to sample."""
 
     temperature: Tensor
     top_k: Tensor
@@ -233,8 +234,8 @@ class SamplingRows(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """tokens [S] int32. With logprobs: ids [S, 1 + k] int32 and logprobs [S, 1 + k] float32, the drawn token first, and
-    its ranks [S] int32."""
+    """tokens [S] int32. With logprobs: ids [S, 1 + k] int32 and logprobs [S, 1 + k] float32, the sampled token first,
+    and ranks [S] int32 of the sampled token."""
 
     tokens: Tensor
     ids: Tensor | None = None
@@ -244,8 +245,8 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """greedy: every row takes its largest logit. filters: some row asks for top_k, top_p or min_p. logprobs:
-    alternatives reported a row; -1 none."""
+    """greedy: every row takes its largest logit. filters: some row has top_k, top_p or min_p. logprobs: how many of the
+    most likely tokens are reported per row; -1 for no log probabilities."""
 
     vocab: int
     greedy: bool = False
@@ -257,7 +258,7 @@ def sample(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
     """logits [S, V] act or float32; rows SamplingRows, [S] each -> Sampled: tokens [S] int32; with logprobs ids [S, 1 +
     L] int32, logprobs [S, 1 + L] float32, ranks [S] int32
 
-    Log probabilities are of the logits as they came."""
+    Log probabilities are those of the logits as given, before temperature and filters."""
     logits = logits.float()
     tokens = logits.argmax(-1)
     if not spec.greedy:
@@ -274,8 +275,8 @@ def sample(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
 
 
 def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """Scaled logits with what min_p, top_k and top_p exclude at -inf, in this order. The most likely entry always
-    stays."""
+    """The scaled logits, with -inf for tokens that min_p, top_k and top_p exclude, in this order. The most likely token
+    is never excluded."""
     probs = torch.softmax(logits, dim=-1)
     logits = logits.masked_fill(probs < rows.min_p[:, None] * probs.amax(-1, keepdim=True), -torch.inf)
     ordered, index = logits.sort(dim=-1, descending=True, stable=True)
@@ -291,7 +292,7 @@ def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
 
 
 def uniforms(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
-    """seed, position [S] int64 -> [S, vocab] float32 in (0, 1): 23 random bits at the middle of their interval."""
+    """seed, position [S] int64 -> [S, vocab] float32 in (0, 1): 23 random bits, at the middle of their interval."""
     (seed_low, seed_high), (place, _) = _words(seed), _words(position)
     key = _mix(_mix(seed_low ^ _signed(_GOLDEN)) + place)
     other = _mix(_mix(seed_high + place) ^ key)
@@ -307,8 +308,8 @@ def _words(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit words with good avalanche: xor-shift and multiply, three times (constants of C. Wellons'
-    hash prospector). Wraps modulo 2^32."""
+    """A bijection of 32-bit words with good avalanche: xor-shift and multiply, twice, then xor-shift (constants of C.
+    Wellons' hash prospector). Wraps modulo 2^32."""
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         x = (x ^ ((x >> shift) & ((1 << (32 - shift)) - 1))) * _signed(factor)
     return x ^ ((x >> 15) & 0x1FFFF)
@@ -347,8 +348,8 @@ def _rows(make: TrialInputs) -> SamplingRows:
 
 @dataclass(frozen=True)
 class LogitsSampleSpec:
-    """head: the rows of the vocabulary here; gather: the group that has the others; cap: soft cap of the logits; scale:
-    multiplies them."""
+    """head: this rank's rows of the vocabulary; gather: the group whose ranks have the other rows; cap: soft cap of the
+    logits, 0 for none; scale: multiplies them first."""
 
     head: LinearSpec
     sample: SampleSpec
@@ -375,7 +376,7 @@ def logits_sample(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
 
 
 def bind_finish(spec: LogitsSampleSpec, ops: BoundOps) -> HotCall:
-    """(logits of all ranks) -> the vocabulary's own entries, scaled and soft-capped where the spec says so."""
+    """(logits of all ranks) -> those of the vocabulary, without padding; scaled and soft-capped if the spec says so."""
     vocab = spec.sample.vocab
     if spec.scale == 1.0 and not spec.cap:
         return lambda logits: logits[:, :vocab]

@@ -1,4 +1,4 @@
-"""What all groups of ops need: dtypes by name, results in `out`, and the dtypes, sizes and tolerances of trials."""
+"""What all groups of ops share: dtypes by name, results in `out`, and the dtypes, sizes and tolerances of tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""Those that ops are tried in."""
+"""The dtypes that ops are tested in."""
 
 HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
 """Sizes of the model at which speed is measured."""
@@ -26,5 +26,5 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:
-    """The result, in `out` where the caller brought one."""
+    """The result, copied into `out` if the caller gave one."""
     return result if out is None else out.copy_(result)

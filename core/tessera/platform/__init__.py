@@ -1,8 +1,8 @@
-"""The contracts a platform package is written against: all that it imports of core.
+"""The contracts that a platform package is written against, and all that it imports from core.
 
-The specs of ops, and what their hot calls take and give, are imported from here too. They stand beside the references
-in tessera.ops, which need torch, and are looked up there when they are asked for: processes that only decide import
-this package without torch.
+The specs of ops, and the types that their hot calls take and return, are imported from here too. They are defined
+beside the references in tessera.ops, which need torch, and are looked up there on first use, so that processes that
+only decide can import this package without torch.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A spec of tessera.ops."""
+    """Looks up a spec, or a type of a hot call, in tessera.ops."""
     if not name.startswith("_"):
         for group in import_module("tessera.ops").GROUPS:
             if name in group.__all__:

@@ -27,8 +27,7 @@ Caches = MutableSequence[Sequence[Tensor]]
 them in place, or assigns caches[i] = new where memory is donated."""
 
 
-# ---- what a layer keeps
-# -----------------------------------------------------------------------------------------------------------------
+# ---- what a layer keeps ----------------------------------------------------------------------------------------------
 
 
 class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
@@ -88,7 +87,7 @@ class LayerSpec:
 
 
 def layer_place(spec: LayerSpec) -> str:
-    """A layer of attention, or of another mixer, in words and without its number."""
+    """Describes a layer of attention, or of another mixer, in words and without its number."""
     parts = [f"{spec.num_heads} heads over {spec.num_kv_heads} of {spec.head_dim}", spec.dtype]
     if spec.window is not None:
         parts.append(f"window of {spec.window}")
@@ -188,7 +187,6 @@ class KVLayout:
 
 
 # ---- backends --------------------------------------------------------------------------------------------------------
-# -------------------
 
 
 class Mixer(ABC):

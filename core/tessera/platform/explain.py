@@ -19,8 +19,8 @@ class Explained:
 
 
 def op_place(spec: Any) -> str:
-    """The constants of an op's spec that are not the usual ones, such as "n=896, dtype=bfloat16", but those that follow
-    from others (of no part in its hash)."""
+    """The constants of an op's spec that differ from their defaults, such as "n=896, dtype=bfloat16". Fields that
+    follow from others (hash=False) are left out."""
     if not _has_fields(spec):
         return "" if spec is None else str(spec)
     shown = []

@@ -251,7 +251,7 @@ class BoundOps:
         self.fallbacks: Counter[str] = Counter()
         self.referenced: set[str] = set()
         self._calls: dict[tuple[str, Any], HotCall] = {}
-        self._kernels: list[tuple[str, list[str]]] = []  # that are being bound: their op, the references they took
+        self._kernels: list[tuple[str, list[str]]] = []  # being bound: op, references taken
 
     def bind(self, name: str, spec: Any) -> HotCall:
         """The hot call of an op at a place. Raises PlatformError if it would be the reference and --no-fallback forbids

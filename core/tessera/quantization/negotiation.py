@@ -19,7 +19,7 @@ from tessera.quantization.schemes import GROUPS, candidates
 
 @dataclass(frozen=True)
 class Left:
-    """A weight that stays as it is, and why. wanted: it was to be quantised."""
+    """A weight that is not quantized, and why. wanted: --quantization asked for it."""
 
     name: str
     reason: Reason
@@ -33,7 +33,7 @@ class Weights(Protocol):
     """That --quantization has; "" where it is not given."""
 
     quantised: Counter[str]
-    """Number of products by their scheme in words."""
+    """Number of linears by the description of their scheme."""
 
     left: list[Left]
 
@@ -42,11 +42,11 @@ class Weights(Protocol):
         name."""
 
     def leave(self, weight: str, reason: Reason) -> None:
-        """A weight that is to stay as it is, whatever is asked for."""
+        """Records a weight that is never quantized."""
 
 
 class AsTheyAre:
-    """Nothing is quantised."""
+    """Quantizes nothing."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -57,7 +57,7 @@ class AsTheyAre:
         return asked, None
 
     def leave(self, weight: str, reason: Reason) -> None:
-        """All do."""
+        """Records nothing: no weight is quantized."""
 
 
 class AtLoad:

@@ -1,4 +1,4 @@
-"""A weight in the parts of a scheme: each element to the nearest number that there is."""
+"""Quantizes a weight into the parts of a scheme, rounding each element to the nearest value."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Scheme
 
-_STRETCH = 1 << 18  # elements that are float32 at a time: what a processor's own cache holds
+_STRETCH = 1 << 18  # elements that are converted to float32 at a time; they fit in a core's own cache
 
 
 def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
-    """weight [..., n, k] of floats -> the scheme's parts: "weight" [..., n, k], of int4 [..., n, k / 2], and "scale"
-    [..., n], or [..., n, k / group] where groups of inputs share one. Beyond these it takes little memory."""
+    """weight [..., n, k] of floats -> the scheme's parts: "weight" [..., n, k], or [..., n, k / 2] for int4, and
+    "scale" [..., n], or [..., n, k / group] if groups of inputs share a scale. Needs little memory beyond these."""
     rows, k = weight.flatten(0, -2), weight.shape[-1]
     groups = k // (scheme.weight.group or k)
     stored = rows.new_empty(len(rows), k // scheme.parts["weight"].per[-1], dtype=_dtype(scheme, "weight"))
@@ -31,8 +31,8 @@ def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
 
 
 def _scale(wide: Tensor, scheme: Scheme) -> Tensor:
-    """wide [rows, groups, group] -> [rows, groups, 1]. Of int4 the largest element becomes -8, the one number that has
-    no opposite."""
+    """wide [rows, groups, group] -> [rows, groups, 1]. For int4, the element with the largest magnitude becomes -8,
+    which has no positive counterpart."""
     if scheme.weight.dtype == "int4":
         most, least = wide.amax(-1, keepdim=True), wide.amin(-1, keepdim=True)
         return torch.where(most > -least, most, least) / -8
@@ -40,7 +40,7 @@ def _scale(wide: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _elements(wide: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
-    """As they are stored, by the scale as it is stored. wide is written over."""
+    """The elements as they are stored, for the scale as it is stored. Overwrites wide."""
     scaled = wide.div_(torch.where(scale == 0, 1.0, scale))
     if scheme.weight.dtype == "int4":
         return _in_pairs(scaled.round_().clamp_(-8, 7).add_(8).to(torch.uint8))

@@ -1,5 +1,4 @@
-"""The schemes that weights are quantised into, by the names that --quantization takes. In both, activations are int8
-with a scale a token."""
+"""The quantization schemes that --quantization names. In both, activations are int8 with one scale per token."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ from collections.abc import Sequence
 from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 
 GROUPS = (64, 32, 16, 8)
-"""Elements that share a scale in int4, by preference."""
+"""How many elements share a scale in int4, preferred sizes first."""
 
 _TOKENS = ActSpec("int8", granularity="token")
 
 
 def candidates(name: str, k: int) -> Sequence[Scheme]:
-    """Schemes of a name that a weight of k inputs can have, the preferred first; none where no group divides k."""
+    """The schemes of this name for a weight with k inputs, preferred ones first; empty if no group size divides k."""
     if name == "int8":
         return (_int8(),)
     assert name == "int4", name
@@ -22,12 +21,12 @@ def candidates(name: str, k: int) -> Sequence[Scheme]:
 
 
 def _int8() -> Scheme:
-    """A float32 scale a row."""
+    """One float32 scale per row."""
     parts = {"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
     return Scheme(QuantSpec("int8", "channel"), _TOKENS, parts=parts)
 
 
 def _int4(group: int) -> Scheme:
-    """Two elements a byte, the first in the low half, 8 added; a bfloat16 scale a group, which may be negative."""
+    """Two elements per byte, the first in the low half, 8 added; a bfloat16 scale per group, which may be negative."""
     parts = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, group))}
     return Scheme(QuantSpec("int4", "group", group, scale_dtype="bfloat16"), _TOKENS, parts=parts)

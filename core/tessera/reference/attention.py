@@ -152,7 +152,7 @@ def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
         return None
     if cache.quant == KV_INT8 and cache.dtype == KV_INT8.dtype:
         return None
-    return f"keys and values are kept in {spec.dtype}, or in int8 with a scale a token and head"
+    return f"keys and values are kept in {spec.dtype}, or in int8 with one scale per token and head"
 
 
 def layout(spec: FullAttentionSpec, block_size: int) -> KVLayout:

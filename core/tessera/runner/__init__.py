@@ -1,1 +1,1 @@
-"""On one device: a step's decision to token ids."""
+"""Runs steps on one device: from a SchedulerOutput to token ids."""

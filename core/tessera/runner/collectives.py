@@ -1,5 +1,5 @@
-"""The groups of a worker: the platform's own communicator or torch.distributed, on the device where it has a backend
-for it, else through the host."""
+"""The groups of a worker, over the platform's communicator or core's default: torch.distributed, with the device's own
+backend if there is one, else through host memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tessera.platform.platform import Platform, WorkerSpec
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
-    """The group of all workers, seen from one of them: the platform's own, else core's. rendezvous: a URL where they
-    meet; unused where there is one."""
+    """Joins the group of all workers, with the platform's communicator if it has one, else core's. rendezvous: a URL
+    where the workers meet; unused for a single worker."""
     if spec.world_size == 1:
         return Alone()
     return platform.communicator(spec, device, rendezvous) or torch_group(spec, rendezvous, device)
 
 
 def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommunicator:
-    """Over torch.distributed: on the device with its own default backend, if it has one."""
+    """The group of all workers over torch.distributed, with the device's default backend, else through the host."""
     own = dist.Backend.default_device_backend_map.get(device.target.type)
     if own is not None:
         return TorchCommunicator.join(torch, own, rendezvous, spec.rank, spec.world_size)
@@ -34,8 +34,8 @@ def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommu
 
 
 def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
-    """For each axis of the mesh, the group that this worker is in along it. Raises PlatformError for a platform that
-    places workers otherwise."""
+    """This worker's group along each axis of the mesh. world: all workers. Raises PlatformError if the platform places
+    fewer workers than the mesh has, and they cannot be divided."""
     groups: dict[str, Communicator] = {}
     for axis, size in mesh.sizes.items():
         if size == mesh.size:
@@ -45,8 +45,8 @@ def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
         elif world.size != mesh.size:
             shape = " x ".join(f"--{name}-parallel-size {each}" for name, each in mesh.sizes.items())
             raise PlatformError(
-                f"the platform runs {world.size} workers for {mesh.size} devices, and cannot divide them by {shape}; "
-                "leave out --pipeline-parallel-size."
+                f"the platform runs {world.size} workers for {mesh.size} devices, which cannot be divided by {shape}; "
+                "remove --pipeline-parallel-size."
             )
         else:
             groups[axis] = world.new_group(mesh.group(axis, world.rank), axis, {})
@@ -54,8 +54,8 @@ def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
 
 
 class StagedCommunicator(TorchCommunicator):
-    """Of a device for which torch.distributed has no backend: its tensors go through the host's memory, so a chip whose
-    collectives are still to be written serves on several devices all the same. group: over gloo."""
+    """For a device without a torch.distributed backend: copies tensors through host memory, so that a chip without
+    collectives of its own can still serve on several devices. group: over gloo."""
 
     def __init__(self, group: Any, device: Device) -> None:
         super().__init__(torch, group, group)

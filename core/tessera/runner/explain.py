@@ -1,4 +1,4 @@
-"""What was chosen as a model was built: the answers that backends and kernels gave then, in words."""
+"""Explains, in words, which backends, schemes and kernels were chosen when a model was built, and why not others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.quantization import Weights
 
 
 def explain(build: Build) -> tuple[Explained, ...]:
-    """Attention by kind of layer, quantization, then ops in the order in which they were bound."""
+    """All choices: attention by kind of layer, then quantization, then ops in the order in which they were bound."""
     return (*_attention(build), *_quantization(build), *map(_op, build.ops.choices.values()))
 
 
@@ -33,7 +33,7 @@ def _mixer(build: Build, bound: BoundMixer) -> Explained:
 
 
 def _spans(numbers: list[int]) -> str:
-    """Rising numbers in words: "layers 0-3, 5"."""
+    """Ascending numbers in words: "layers 0-3, 5"."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
@@ -48,7 +48,7 @@ def _quantization(build: Build) -> Iterator[Explained]:
     yield from _weights(build.weights)
     emissions = list(build.ops.emissions.values())
     if not emissions:
-        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input in one"),))
+        yield Explained("quantization", "activations", "none", (("a format", "no kernel wants its input quantized"),))
     yield from map(_emission, emissions)
 
 
@@ -63,14 +63,14 @@ def _weights(weights: Weights) -> Iterator[Explained]:
 
 
 def left_in_words(weights: Weights) -> Iterator[str]:
-    """Products that could not be quantised, a line a reason."""
+    """Weights of matrix products that could not be quantized, one line per reason."""
     for reason, names in _by_reason(weights, of_products=True):
         first = f"the first is {names[0]}" if len(names) > 1 else names[0]
         yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
 
 
 def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:
-    """of_products: that might have been quantised."""
+    """Names of the weights that were not quantized, by reason. of_products: only those that were meant to be."""
     reasons: dict[str, list[str]] = {}
     for left in weights.left:
         if left.wanted or not of_products:
@@ -86,7 +86,7 @@ def _emission(emission: Emission) -> Explained:
     place = f"activations of {emission.op}, {op_place(emission.spec)}"
     wanted = op_place(emission.emit)
     if emission.reason is None:
-        return Explained("quantization", place, wanted, (("none", "the kernel that takes them wants them so"),))
+        return Explained("quantization", place, wanted, (("none", "the kernel that reads them wants this format"),))
     return Explained("quantization", place, "none", ((wanted, emission.reason),))
 
 

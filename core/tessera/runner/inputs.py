@@ -1,5 +1,5 @@
-"""A step's rows as the device's inputs: host arrays by row, split into launches and padded as the ShapePolicy says, and
-copied into device buffers that keep their addresses."""
+"""Turns a step into the inputs of launches: host arrays by row, split and padded as the ShapePolicy says, and copied
+into device buffers that keep their addresses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 
 
 class InputBatch:
-    """The state of all rows on the host. There is one row more than requests: the null row, which padding uses.
+    """The state of all rows on the host. One extra row, the null row, is for padding.
 
-    tokens [rows, max_model_len + 1]: known when the row was opened; the last column is scratch. tables: by group
-    [rows, blocks]; tables_changed: how often they changed. eos, vocab: the model's.
+    tokens [rows, max_model_len + 1] int32: the tokens known when the row was opened; the last column is scratch.
+    tables: the block table of each group, [rows, blocks] int32. tables_changed: how often they changed. eos, vocab: the
+    model's end-of-text tokens and the size of its vocabulary.
     """
 
     def __init__(self, plan: CachePlan, columns: Sequence[Column], *, eos: Sequence[int], vocab: int) -> None:
@@ -43,7 +44,7 @@ class InputBatch:
         self._defaults = {c.name: c.default for c in columns}
 
     def apply(self, step: SchedulerOutput) -> None:
-        """Takes in the rows that a step opens and the blocks that rows get."""
+        """Applies the rows that a step opens and the blocks that rows get."""
         for opened in step.opened:
             self._open(opened)
         for table, delta in zip(self.tables, step.blocks, strict=True):
@@ -73,8 +74,9 @@ def _write(table: Array, delta: BlockDelta) -> None:
 
 
 class DeviceBuffers:
-    """Tensors by name that never move. sizes: elements of the names whose shapes vary from launch to launch; each shape
-    is a view of the start of one tensor. Any other name has a tensor for each shape that is asked for."""
+    """Device tensors by name that keep their addresses. sizes: number of elements for the names whose shapes vary from
+    launch to launch; each of their shapes is a view of the start of one tensor. Any other name has one tensor for each
+    number of elements."""
 
     def __init__(self, device: Device, sizes: dict[str, int] | None = None) -> None:
         self.device, self.sizes = device, sizes or {}
@@ -104,12 +106,14 @@ class DeviceBuffers:
 
 @dataclass(frozen=True)
 class InputLayout:
-    """What depends on the rows of a launch and their query_lens alone, not on positions: it stays the same from one
-    decode step to the next. There are R places for rows and T for tokens; num_rows and num_tokens of them are used.
+    """The inputs that depend only on the rows of a launch and their query_lens, not on positions, so that they stay the
+    same from one decode step to the next. There are R places for rows and T for tokens; num_rows and num_tokens of them
+    are used.
 
-    rows, query_start_loc, query_lens, logits_indices: as in a Launch. row_of, within [num_tokens]: the place of each
-    token's row, and of the token in its row. at [num_tokens]: the token's place in the launch; None: all in order.
-    token_rows [T]: the row at each place, the null row for padding.
+    rows, query_start_loc, query_lens, logits_indices: as in Launch, on the host. row_of [num_tokens]: the place of each
+    token's row in the launch. within [num_tokens] int32: the index of each token among those of its row. at
+    [num_tokens]: the place of each token in the launch; None if the tokens fill all places in order. token_rows [T]:
+    the row of the token at each place; the null row for padding.
     """
 
     num_rows: int
@@ -143,11 +147,12 @@ class InputLayout:
         )  # fmt: skip
 
     def by_row(self, values: Array) -> Array:
-        """values [num_rows] int32, and zeros for the padding."""
+        """values [num_rows] int32, padded with zeros to [R]."""
         return values if len(self.rows) == self.num_rows else _filled(values, len(self.rows), 0)
 
     def positions(self, starts: Array) -> Array:
-        """[T] int32, where rows go on at starts [num_rows]; 0 for the padding."""
+        """The position of the token at each place, [T] int32; 0 for padding. starts [num_rows] int32: the position of
+        each row's first token."""
         if self.num_tokens == self.num_rows and self.at is None:
             return starts
         positions: Array = starts.take(self.row_of)
@@ -160,13 +165,13 @@ class InputLayout:
 
 
 def layout_key(shape: LaunchShape, rows: Array, lengths: Array) -> tuple[Any, ...]:
-    """Equal for launches that have the same InputLayout."""
+    """A key that is equal for launches with the same InputLayout."""
     key = shape.key
     return key.rows, key.tokens, shape.stride, ALL_POSITIONS in key.bits, rows.tobytes(), lengths.tobytes()
 
 
 def _start_loc(shape: LaunchShape, lengths: Array) -> Array:
-    """Where each row starts in the launch, and where the last one ends."""
+    """[R + 1] int32: where each row starts in the launch, and where the last one ends."""
     if shape.stride:
         return np.arange(len(lengths) + 1, dtype=np.int32) * shape.stride
     result = np.zeros(len(lengths) + 1, np.int32)
@@ -182,12 +187,12 @@ def _filled(values: Array, size: int, filler: int) -> Array:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch and what the host knows of it. rows: of its requests.
+    """A launch and what the host knows about it. rows: the rows of its requests, without padding.
 
-    starts, next_position: the position of each row's first token, and the one after its last. first: the place of its
-    first token in the launch. sampling: places of the rows that sample a token. prompt_logprobs: places of the rows
-    that want log probabilities of the prompt tokens they compute; if there are any, the launch has ALL_POSITIONS.
-    row_offsets [R]: the offset of each row, padding included, in the table of all rows' tokens.
+    starts, next_position: for each row, the position of its first token and the position after its last. first: the
+    place of its first token in the launch. sampling: places of the rows that sample a token. prompt_logprobs: places of
+    the rows that need log probabilities of the prompt tokens they compute; if there are any, the launch has
+    ALL_POSITIONS. row_offsets [R] int64: the offset of each row, padding included, in the flattened device_tokens.
     """
 
     launch: Launch
@@ -202,9 +207,9 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class _PlacedLayout:
-    """A layout in the device's buffers, until a launch with another layout takes them. row_offsets [R], token_offsets
-    [T]: the offset of each row, and of each token's row, in the table of all rows' tokens. tables: by group, as long as
-    no block table changes."""
+    """A layout in the device buffers, valid until a launch with another layout overwrites them. row_offsets [R] and
+    token_offsets [T]: the offsets of each row, and of each token's row, in the flattened device_tokens. tables: block
+    tables by group, valid until a block table changes."""
 
     layout_key: tuple[Any, ...]
     layout: InputLayout
@@ -218,8 +223,8 @@ class _PlacedLayout:
 
 
 class LaunchBuilder:
-    """Makes a step's launches. device_tokens [rows, max_model_len + 1]: all rows' tokens on the device, sampled ones
-    included. index_dtype: of slot_mapping and block_tables. bits: of the features that are on."""
+    """Builds the launches of a step. device_tokens [rows, max_model_len + 1] int32: the tokens of all rows, on the
+    device, including sampled ones. index_dtype: of slot_mapping and block_tables. bits: of the enabled features."""
 
     def __init__(
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
@@ -236,7 +241,7 @@ class LaunchBuilder:
         self._tables_changed = batch.tables_changed
 
     def build(self, step: SchedulerOutput) -> Iterator[PreparedLaunch]:
-        """The step's launches, one at a time: they share buffers, so each must be launched before the next is made."""
+        """Yields the launches of a step. They share buffers, so each must be launched before the next is built."""
         seq_lens = step.starts + step.num_scheduled_tokens
         for exact in self.shapes.launches(self._shape(step, seq_lens)):
             part = slice(exact.first, exact.last)
@@ -252,7 +257,7 @@ class LaunchBuilder:
             )
 
     def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
-        """Rows that decode come first."""
+        """The shape of a step, whose decode rows come first."""
         others = step.num_scheduled_tokens != 1
         first = int(others.argmax())
         decode = first if others[first] else len(step.rows)
@@ -260,7 +265,7 @@ class LaunchBuilder:
         return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self.bits)
 
     def restore_rows(self, prepared: PreparedLaunch) -> Launch:
-        """The launch, with its rows and columns put back where another launch has taken the buffers since."""
+        """The launch, with its rows and columns written again if another launch has overwritten their buffers."""
         if prepared.launch is self._in_buffers:
             return prepared.launch
         self._current, self._in_buffers = None, prepared.launch
@@ -268,7 +273,7 @@ class LaunchBuilder:
         return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=self._columns(rows))
 
     def empty(self, key: LaunchKey) -> Launch:
-        """A launch of this shape with padding alone."""
+        """A launch of this shape that is all padding."""
         none = np.zeros(0, np.int32)
         return self._launch(key, self._placed(LaunchShape(key, 0, 0), none, none), none, none)
 
@@ -301,7 +306,7 @@ class LaunchBuilder:
         return launch
 
     def _placed(self, shape: LaunchShape, rows: Array, lengths: Array) -> _PlacedLayout:
-        """The layout in the buffers: the current one if this launch's is the same."""
+        """Writes the layout of a launch into the buffers, unless it is already there."""
         asked = layout_key(shape, rows, lengths)
         if self._current is None or self._current.layout_key != asked:
             put, layout = self.buffers.put, InputLayout.of(shape, rows, lengths, self.batch.null_row)
@@ -322,14 +327,14 @@ class LaunchBuilder:
         return self._current
 
     def _tokens(self, placed: _PlacedLayout, positions: Array) -> Tensor:
-        """Gathered on the device, which alone knows the newest sampled tokens."""
+        """The input tokens, gathered on the device, since only the device has the newest sampled tokens."""
         at = self.buffers.put("token_at", placed.token_offsets + positions, "int64")
         tokens: Tensor = self.buffers.get("tokens", positions.shape, "int32")
         return torch.index_select(self.device_tokens, 0, at, out=tokens)
 
     def feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
-        """Puts sampled tokens into device_tokens, where the next step reads them. Rows that sample nothing write into
-        the scratch column."""
+        """Writes the sampled tokens [R] into device_tokens, where the next step reads them. Rows that do not sample
+        write into the scratch column."""
         row_offsets, own = prepared.row_offsets, prepared.row_offsets[: len(prepared.rows)]
         at = row_offsets + self.batch.spare
         at[: len(own)][prepared.sampling] = (own + prepared.next_position)[prepared.sampling]
@@ -342,7 +347,7 @@ class LaunchBuilder:
         }
 
     def _slots(self, layout: InputLayout, positions: Array) -> Iterator[Array]:
-        """By group, the slot of each token; padding, which is in the null row, goes to block 0."""
+        """The slot of each token, by group. Padding has the null row, so it goes to block 0."""
         for group, table in zip(self.plan.groups, self.batch.tables, strict=True):
             if group.kind == "state":
                 yield np.zeros(0, np.int32)
@@ -370,7 +375,8 @@ def _with_all_positions(shape: LaunchShape) -> LaunchShape:
 
 
 def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
-    """Elements of each buffer for the largest launch and its sampling. columns: of the features."""
+    """Number of elements of each buffer for the largest launch and its sampling. columns: names of the features'
+    columns."""
     sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
     sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens", "feed"), rows)
     sizes["query_start_loc"] = rows + 1
@@ -384,5 +390,6 @@ def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]
 
 
 def widest(keys: Sequence[LaunchKey], rows: int, tokens: int) -> tuple[int, int]:
-    """Rows and tokens of the largest launch: what the scheduler may schedule, or what a bounded policy pads to."""
+    """Rows and tokens of the largest launch: the most that the scheduler may schedule, or that a bounded ShapePolicy
+    pads to."""
     return max([rows, *(key.rows for key in keys)]), max([tokens, *(key.tokens for key in keys)])

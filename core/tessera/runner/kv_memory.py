@@ -1,5 +1,5 @@
-"""The memory of the KV cache: how much it may take, and where its bytes are. A group's blocks are one buffer, a block
-one span of bytes with its layers side by side."""
+"""The memory of the KV cache: how much it may take, and its layout. Each cache group is one buffer; each block is one
+span of bytes, with its layers one after another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST_CACHE_SHARE = 0.4
 
 
 def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
-    """What this engine may have on one device. before: the device before anything was loaded."""
+    """The bytes that this engine may use on one device. before: the device's memory before anything was loaded."""
     total = before.free if before.host else int(before.total * config.cache.memory_utilization)
     return MemoryBudget(total=total, kv=config.cache.memory_bytes)
 
@@ -30,8 +30,9 @@ def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
 def cache_bytes(
     config: EngineConfig, granted: MemoryBudget, figures: MemoryFigures, weights: int, workspace: int
 ) -> int:
-    """Bytes for the KV cache on one device. Where memory is the host's: the smaller of 4 GiB and 40% of what is left
-    after the weights, divided by the workers. Raises MemoryBudgetError where nothing is left."""
+    """Bytes for the KV cache on one device: as the user set, else what is left after weights and workspace. If the
+    device uses host memory: the smaller of 4 GiB and 40% of what is left, divided by the number of workers. Raises
+    MemoryBudgetError if a device with its own memory has nothing left."""
     left = granted.total - weights - workspace
     if granted.kv is not None:
         return granted.kv
@@ -39,23 +40,24 @@ def cache_bytes(
         return int(min(HOST_CACHE_LIMIT, HOST_CACHE_SHARE * max(left, 0))) // config.parallel.world_size
     if left <= 0:
         raise MemoryBudgetError(
-            f"the weights take {weights / 2**30:.1f} GiB of the {granted.total / 2**30:.1f} GiB granted and leave "
-            "nothing for the KV cache;"
-            " raise --gpu-memory-utilization, lower --max-num-batched-tokens or use more devices."
+            f"the weights take {weights / 2**30:.1f} GiB and a step's workspace {workspace / 2**30:.1f} GiB of the "
+            f"{granted.total / 2**30:.1f} GiB granted, which leaves nothing for the KV cache; raise "
+            "--gpu-memory-utilization, lower --max-num-batched-tokens or use more devices."
         )
     return left
 
 
 def activation_bytes(config: EngineConfig, facts: ModelFacts) -> int:
-    """An upper bound on what a step's tensors take: float32 rows of about sixteen hidden sizes a token, and the logits
-    of all rows twice."""
+    """An estimate, on the high side, of the bytes of a step's tensors: 16 float32 vectors of the hidden size per token,
+    and the float32 logits of all rows twice."""
     tokens, rows = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
     return tokens * facts.hidden_size * 16 * 4 + rows * facts.vocab_size * 8
 
 
 class CacheMemory:
-    """needs: by layer. buffers: by group [num_blocks, block_bytes] uint8. planes: by layer, views of them as its layout
-    says, where its alignment lets it begin."""
+    """The allocated KV cache. needs: by layer. buffers: one per group, [num_blocks, block_bytes] uint8. planes: by
+    layer, views of the buffers with the shapes and dtypes of its layout. Each layer starts at its required
+    alignment. Raises MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.layouts: dict[int, KVLayout] = {}
@@ -84,7 +86,7 @@ class CacheMemory:
         assert start <= group.block_bytes, (start, group)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
-        """Whole blocks within a group, all layers at once."""
+        """Copies whole blocks within their group, all layers at once."""
         for copy in copies:
             buffer = self.buffers[copy.group]
             sources, targets = (
@@ -93,7 +95,7 @@ class CacheMemory:
             buffer[targets] = buffer[sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
-        """Blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
+        """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
         data = self.buffers[number][blocks.to(self.buffers[number].device)].cpu().numpy()
         parts = []
         for layer in group.layers:
@@ -107,6 +109,6 @@ def _bytes(group: CacheGroup, device: Device) -> Tensor:
         return torch.empty(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
     except RuntimeError as error:
         raise MemoryBudgetError(
-            f"{group.num_blocks * group.block_bytes / 2**30:.1f} GiB for the KV cache cannot be had; "
+            f"{group.num_blocks * group.block_bytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
             "lower --kv-cache-memory-bytes."
         ) from error

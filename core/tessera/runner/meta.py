@@ -1,4 +1,4 @@
-"""A model's runner without a model: everything is built and solved as for a start, over tensors that hold nothing."""
+"""A model runner over meta tensors: builds a model as for a start, without memory for weights or activations."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _STORED_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage: int, report: Report) -> ModelRunner:
-    """Core's runner for the first worker of a pipeline stage, to call load() on and nothing else. device: opened, for
-    its figures. Raises PlatformError for a platform that runs models its own way."""
+    """Core's runner for the first worker of a pipeline stage. Only load() may be called. device: an open device, for
+    its name and memory. Raises PlatformError for a platform with its own runner."""
     parallel = config.parallel
     services = Services(
         config,
@@ -45,12 +45,12 @@ def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage:
         bind=MetaOps,
     )
     if platform.runner(services) is not None:
-        raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot tell beforehand.")
+        raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot plan ahead.")
     return core_runner(services, platform, report)
 
 
 class MetaDevice(Device):
-    """The name and the memory of a device, and tensors that take none of it."""
+    """Has the name and memory figures of a device, but allocates meta tensors."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.name = device, device.name
@@ -63,11 +63,11 @@ class MetaDevice(Device):
         return None
 
     def to_host(self, tensor: Any) -> Future[Any]:
-        raise AssertionError("nothing lies on this device")
+        raise AssertionError("meta tensors have no data")
 
 
 class MetaOps(BoundOps):
-    """Prepared weights by what their kernels say of their size, since kernels prepare real ones only."""
+    """Prepares weights as meta tensors of the size that their kernel states, as kernels can only prepare real ones."""
 
     def prepare(self, name: str, spec: Any, raw: Packed, into: Packed | None = None) -> Packed:
         kernel = self.ops[name].kernel
@@ -76,7 +76,7 @@ class MetaOps(BoundOps):
 
 
 class Shapes:
-    """A source of weights (loader.checkpoint.WeightSource) that knows their shapes alone. dtype: as stored."""
+    """A loader.checkpoint.WeightSource of meta tensors, which have a shape but no data. dtype: as stored."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -85,18 +85,18 @@ class Shapes:
         return torch.empty(part.shape, dtype=torch_dtype(self.dtype), device="meta")
 
     def release(self) -> None:
-        """Holds nothing."""
+        """Does nothing: there is nothing to release."""
 
 
 class OneOf(Alone):
-    """One of some workers, the others of which are not there."""
+    """A communicator for one of `size` workers when the others do not exist."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
 
 def stored_dtype(model: ModelConfig) -> str:
-    """Of the weights' matrices: what the files say, else config.json, else what most models are stored in."""
+    """The dtype that the weight matrices are stored in: from the files, else from config.json, else bfloat16."""
     if served_weights(names_in(Path(model.path))):
         return Safetensors(model.path).dtype
     nested = model.checkpoint.get("text_config")

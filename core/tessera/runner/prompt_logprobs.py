@@ -1,4 +1,4 @@
-"""Log probabilities of prompt tokens, from the hidden states of the tokens before them."""
+"""Computes log probabilities of prompt tokens, each from the hidden state of the token before it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tessera.runner.inputs import InputBatch, PreparedLaunch
 from tessera.step import PromptLogprobs
 
 TOKENS_AT_ONCE = 32
-"""Prompt tokens whose logits are computed together, so that a long prompt takes no more memory than a short one."""
+"""How many prompt tokens' logits are computed together, so that a long prompt takes no more memory than a short one."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A few prompt tokens of one row, on their way to the host. count: of tokens, the rest is padding; logprobs: how
-    many alternatives the row wants."""
+    """The future of the log probabilities of some prompt tokens of one row. count: number of tokens; the rest is
+    padding. logprobs: number of alternatives that the request asks for."""
 
     row: int
     start: int
@@ -43,7 +43,7 @@ class Scoring:
 
 
 class PromptScorer:
-    """bind: binds the op `logprobs` for a number of alternatives."""
+    """Computes the log probabilities of prompt tokens. bind: binds the op `logprobs` for a number of alternatives."""
 
     def __init__(
         self, model: Model, batch: InputBatch, device: Device, bind: Callable[[LogprobsSpec], HotCall]
@@ -51,7 +51,8 @@ class PromptScorer:
         self.model, self.batch, self.device, self.bind = model, batch, device, bind
 
     def __call__(self, hidden: Tensor, prepared: PreparedLaunch) -> Iterator[Scoring]:
-        """hidden [T, n]: of every token of the launch, normed."""
+        """Launches scoring for all rows of a launch that ask for it. hidden [T, hidden size]: the hidden states of all
+        tokens of the launch, after the final norm."""
         for place in prepared.prompt_logprobs.tolist():
             row, start = int(prepared.rows[place]), int(prepared.starts[place])
             known = min(int(prepared.next_position[place]), int(self.batch.sampling.num_prompt_tokens[row]) - 1)
@@ -61,7 +62,7 @@ class PromptScorer:
                 yield self._score(row, first + 1, count, hidden, at)
 
     def _score(self, row: int, start: int, count: int, hidden: Tensor, at: int) -> Scoring:
-        """Tokens start..start + count of a row, the hidden state before each from `at` on."""
+        """Scores tokens start to start + count (exclusive) of a row; hidden[at] is the state before the first."""
         index, tokens = np.zeros((2, TOKENS_AT_ONCE), np.int32)
         index[:count] = np.arange(at, at + count)
         tokens[:count] = self.batch.tokens[row, start : start + count]

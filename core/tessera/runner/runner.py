@@ -1,4 +1,4 @@
-"""Core's model runner: composes batch, launches, model and sampler over a platform's ops (op depth)."""
+"""Core's model runner: combines input batch, launches, model and sampler, and runs them with a platform's ops."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats
 
 @dataclass(frozen=True)
 class SampledRows:
-    """What one launch sampled, on its way to the host. sampling: places of the rows that sample; asked: how many
-    alternatives each row wants, -1: none."""
+    """The sampled tokens of one launch, being copied to the host. rows: the rows of its requests. sampling: places of
+    the rows that sample. asked: how many alternatives each row wants; -1 for no log probabilities. parts: futures of
+    the fields of Sampled."""
 
     rows: Array
     sampling: Array | slice
@@ -53,7 +54,7 @@ class SampledRows:
         return cls(rows, sampling, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
 
     def tokens(self) -> tuple[Array, Array]:
-        """Rows that sample, and the token of each; waits for the copy."""
+        """The rows that sample, and the token of each, both int32. Waits for the copy."""
         copy = self.parts[0]
         assert copy is not None
         return self.rows[self.sampling], copy.result()[: len(self.rows)][self.sampling]
@@ -72,7 +73,7 @@ class SampledRows:
 
 
 class PendingStep:
-    """A step's output: waits for its copies when asked."""
+    """The future of a step's output; result() waits for the copies to the host."""
 
     def __init__(
         self, step: int, parts: Sequence[SampledRows], prompt_logprobs: Sequence[Scoring], stats: StepStats
@@ -99,7 +100,8 @@ class PendingStep:
 
 
 class CoreRunner(ModelRunner):
-    """Order of life: load (build, weights, bind), allocate (caches, buffers), warm_up (captures), then steps."""
+    """Called in this order: load() builds the model, loads weights and binds ops; allocate() allocates caches and
+    buffers; warm_up() captures graphs; then steps run."""
 
     def __init__(self, services: Services, platform: Platform, report: Callable[[Progress], None]) -> None:
         self.services, self.platform, self.report = services, platform, report
@@ -109,8 +111,7 @@ class CoreRunner(ModelRunner):
         self.model: Model
         self.build: Build
 
-    # ---- life --------------------------------------------------------------------------------------------------------
-    # -------------------
+    # ---- start -------------------------------------------------------------------------------------------------------
 
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, platform = self.services, self.platform
@@ -148,7 +149,7 @@ class CoreRunner(ModelRunner):
         )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
-        """The platform's, and why it is not used where it is not."""
+        """The platform's graph runner, or Eager; and, if the platform's cannot be used, a note that says why."""
         if self.services.config.enforce_eager:
             return Eager(), ()
         own = self.platform.graph_runner(self.device)
@@ -156,7 +157,7 @@ class CoreRunner(ModelRunner):
         apart = [name for name, group in inside.items() if not group.capturable]
         if own is None or not apart:
             return own or Eager(), ()
-        return Eager(), (f"launches are not captured, since the collectives of the group {', '.join(apart)} cannot be",)
+        return Eager(), (f"launches are not captured: the collectives of the group {', '.join(apart)} cannot be",)
 
     def _needs(self) -> list[CacheNeeds]:
         needs = []
@@ -218,7 +219,7 @@ class CoreRunner(ModelRunner):
                 launch = self._planned(self.builder.empty(key))
                 self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
                 one = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
-                if self.graphs.key_of(one) == key:  # a launch of all its rows would take the longer and show no more
+                if self.graphs.key_of(one) == key:  # same graph, but sampling one row is faster
                     launch = self._planned(self.builder.empty(one))
                 self._try_out(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
@@ -227,8 +228,7 @@ class CoreRunner(ModelRunner):
     def _try_out(self, launch: Launch) -> None:
         self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
-    # ---- a step ------------------------------------------------------------------------------------------------------
-    # -------------------
+    # ---- steps -------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ExecutedStep:
@@ -268,17 +268,17 @@ class CoreRunner(ModelRunner):
         return PendingStep(pending.step.step, drawn, prompt_logprobs, stats)
 
     def _run(self, launch: Launch, *, whole: bool) -> Any:
-        """What _forward() returns; whole: it is the step's only launch."""
+        """The result of _forward(). whole: this is the only launch of the step."""
         hidden = self._replay(launch)
-        return hidden if whole else hidden.clone()  # the next replay may write into what this one returned
+        return hidden if whole else hidden.clone()  # the next replay may overwrite this result
 
     def _feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
-        """Puts sampled tokens [R] where the next step reads them."""
+        """Stores sampled tokens [R] where the next step reads them."""
         self.builder.feed(prepared, launch, tokens)
 
     def _forward(self, launch: Launch) -> Any:
-        """Hidden states of the rows, and of every token where the launch says so, normed: [R, hidden] or
-        [R + T, hidden]."""
+        """The hidden states after the final norm: [R, hidden size] for the rows, or, if the launch has ALL_POSITIONS,
+        [R + T, hidden size] for the rows and then all tokens."""
         return self.model.finish(self.model.forward(self.model.embed(launch.tokens), launch, self.caches))
 
     def _replay(self, launch: Launch) -> Any:
@@ -290,7 +290,7 @@ class CoreRunner(ModelRunner):
         return result
 
     def _planned(self, launch: Launch) -> Launch:
-        """The launch with its plans: one a group and backend, listed by layer."""
+        """Adds the plans to a launch, listed by layer; layers of one group and backend share a plan."""
         made: dict[tuple[int, str], Plan] = {}
         plans = []
         for bound in self.build.mixers:
@@ -303,7 +303,7 @@ class CoreRunner(ModelRunner):
 
 
 class ExecutedStep:
-    """A step whose forward was launched: each launch and its rows' hidden states."""
+    """A step whose forward pass was launched: each launch with its hidden states. seconds: spent launching."""
 
     def __init__(self, step: SchedulerOutput, results: Sequence[tuple[PreparedLaunch, Tensor]], seconds: float) -> None:
         self.step, self.results, self.seconds = step, results, seconds

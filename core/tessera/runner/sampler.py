@@ -1,7 +1,7 @@
-"""Hidden states to sampled tokens.
+"""Turns hidden states into sampled tokens.
 
-What requests ask of sampling is kept by row on the host. Where nobody touches the logits, one composite op samples from
-the hidden states; else the logits are masked, edited and penalised first, in this order.
+The host keeps the sampling parameters of each row. If no request or feature changes the logits, one composite op
+samples from the hidden states. Otherwise the logits are computed, masked, edited and penalized first, in this order.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ PARAMETERS: Mapping[str, tuple[type[np.number[Any]], float]] = MappingProxyType(
         "repetition_penalty": (np.float32, 1.0),
     }
 )
-"""Fields of SamplingParams that have a column of their own: its dtype, and the value that changes nothing."""
+"""Fields of SamplingParams with a column of their own: its dtype, and the value that has no effect."""
 
 
 class LogitsOps(IntFlag):
-    """What is done to a row's logits before a token is sampled."""
+    """What is done to the logits of a row before a token is sampled."""
 
     MASK = 1
     EDITS = 2
@@ -61,11 +61,12 @@ class LogitsOps(IntFlag):
 
 
 class SamplingColumns:
-    """Sampling parameters by row [rows], as host arrays, so that a step reads those of all its rows at once.
+    """Sampling parameters of all rows as host arrays [rows], so that a step reads those of all its rows at once.
 
-    Beside PARAMETERS: seed int64; logprobs, prompt_logprobs int32: alternatives wanted for sampled and prompt tokens,
-    -1: none; num_prompt_tokens int32; logits_ops uint8. edits, masks: of the rows that have any. changed: how often
-    edits, masks or penalties did. opened: how often a row was opened. eos, vocab: the model's.
+    Besides PARAMETERS: seed int64; logprobs, prompt_logprobs int32: how many alternatives are wanted for sampled and
+    prompt tokens, -1 for no log probabilities; num_prompt_tokens int32; logits_ops uint8. edits, masks: of the rows
+    that have any. changed: how often edits, masks or penalties changed. opened: how often a row was opened. eos, vocab:
+    the model's end-of-text tokens and the size of its vocabulary.
     """
 
     temperature: Array
@@ -91,8 +92,8 @@ class SamplingColumns:
         self._want_prompt_logprobs: set[int] = set()
 
     def open(self, opened: RowOpened) -> None:
-        """Puts a request's values into its row. Log probabilities of its prompt are not computed again once it has a
-        part of its answer."""
+        """Writes a request's values into its row. A preempted request that already has generated tokens does not get
+        its prompt's log probabilities again."""
         row, params = opened.row, opened.params
         self.opened += 1
         for name in PARAMETERS:
@@ -125,8 +126,8 @@ class SamplingColumns:
         self.logits_ops[row] = ops
 
     def prompt_logprobs_among(self, rows: Array, starts: Array) -> Array:
-        """Places of the rows, of which each computes tokens from starts on, that want log probabilities of these
-        tokens."""
+        """The indices into `rows` of those that need log probabilities of the prompt tokens they compute. starts: the
+        position of the first token that each row computes."""
         if not self._want_prompt_logprobs:
             return np.zeros(0, np.intp)
         return np.flatnonzero((self.prompt_logprobs[rows] >= 0) & (starts < self.num_prompt_tokens[rows] - 1))
@@ -137,7 +138,8 @@ FOREVER = 2**31 - 1
 
 @dataclass(frozen=True)
 class RowEdits:
-    """The edits of one row, as Edits has them: token, until [E] int32, value [E] float32, prefix [E, P] int32."""
+    """The edits of one row, with the fields of Edits: token, until [E] int32, value [E] float32, prefix [E, P]
+    int32."""
 
     token: Array
     value: Array
@@ -146,7 +148,7 @@ class RowEdits:
 
     @classmethod
     def of(cls, params: SamplingParams, num_prompt_tokens: int, eos: Sequence[int], vocab: int) -> RowEdits | None:
-        """None where the request edits nothing. eos: the model's own end-of-text tokens, which min_tokens holds off
+        """The edits of a request; None if it has none. eos: the model's end-of-text tokens, which min_tokens suppresses
         together with the request's stop tokens."""
         entries: list[tuple[int, float, int, tuple[int, ...]]] = [
             (token, bias, FOREVER, ()) for token, bias in (params.logit_bias or {}).items()
@@ -168,7 +170,7 @@ class RowEdits:
 
 
 def allowed_bits(allowed: Sequence[int], vocab: int) -> Array:
-    """[ceil(vocab / 32)] int32, as mask_logits takes them: the allowed tokens' bits are set."""
+    """The mask for the op mask_logits, [ceil(vocab / 32)] int32: the bits of the allowed tokens are set."""
     held = np.zeros(-(-vocab // 32) * 32, np.uint8)
     held[np.array(allowed, np.int64)] = 1
     bits: Array = np.packbits(held, bitorder="little").view("<i4").astype(np.int32)
@@ -189,8 +191,8 @@ _MOST_ROW_SETS = 16
 
 @dataclass(frozen=True)
 class RowSet:
-    """What some rows want done to their logits, on the device; kept as long as the same rows are sampled. bits, edits:
-    None where no row has any."""
+    """What to do to the logits of some rows, on the device. Reused as long as the same rows are sampled. bits, edits:
+    None if no row has any."""
 
     num_prompt_tokens: Tensor
     penalties: Penalties
@@ -199,8 +201,8 @@ class RowSet:
 
 
 class LogitsEditor:
-    """Applies masks, edits and penalties. tokens [rows, M] int32: the tokens of all rows, on the device. bind: binds an
-    op."""
+    """Applies masks, edits and penalties. tokens [rows, M] int32: the tokens of all rows, on the device. bind: returns
+    an op bound to a spec."""
 
     def __init__(self, columns: SamplingColumns, tokens: Tensor, bind: Bind) -> None:
         self.columns, self.tokens, self.bind = columns, tokens, bind
@@ -212,8 +214,9 @@ class LogitsEditor:
         return LogitsOps(int(np.bitwise_or.reduce(self.columns.logits_ops[rows])))
 
     def __call__(self, ops: LogitsOps, logits: Tensor, rows: Array, places: Tensor, positions: Array) -> Tensor:
-        """A float32 copy of logits [S, vocab] with all that the rows want. rows: of requests, the first of the S;
-        places [S] int32: all of them, padding included, on the device; positions: of the tokens to sample."""
+        """Returns a float32 copy of logits [S, vocab] with the masks, edits and penalties of the rows. rows: the
+        requests' rows, which are the first of the S. places [S] int32: all rows, padding included, on the device.
+        positions: the position of the token to sample, for each of `rows`."""
         vocab = logits.shape[-1]
         logits = logits.to(torch.float32, copy=True)
         wanted = self._row_set(rows, len(logits), vocab)
@@ -233,7 +236,7 @@ class LogitsEditor:
         return self._calls[name, spec]
 
     def _history(self, wanted: RowSet, places: Tensor, positions: Array) -> History:
-        """As many columns of the table as the longest row needs, in a few sizes."""
+        """The tokens of the rows so far. Its width is rounded up to a power of two, so that there are few shapes."""
         most = max(_FEWEST_TOKENS, 1 << int(positions.max() - 1).bit_length())
         num_tokens = self._put(_padded(positions, len(places), 0), np.int32)
         return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt_tokens, num_tokens)
@@ -273,7 +276,8 @@ class LogitsEditor:
         return self._put(bits, np.int32)
 
     def _edits(self, rows: Array) -> Edits | None:
-        """The edits of all rows one after the other, in a few sizes; the filler adds 0 to a logit of the first row."""
+        """The edits of all rows, concatenated and padded to a power of two, so that there are few shapes. The padding
+        adds 0 to a logit of the first row."""
         columns = self.columns
         held = [(place, columns.edits[row]) for place, row in enumerate(rows.tolist()) if row in columns.edits]
         if not held:
@@ -307,8 +311,8 @@ def _padded(values: Array, size: int, filler: float) -> Array:
 
 
 def bind_ahead(model: Model, ops: BoundOps) -> None:
-    """Binds the ops of sampling while the model is loaded, so that a platform that may not fall back is refused at
-    start and not in a step."""
+    """Binds the sampling ops when the model is loaded, so that with --no-fallback a missing kernel is refused at start
+    and not in a step."""
     vocab = model.facts.vocab_size
     for greedy, filters in ((True, False), (False, False), (False, True)):
         for logprobs in (-1, 1):
@@ -321,8 +325,8 @@ def bind_ahead(model: Model, ops: BoundOps) -> None:
 
 @dataclass(frozen=True)
 class SamplingMetadata:
-    """What the rows of a launch want, on the host and on the device. key: equal for the same rows with the same
-    requests. sample: the op that samples. rows: SamplingRows but for position, by name."""
+    """The sampling parameters of the rows of a launch. key: equal if the rows and their requests are the same. sample:
+    the bound op that samples. rows: the fields of SamplingRows except position, on the device."""
 
     key: tuple[int, int, bytes]
     spec: SampleSpec
@@ -332,8 +336,8 @@ class SamplingMetadata:
 
 
 class Sampler:
-    """Binds sampling once for each combination of what rows want, so a step in which nobody wants anything pays
-    nothing."""
+    """Samples tokens from hidden states. Binds the op once for each combination of options, so that options that no row
+    uses cost nothing."""
 
     def __init__(
         self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: Buffers,
@@ -345,7 +349,8 @@ class Sampler:
         self._newest: SamplingMetadata | None = None
 
     def __call__(self, hidden: Tensor, launch: Launch, rows: Array, positions: Array) -> Sampled:
-        """hidden [R, n] of the launch's rows; rows: of its requests; positions: of the tokens to sample."""
+        """Samples a token for each row of a launch. hidden [R, hidden size]: their hidden states. rows: the requests'
+        rows, without padding. positions: the position of the token to sample, for each of `rows`."""
         metadata = self._metadata(rows, launch.key.rows)
         sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, launch.key.rows))
         if not self.features and not metadata.logits_ops:
@@ -364,18 +369,18 @@ class Sampler:
         return sampled
 
     def _with_logprobs(self, spec: SampleSpec, sampled: Sampled, logits: Tensor) -> Sampled:
-        """Log probabilities are those of the logits before they were edited."""
+        """Adds log probabilities, which are those of the logits before masks, edits and penalties."""
         if spec.logprobs < 0:
             return sampled
         call = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))
         return Sampled(sampled.tokens, *call(logits, sampled.tokens))
 
     def bind_logprobs(self, spec: LogprobsSpec) -> HotCall:
-        """The op `logprobs` for at least as many alternatives, in a few sizes."""
+        """The op `logprobs`, bound for at least this many alternatives."""
         return self._call("logprobs", replace(spec, logprobs=_size(spec.logprobs, spec.vocab)))
 
     def _metadata(self, rows: Array, size: int) -> SamplingMetadata:
-        """The newest one again where the same rows are sampled and none was opened since."""
+        """The metadata for these rows; reused if the same rows are sampled again and none was opened since."""
         key = (self.columns.opened, size, rows.tobytes())
         if self._newest is None or self._newest.key != key:
             spec, logits_ops = self._spec(rows), self.editor.ops_of(rows)
@@ -406,7 +411,7 @@ class Sampler:
         return self._calls[name, spec]
 
     def _put(self, name: str, values: Array, size: int) -> Tensor:
-        """A column of SamplingRows, 0 for padding."""
+        """A field of SamplingRows on the device, padded with 0 to `size`."""
         if len(values) < size:
             values = np.concatenate((values, np.zeros(size - len(values), values.dtype)))
         return self.buffers.put(f"sampling_{name}", values, _DTYPES[name])
@@ -419,5 +424,6 @@ _DTYPES = {name: np.dtype(dtype).name for name, (dtype, _) in PARAMETERS.items()
 
 
 def _size(logprobs: int, vocab: int) -> int:
-    """How many alternatives to bind for. Clients name any number, and each bound op stays, so few sizes are bound."""
+    """How many alternatives to bind an op for: rounded up to a power of two, since clients may ask for any number and
+    bound ops are kept."""
     return logprobs if logprobs <= 1 else min(1 << (logprobs - 1).bit_length(), vocab)

@@ -1,4 +1,4 @@
-"""What core hands to a model runner."""
+"""What core provides to a model runner."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transf
 
 
 class Services:
-    """RunnerServices of one worker. source: of the weights; None is what the configuration says. bind: makes the bound
-    ops. build: of the model that build_model made."""
+    """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
+    bound ops. build: the Build of the model that build_model() returned."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Services:
         return model
 
     def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
-        """From here on the configuration has the platform's defaults, as the engine's has."""
+        """Fills the platform's defaults into this configuration, as the engine does in its own."""
         self.config, _ = fill_defaults(self.config, platform.defaults(facts))
 
     def _model(self, build: Build) -> Model:
-        """A native one, or one through transformers' code, which is imported for that alone."""
+        """A native model, or one that runs through transformers, which is imported only in that case."""
         models, named = self.registry.models, self.architecture
         factory = load_path(models.resolve(named) if named in models else THROUGH_TRANSFORMERS)
         try:
@@ -127,7 +127,7 @@ class Services:
 
 
 def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> HostSampled:
-    """A HostSampler over the reference ops."""
+    """A HostSampler that uses the reference ops."""
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
     editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
@@ -158,16 +158,16 @@ def source_of(config: EngineConfig) -> WeightSource:
 
 
 def reference_call(name: str, spec: Any) -> HotCall:
-    """The hot call of a plain op's reference, on the host."""
+    """The reference of a plain op as a hot call."""
     call = REFERENCE[name].reference
     assert call is not None
     return partial(call, spec)
 
 
 def resolve_dtype(asked: str, checkpoint: str, capabilities: Capabilities) -> str:
-    """The dtype weights and activations have: what the user asked for, else the checkpoint's where the platform has it,
-    else the platform's first. A float32 checkpoint is served in the platform's first choice, as bfloat16 usually is
-    enough. Raises PlatformError for one the platform does not have."""
+    """The dtype of weights and activations: the one that the user asked for, else the checkpoint's if the platform
+    supports it, else the platform's first. A float32 checkpoint also gets the platform's first, since float32 is rarely
+    needed. Raises PlatformError if the platform does not support the dtype that the user asked for."""
     if asked != "auto":
         if asked not in capabilities.dtypes:
             raise PlatformError(

@@ -1,4 +1,4 @@
-"""A worker: one process, its device, its model runner; the order in which they come to life."""
+"""A worker: opens a device, joins the other workers and creates the model runner, in the required order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Report = Callable[[Progress], None]
 
 
 class Worker:
-    """spec: its place among the workers. rendezvous: a URL where they meet; unused where there is one."""
+    """One worker of an engine. spec: its rank and devices. rendezvous: a URL where the workers meet; unused if there is
+    only one."""
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
@@ -50,7 +51,8 @@ class Worker:
         return join(self.platform, self.spec, self.rendezvous, device)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
-        """The platform's, which takes weights as the checkpoint has them, and keeps keys and values as it likes."""
+        """The platform's own runner, if it has one. It chooses the format of weights and of the KV cache itself, so the
+        flags for these are refused. Raises PlatformError."""
         own, config = self.platform.runner(services), self.config
         asked = {"quantization": config.model.quantization or "auto", "kv-cache-dtype": config.cache.dtype}
         for flag, value in asked.items():

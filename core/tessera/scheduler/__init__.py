@@ -1,4 +1,4 @@
-"""What runs in each step: schedule() decides, update() takes the answers."""
+"""Decides what runs in each step: schedule() builds a step, update() processes its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting requests start: when there is room, and from how many tokens that the cache already has."""
+"""Decides when waiting requests start, and how many of their tokens are already in the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tessera.scheduler.rows import NO_ROW, Status, TrackedRequest, Work
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a request starts from: a prefix in the cache, or a sibling's prompt up to its last token."""
+    """What a request starts from: a prefix in the cache, or a sibling's prompt except for its last token. num_tokens:
+    the tokens that it need not compute."""
 
     num_tokens: int
     hit: PrefixHit | None = None
@@ -28,9 +29,9 @@ class _Origin:
 class Admission:
     """Gives rows to waiting requests, in the policy's order.
 
-    A sibling of a request that is still computing the prompt they share becomes a follower: it has its row, so nobody
-    overtakes it, but no blocks until the prompt is in the cache. max_running: most requests with a row. watermark:
-    share of the blocks that stays free when a request starts beside others.
+    A request whose sibling is still computing the prompt they share becomes a follower: it holds a row, so no other
+    request overtakes it, but no blocks until the prompt is in the cache. max_running: most requests with a row.
+    watermark: fraction of the blocks to keep free when a request starts while others are running.
     """
 
     def __init__(
@@ -59,14 +60,14 @@ class Admission:
     # ---- waiting requests --------------------------------------------------------------------------------------------
 
     def start_waiting(self, step: ScheduledStep) -> None:
-        """Starts as many as there is room for."""
+        """Starts waiting requests until the next one has to wait."""
         while len(self._requests.waiting) and step.room:
             request = self._next()
             if not self._may_start(request) or not self._start(step, request):
                 return
 
     def why_not(self) -> tuple[TrackedRequest, str]:
-        """The next request, which does not start though no step is in flight, and the reason."""
+        """The next request, which cannot start although no step is in flight, and the reason."""
         request, resources = self._next(), self._held.resources
         resources.begin_step()
         first = self._budget.chunk(0, request.num_tokens, self._budget.max_per_request)
@@ -76,7 +77,7 @@ class Admission:
         return self._requests[self._policy.next(self._requests.waiting.heads).key]
 
     def _may_start(self, request: TrackedRequest) -> bool:
-        """What can be said without looking for its prefix."""
+        """The checks that need no look-up of its prefix."""
         if request.row != NO_ROW or request.refused_at == self._cache_state:
             return False
         if self._held.num_placed >= self._max_running or not self._held.rows.num_free:
@@ -85,11 +86,11 @@ class Admission:
 
     @property
     def _cache_state(self) -> tuple[int, int]:
-        """As long as this stays the same there is no more room for blocks than before."""
+        """While this does not change, a request that had too few blocks still has too few."""
         return self._held.cache.num_freed, len(self._held.rows.running)
 
     def _start(self, step: ScheduledStep, request: TrackedRequest) -> bool:
-        """False where it must wait, and all requests behind it."""
+        """Starts a request. Returns False if it must wait, and with it all requests behind it."""
         resources, origin = self._held.resources, self._origin(request)
         if origin is None:
             if not resources.room_to_start(request, 1):
@@ -101,7 +102,7 @@ class Admission:
             request.refused_at = self._cache_state
             return False
         start, left = origin.num_tokens, request.num_tokens - origin.num_tokens
-        later = step.kind == "prefill" and left == 1  # it starts now and decodes in the next step
+        later = step.kind == "prefill" and left == 1  # it starts now, but decodes in the next step
         count = 1 if later else self._first_chunk(step, start, left)
         room = resources.room_to_start(request, count) if count else 0
         if room < count:
@@ -113,14 +114,15 @@ class Admission:
         if not later:
             work = Work(int32([request.row]), int32([start]), int32([left]))
             short = self._held.cache.try_allocate(work.rows, work.starts, work.starts + count)
-            assert short is None, "a request started without the blocks that were counted for it"
+            assert short is None, "the blocks counted for a request were not free"
             resources.take(request, count)
             step.add(work, int32([count]))
         return True
 
     def _has_blocks(self, request: TrackedRequest, origin: _Origin, returning: Array | int = 0) -> bool:
-        """Blocks for all its tokens and, beside others, one more for each of them and the watermark, so that nobody is
-        preempted at once."""
+        """Whether there are free blocks for all its tokens. If others are running, one more block for each of them and
+        the watermark must also be free, so that no request is preempted right away. returning: blocks to count as
+        free."""
         cache, others = self._held.cache, len(self._held.rows.running)
         if origin.hit is None:
             needed = cache.blocks_to_fork()
@@ -156,10 +158,10 @@ class Admission:
             counters.prefix_queries_tokens += request.num_prompt_tokens
             counters.cached_prompt_tokens += origin.num_tokens
 
-    # ---- where a request starts from ---------------------------------------------------------------------------------
+    # ---- what a request starts from ----------------------------------------------------------------------------------
 
     def wake_followers(self) -> None:
-        """Runs followers whose prompt is in the cache, or whose sibling is gone."""
+        """Starts followers whose prompt is in the cache, or whose sibling is gone."""
         still = []
         for request in self._followers:
             if request.key not in self._requests:
@@ -172,7 +174,8 @@ class Admission:
         self._followers = still
 
     def _origin(self, request: TrackedRequest) -> _Origin | None:
-        """None while a sibling is computing the prompt: all of it but the last token must be in the cache for sure."""
+        """What a request starts from; None while a sibling is computing the prompt. All steps that compute the prompt,
+        except for its last token, must have retired."""
         leader = self._leader(request)
         if leader is None:
             chain = request.chain if request.reads_cache else None
@@ -182,7 +185,7 @@ class Admission:
         return _Origin(shared, leader=leader) if self._held.rows.num_retired[leader.row] >= shared else None
 
     def _leader(self, request: TrackedRequest) -> TrackedRequest | None:
-        """The running sibling whose prompt a request shares, if it has not started yet."""
+        """The running sibling from which a request that has not started can be forked, if any."""
         leader = self._requests.get(request.request.leader)
         if leader is None or leader.row == NO_ROW or request.started or not self._held.cache.can_fork:
             return None
@@ -193,7 +196,7 @@ class Admission:
     # ---- preemption for a waiting request ----------------------------------------------------------------------------
 
     def make_way(self) -> None:
-        """Preempts running requests where the next one has no room and the policy lets it take theirs."""
+        """Preempts running requests if the next one has no room and the policy lets it take theirs."""
         if not self._policy.preemptive or not len(self._requests.waiting):
             return
         rows, newcomer = self._held.rows, self._next()
@@ -201,22 +204,23 @@ class Admission:
             return
         while len(running := rows.running) and not self._has_room(newcomer):
             if self._held.closing and not self._held.resources.holds(newcomer):
-                return  # whether what others leave is enough is known once they have left
+                return  # rows are closing; whether their resources are enough is known once they are released
             victim = self._policy.victim([rows.request(row) for row in running.tolist()])
             if not self._policy.preempts(newcomer, victim):
                 return
             self._requests.preempt(self._requests[victim.key])
 
     def _has_room(self, request: TrackedRequest) -> bool:
-        """Whether there is a row, room in the resources, and blocks, those that steps in flight give back included."""
+        """Whether there is a row, room in the resources, and enough blocks, counting those that steps in flight will
+        free."""
         if self._held.num_placed >= self._max_running or not self._held.resources.holds(request):
             return False
         origin = self._origin(request)
         return origin is None or self._has_blocks(request, origin, self._held.cache.num_returning)
 
     def overtaken(self, work: Work) -> Array | None:
-        """Which prompts that are being computed wait until the next request has started, as a mask; None where it may
-        not overtake any."""
+        """A mask of the partly computed prompts that the next request overtakes: they are scheduled after it. None if
+        it overtakes none."""
         if not self._policy.preemptive or not len(self._requests.waiting):
             return None
         newcomer = self._next()

@@ -1,4 +1,4 @@
-"""What a step may hold: the budget of tokens, the resources of platforms and features, and the step while it fills."""
+"""What a step may hold: the token budget, the resources of platforms and features, and the step under construction."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Kind = Literal["mixed", "prefill", "decode"]
 
 
 class ScheduledStep:
-    """A step while it is put together: which rows compute how many tokens from where.
+    """A step under construction: which rows compute how many tokens, from which position.
 
-    kind: what it may hold; a row with one token left decodes. room: tokens of the budget that are left. num_prefills:
-    rows with more than one token. blocks_short: a running request did not get its blocks, so nobody may start.
-    promised [groups] int64: blocks that rows wait for until steps in flight retire.
+    kind: what it may hold; a row with one token left is a decode. room: tokens left of the budget. num_prefills: rows
+    with more than one token left. blocks_short: there were too few blocks for a running request, so no waiting request
+    may start. promised [groups] int64: blocks that rows wait for until steps in flight retire.
     """
 
     def __init__(self, kind: Kind, budget: int, num_groups: int) -> None:
@@ -38,18 +38,18 @@ class ScheduledStep:
 
     @property
     def rows(self) -> Array:
-        """Rows that are scheduled so far."""
+        """The rows scheduled so far."""
         return np.concatenate([int32(), *(work.rows for work, _ in self._parts)])
 
     def allowed(self, work: Work) -> Work:
-        """The rows that a step of this kind takes."""
+        """The rows that a step of this kind may hold."""
         if self.kind == "mixed":
             return work
         decodes = work.left == 1
         return work.where(decodes if self.kind == "decode" else ~decodes)
 
     def add(self, work: Work, num_tokens: Array) -> None:
-        """Schedules num_tokens[i] of the tokens that each of work's rows has left; there may be no rows."""
+        """Schedules the first num_tokens[i] of the tokens that row i of work has left. work may be empty."""
         if not len(num_tokens):
             return
         self._parts.append((work, num_tokens))
@@ -60,7 +60,7 @@ class ScheduledStep:
             self.num_prefills += int(np.count_nonzero(work.left > 1))
 
     def scheduled(self) -> tuple[Work, Array]:
-        """All rows with their num_scheduled_tokens, those that decode first."""
+        """All rows and their num_scheduled_tokens, decodes first."""
         if len(self._parts) == 1:
             work, num_tokens = self._parts[0]
         else:
@@ -74,9 +74,12 @@ class ScheduledStep:
 
 
 class TokenBudget:
-    """How many tokens each row computes in a step. total: tokens of a step. max_per_request: tokens of one request in
-    a step. whole: prompts are not cut. chunk_multiple: prompts are cut at multiples of it. max_prefill_rows: rows with
-    more than one token. Raises ConfigError where a prompt could never be scheduled."""
+    """Decides how many tokens each row computes in a step.
+
+    total: most tokens of a step. max_per_request: most tokens of one request in a step. whole: prompts are not split
+    into chunks. chunk_multiple: prompts are split only at multiples of this many tokens. max_prefill_rows: most rows
+    with more than one token left. Raises ConfigError if a prompt could never be scheduled.
+    """
 
     def __init__(self, config: SchedulerConfig, rules: StepRules, *, whole: bool, max_model_len: int) -> None:
         self.total = config.max_num_batched_tokens
@@ -84,19 +87,22 @@ class TokenBudget:
         self.chunk_multiple = rules.chunk_multiple
         self.max_prefill_rows = self.total if rules.max_prefill_rows is None else rules.max_prefill_rows
         self.max_per_request = min(self.total, rules.max_tokens_per_request or self.total)
-        most = f"a step takes {self.max_per_request} tokens of one request; raise --max-num-batched-tokens"
+        most = f"a step holds {self.max_per_request} tokens of one request; raise --max-num-batched-tokens"
         field = "scheduler.max_num_batched_tokens"
         if whole and self.max_per_request < max_model_len:
             raise ConfigError(
-                f"A prompt of up to {max_model_len} tokens is not cut, but {most} or lower --max-model-len.",
+                f"Without chunked prefill, a step must hold a prompt of up to {max_model_len} tokens, but {most} or "
+                "lower --max-model-len.",
                 param=field,
             )
         if self.max_per_request < self.chunk_multiple:
-            raise ConfigError(f"Prompts are cut at multiples of {self.chunk_multiple} tokens, but {most}.", param=field)
+            raise ConfigError(
+                f"Prompts are split only at multiples of {self.chunk_multiple} tokens, but {most}.", param=field
+            )
 
     def chunk(self, start: int, left: int, room: int) -> int:
-        """How many of the `left` tokens from position start on to compute next, with room for so many; 0 where the
-        prompt may not be cut there."""
+        """How many of the `left` tokens from position start on to compute next, at most `room`; 0 if the prompt cannot
+        be split there."""
         room = min(room, self.max_per_request)
         if left <= room:
             return left
@@ -105,8 +111,8 @@ class TokenBudget:
         return max(0, (start + room) // self.chunk_multiple * self.chunk_multiple - start)
 
     def share(self, work: Work, step: ScheduledStep) -> Array:
-        """Tokens of each row, in order: one for each row that decodes, the rest of the room for prompts. The first
-        prompt always gets a chunk, so that it progresses however many rows decode."""
+        """The number of tokens of each row: one for each decode, and the rest of the room for prompts, in order. Some
+        room is reserved for a chunk of the first prompt, so that it makes progress even if many rows decode."""
         left, room = work.left, step.room
         if work.decodes and len(left) <= room:
             return left
@@ -126,8 +132,8 @@ class TokenBudget:
 
 
 class Resources:
-    """The resources that platforms and features bring, asked as one. Rows, tokens and KV blocks are not among them: the
-    scheduler has those in arrays."""
+    """Combines the resources of platforms and features. Rows, tokens and KV blocks are not among them; the scheduler
+    counts those itself, in arrays."""
 
     def __init__(self, resources: Sequence[Resource]) -> None:
         self._of_request = [resource for resource in resources if resource.held == "request"]
@@ -135,7 +141,7 @@ class Resources:
 
     @property
     def asked_each_step(self) -> bool:
-        """Whether a running request must ask too, not only one that starts."""
+        """Whether running requests must ask too, not only those that start."""
         return bool(self._of_step)
 
     def begin_step(self) -> None:
@@ -143,19 +149,19 @@ class Resources:
             resource.begin_step()
 
     def room_to_start(self, request: RequestView, num_tokens: int) -> int:
-        """How many of its first num_tokens tokens a request may have; 0 where it cannot start now."""
+        """How many of num_tokens tokens a request may start with; 0 if it cannot start now."""
         return _room([*self._of_request, *self._of_step], request, num_tokens)
 
     def room(self, request: RequestView, num_tokens: int) -> int:
-        """How many of num_tokens a running request may have, 0 included."""
+        """How many of num_tokens tokens a running request may compute; may be 0."""
         return _room(self._of_step, request, num_tokens)
 
     def holds(self, request: RequestView) -> bool:
-        """Whether there is room for what the request holds as long as it runs."""
+        """Whether there is room for what the request would hold while it runs."""
         return _room(self._of_request, request, 1) > 0
 
     def reason(self, request: RequestView, num_tokens: int) -> str | None:
-        """Which resource has no room for a request, and why."""
+        """The resource that has no room for a request, and why; None if all have room."""
         for resource in (*self._of_request, *self._of_step):
             answer = resource.fits(request, num_tokens)
             if isinstance(answer, str) or answer < num_tokens:

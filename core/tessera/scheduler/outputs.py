@@ -1,5 +1,4 @@
-"""What came of a step, for whoever gives out the answers: tokens by request, requests that started and finished,
-counters."""
+"""The results of a step for the front end: new tokens by request, requests that started and finished, and counters."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A request that finished. stop_token: the one of its stop_token_ids that ended it; None where the model's own end
-    of text did. message: of an error."""
+    """A request that finished. stop_token: which of its stop_token_ids ended it; None if the model's own end-of-text
+    token did. message: the error message if reason is "error"."""
 
     key: int
     reason: FinishReason
@@ -26,8 +25,8 @@ class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StartedRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A request that was scheduled for the first time. num_cached_tokens: prompt tokens that the prefix cache had.
-    scheduled_at: seconds on time.monotonic()."""
+    """A request that was scheduled for the first time. num_cached_tokens: prompt tokens that were already computed,
+    from the prefix cache or a sibling. scheduled_at: seconds on time.monotonic()."""
 
     key: int
     num_cached_tokens: int
@@ -45,8 +44,8 @@ class RequestPromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True):
-    """keys [requests] int64: requests that got tokens; counts [requests] int32: how many of tokens [sum of counts]
-    int32 each got, in this order. A token that ended an answer is among them, as its last."""
+    """keys [requests] int64: requests that got tokens. counts [requests] int32: how many each got. tokens [sum of
+    counts] int32: the tokens, in the order of keys. The token that ends a completion is included."""
 
     keys: Array = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
     counts: Array = msgspec.field(default_factory=int32)
@@ -59,11 +58,12 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True):
 
 @dataclass
 class SchedulerCounters:
-    """Totals since the start; they never fall.
+    """Totals since the engine started; they never decrease.
 
-    requests: that started. prompt_tokens: of them. prefix_queries_tokens, cached_prompt_tokens: looked up in the
-    prefix cache, and found there. forked_tokens: shared with a sibling. generation_tokens: generated. preemptions;
-    recomputed_tokens: tokens computed again because of them. steps.
+    requests: requests that started. prompt_tokens: tokens of their prompts. prefix_queries_tokens,
+    cached_prompt_tokens: prompt tokens looked up in the prefix cache, and those found. forked_tokens: prompt tokens
+    shared with a sibling. generation_tokens: tokens generated. recomputed_tokens: computed tokens that preemptions
+    discarded.
     """
 
     requests: int = 0

@@ -1,4 +1,4 @@
-"""The choices a scheduler leaves to a policy: who is next, may it start, who gives way."""
+"""Scheduling policies: which request starts next, whether it may start now, and which one is preempted."""
 
 from __future__ import annotations
 
@@ -11,60 +11,63 @@ from tessera.errors import ConfigError
 from tessera.platform.launch import RequestView
 
 
-class SchedulingPolicy(ABC):  # noqa: B024 - every choice has a default, and FirstComeFirstServed is all of them
-    """Requests wait and run in the order of their rank, those of equal rank in the order of arrival. What does not fit
-    is never asked about: rows, blocks and other resources are the scheduler's business.
+class SchedulingPolicy(ABC):  # noqa: B024 - every method has a default; FirstComeFirstServed uses them all
+    """Requests wait and run in the order of their rank, and of arrival if their rank is equal. A policy need not check
+    rows, blocks or other resources; the scheduler does that.
 
-    preemptive: a waiting request may take the place of running ones, so preempts() is asked.
+    preemptive: a waiting request may displace running ones; preempts() decides.
     """
 
     preemptive: ClassVar[bool] = False
 
     def rank(self, request: RequestView) -> float:
-        """The smallest goes first. Asked once, when the request arrives. Default: all are equal."""
+        """The rank of a request; the smallest comes first. Called once, when the request arrives. Default: all are
+        equal."""
         return 0.0
 
     def queue(self, request: RequestView) -> str:
-        """The name of the queue it waits in; next() chooses among the first of each. Default: one for all."""
+        """The name of the queue that a request waits in; next() chooses among the heads of all queues. Called once,
+        when the request arrives. Default: one queue for all."""
         return ""
 
     def next(self, heads: Sequence[RequestView]) -> RequestView:
-        """Which of the first of each queue (at least one, in order) starts next. Nobody overtakes it: if it cannot
-        start now, nobody does. Default: the first."""
+        """Which request starts next. heads: the first request of each queue, at least one, in order. If the chosen one
+        cannot start now, no other request starts. Default: the first."""
         return heads[0]
 
     def victim(self, running: Sequence[RequestView]) -> RequestView:
-        """Which of the running requests (at least one, in order) gives its blocks back and is recomputed later.
-        Default: the last."""
+        """Which running request to preempt: it frees its blocks and is recomputed later. running: at least one, in
+        order. Default: the last."""
         return running[-1]
 
     def preempts(self, newcomer: RequestView, running: RequestView) -> bool:
-        """Whether a running request gives way to a waiting one that has no room otherwise, and a prompt in the middle
-        waits for it. It must not hold both ways, now or after the one has given way to the other."""
+        """Whether a running request is preempted if a waiting one, the newcomer, has no room otherwise. A partly
+        computed prompt then also lets the newcomer start first. Two requests must never preempt each other, neither now
+        nor after one of them was preempted. Default: no."""
         return False
 
     def may_start(self, request: RequestView, num_running: int) -> bool:
-        """Whether a request for which there is room starts now. It must say yes where nothing runs. Default: yes."""
+        """Whether a request may start now if there is room. Must return True if no request is running. Default: yes."""
         return True
 
     def placed(self, request: RequestView) -> None:
-        """Hears that a request has a place. Default: nothing."""
+        """Called when a request gets a row. Default: nothing."""
 
     def left(self, request: RequestView) -> None:
-        """Hears that a request gave up its place: it ended, or was preempted. Default: nothing."""
+        """Called when a request leaves its row: it ended or was preempted. Default: nothing."""
 
     def step_took(self, seconds: float, num_tokens: int) -> None:
-        """Hears how long each step took from schedule() to update(), and how many tokens it computed. Default:
-        nothing."""
+        """Called after each step with the seconds from schedule() to update() and the number of tokens it computed.
+        Default: nothing."""
 
 
 class FirstComeFirstServed(SchedulingPolicy):
-    """In order of arrival; the last to arrive gives way. So the oldest request always goes on."""
+    """Requests run in order of arrival, and the last to arrive is preempted, so the oldest always makes progress."""
 
 
 class Priority(SchedulingPolicy):
-    """The lowest priority number first, in order of arrival among equals. The least urgent that came last gives way,
-    also to a more urgent newcomer."""
+    """The lowest priority number runs first; equal ones run in order of arrival. The last to arrive among the least
+    urgent is preempted, also for a more urgent newcomer."""
 
     preemptive = True
 
@@ -76,10 +79,10 @@ class Priority(SchedulingPolicy):
 
 
 class FairShare(SchedulingPolicy):
-    """Tenants have equal shares. A tenant's share is its part of all places, or of all tokens in them, whichever is
-    larger. Whoever has the smallest goes first, in order of arrival among equals; the last of whoever has the largest
-    gives way, also to a newcomer whose tenant has no more than the other then. Tokens count as they were when a request
-    got its place."""
+    """Gives tenants equal shares. A tenant's share is its fraction of all rows in use, or of all tokens in them,
+    whichever is larger. The tenant with the smallest share starts next, in order of arrival among equals. The last
+    request of the tenant with the largest share is preempted, also for a newcomer whose tenant would then not have the
+    larger share. A request counts with the tokens it had when it got its row."""
 
     preemptive = True
 
@@ -126,7 +129,7 @@ class FairShare(SchedulingPolicy):
 
 @dataclass(frozen=True)
 class _Held:
-    """Places, and tokens of the requests in them."""
+    """The rows that a tenant holds, and the tokens of the requests in them."""
 
     places: int = 0
     tokens: int = 0
@@ -146,9 +149,9 @@ POLICIES: Mapping[str, type[SchedulingPolicy]] = {
 
 
 def policy_named(name: str) -> SchedulingPolicy:
-    """Raises ConfigError for a name that is not known."""
+    """A new policy of this name. Raises ConfigError if there is none."""
     if name not in POLICIES:
         raise ConfigError(
-            f"--scheduling-policy {name} is not known; there is {', '.join(POLICIES)}.", param="scheduler.policy"
+            f"--scheduling-policy {name} is not known; use one of {', '.join(POLICIES)}.", param="scheduler.policy"
         )
     return POLICIES[name]()

@@ -1,5 +1,5 @@
-"""Requests and what they hold: they wait in queues, take a row with blocks and resources, give it up, and end. A row
-that steps in flight still use closes when the last of them retires."""
+"""Requests and what they hold: they wait in queues, get a row with blocks and resources, leave it, and end. If steps in
+flight still use a row, it is closed when the last of them retires."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ Left = Literal[Status.PREEMPTED, Status.ENDED]
 
 @dataclass(frozen=True)
 class StepInFlight:
-    """What update() needs to know of a scheduled step. rows, ends: what it computes; sampling: rows that draw a token;
-    prompts: rows with more than one token. departures: of the rows, when it was scheduled. closing: rows that were left
-    while this was the newest step to use them."""
+    """What update() needs to know about a scheduled step. It computes the tokens of `rows` up to positions `ends`
+    (exclusive). sampling: rows that sample a token. prompts: rows that had more than one token left. departures: the
+    value of Rows.departures when it was scheduled. closing: rows to close when it retires, since it is the newest step
+    that uses them."""
 
     number: int
     rows: Array
@@ -49,9 +50,9 @@ class StepInFlight:
 
 
 class RowAllocator:
-    """Rows, and the blocks and resources that go with them: place() reserves a row, open() or fork() starts it, leave()
-    gives it up. in_flight: scheduled steps whose output has not come, oldest first. num_placed: requests that have a
-    row and have not left it."""
+    """Assigns rows to requests, with their blocks and resources: place() reserves a row, open() or fork() starts it,
+    leave() gives it up. in_flight: scheduled steps whose output has not arrived, oldest first. num_placed: requests
+    that have a row and have not left it."""
 
     def __init__(self, rows: Rows, cache: KVCacheManager, resources: Resources, max_model_len: int) -> None:
         self.rows, self.cache, self.resources = rows, cache, resources
@@ -62,23 +63,23 @@ class RowAllocator:
         self._freed: list[int] = []
         self._told = [False] * rows.num_rows
 
-    # ---- a request takes a row ---------------------------------------------------------------------------------------
+    # ---- taking a row ------------------------------------------------------------------------------------------------
 
     def place(self, request: TrackedRequest, num_tokens: int) -> None:
-        """Reserves a row, and what resources hold for the request as long as it runs."""
+        """Reserves a row and takes the resources that the request holds while it runs."""
         self.resources.start(request, num_tokens)
         self.rows.take(request)
         self.num_placed += 1
 
     def open(self, request: TrackedRequest, hit: PrefixHit) -> None:
-        """The request runs from now on, with a prefix that the cache has."""
+        """Starts a request in its row with a cached prefix."""
         self.cache.open(request.row, hit)
         if request.chain is not None:
             self.rows.num_cached[request.row] = hit.num_tokens
         self._run(request, hit.num_tokens)
 
     def fork(self, request: TrackedRequest, leader: TrackedRequest) -> None:
-        """The request runs from now on, with a sibling's prompt up to its last token."""
+        """Starts a request in its row with a sibling's prompt, except for its last token."""
         shared = request.num_prompt_tokens - 1
         self.cache.fork(leader.row, request.row, shared)
         if request.chain is not None and leader.chain is not None:
@@ -102,14 +103,15 @@ class RowAllocator:
             columns=own.columns,
         )
 
-    # ---- a request gives its row up ----------------------------------------------------------------------------------
+    # ---- leaving a row -----------------------------------------------------------------------------------------------
 
     @property
     def closing(self) -> list[int]:
-        """Rows that were left and close once steps in flight retire."""
+        """Rows whose request left them and that are closed once steps in flight retire."""
         return [row for step in self.in_flight for row in step.closing]
 
     def leave(self, request: TrackedRequest, status: Left) -> None:
+        """The request gives up its row, which is closed once no step in flight uses it."""
         row = request.row
         self.num_placed -= 1
         self.rows.set_status(row, status)
@@ -121,13 +123,13 @@ class RowAllocator:
         self._close(row)
 
     def retire(self, number: int) -> StepInFlight:
-        """The oldest step in flight: its output has come."""
+        """Removes and returns the oldest step in flight, whose output has arrived."""
         step = self.in_flight.popleft()
         assert step.number == number, f"got the output of step {number}, but {step.number} is the oldest in flight"
         return step
 
     def release(self, step: StepInFlight) -> None:
-        """Frees what a retired step was the last to use."""
+        """Frees the rows and blocks that only a retired step still used."""
         self.cache.free_copied(step.copies)
         for row in step.closing:
             self._close(row)
@@ -151,11 +153,12 @@ class RowAllocator:
         self._opened, self._freed = {}, []
         return opened, freed
 
-    # ---- what rows computed becomes known to the prefix cache --------------------------------------------------------
+    # ---- prefix caching ----------------------------------------------------------------------------------------------
 
     def publish(self, rows: Array) -> None:
-        """Full blocks of these rows that are computed for sure can be found by others. Prompts are published when their
-        step retires, answers when their blocks are given up, so a step in which all rows decode hashes nothing."""
+        """Adds the full blocks of these rows whose steps have retired to the prefix cache. Prompts are published when
+        their step retires, and generated tokens only before their blocks are freed, so a step in which all rows decode
+        hashes nothing."""
         if self.cache.prefix_cache is None or not len(rows):
             return
         state, unit = self.rows, self.cache.prefix_cache.unit
@@ -168,24 +171,24 @@ class RowAllocator:
                 self.cache.cache_blocks(row, chain, state.tokens[row], first, last)
 
     def free_behind_windows(self) -> None:
-        """Frees blocks behind the windows of running rows, once they are published."""
+        """Publishes and frees the blocks that fell behind the sliding windows of running rows."""
         passed = self.cache.windows.behind(self.rows.running, self.rows.num_retired)
         if len(passed):
             self.publish(passed)
             self.cache.windows.free_behind(passed, self.rows.num_retired)
 
     def check(self) -> None:
-        """Asserts that blocks are held by the rows in use and by the steps in flight, and by nothing else."""
+        """Asserts that the only holders of blocks are the rows in use and the copies of steps in flight."""
         rows = self.rows
         leaving = [row for row in rows.used if rows.status[row] in (Status.PREEMPTED, Status.ENDED)]
-        assert sorted(leaving) == sorted(self.closing), "a row was left and does not close, or closes and was not left"
-        assert len(rows.used) - len(leaving) == self.num_placed, "requests in rows are not as many as were placed"
+        assert sorted(leaving) == sorted(self.closing), "the rows that were left are not the rows that will be closed"
+        assert len(rows.used) - len(leaving) == self.num_placed, "the number of requests in rows is not num_placed"
         self.cache.check(rows.used, leaving, [copy for step in self.in_flight for copy in step.copies])
 
 
 class WaitingQueue:
-    """Requests without a row, in queues by name, each in order of rank and arrival; a preempted request returns to its
-    own. num_tokens: of all their prompts, one for each that shares another's."""
+    """Requests without a row, in queues by name, each in order of rank and arrival. A preempted request returns to its
+    queue. num_tokens: prompt tokens of all of them; a request that shares its sibling's prompt counts as one."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
@@ -197,7 +200,7 @@ class WaitingQueue:
 
     @property
     def heads(self) -> list[TrackedRequest]:
-        """The first of each queue, in order."""
+        """The first request of each queue, in order of rank and arrival."""
         return sorted((queue[0] for queue in self._queues.values()), key=_order)
 
     def add(self, request: TrackedRequest) -> None:
@@ -219,8 +222,8 @@ def _order(request: TrackedRequest) -> tuple[float, int]:
 
 
 class Requests:
-    """All requests that came and have not ended, by key. waiting: those without a row; a preempted one is among them
-    from the start, though its row may not be closed yet."""
+    """All requests that have not ended, by key. waiting: those without a row, including preempted ones whose row is not
+    closed yet."""
 
     def __init__(
         self, config: SchedulerConfig, held: RowAllocator, policy: SchedulingPolicy, counters: SchedulerCounters
@@ -244,7 +247,8 @@ class Requests:
         return key in self._by_key
 
     def add(self, request: Request, max_model_len: int) -> None:
-        """Raises OverloadedError where too much is waiting, RequestError for a request that could never run."""
+        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
+        run."""
         self._check_fits(request, max_model_len)
         cache = self._held.cache.prefix_cache
         chain = None if cache is None else cache.chain(request.salt, request.adapter)
@@ -260,7 +264,7 @@ class Requests:
         if len(waiting) >= self._config.max_waiting:
             raise OverloadedError(f"{len(waiting)} requests are already waiting; try again later.")
         if most is not None and len(waiting) and waiting.num_tokens + request.num_queued_tokens > most:
-            raise OverloadedError(f"Prompts of {waiting.num_tokens} tokens are already waiting; try again later.")
+            raise OverloadedError(f"{waiting.num_tokens} prompt tokens are already waiting; try again later.")
 
     def _check_fits(self, request: Request, max_model_len: int) -> None:
         num_prompt = len(request.prompt)
@@ -272,14 +276,14 @@ class Requests:
         fits = self._held.cache.max_tokens + 1  # the last token is never computed
         if total > fits:
             raise RequestError(
-                f"The prompt's {num_prompt} tokens and an answer of up to {total - num_prompt} are {total} tokens, "
-                f"but the KV cache has room for requests of {fits}; shorten the prompt or lower max_tokens.",
+                f"The prompt's {num_prompt} tokens and a completion of up to {total - num_prompt} are {total} tokens, "
+                f"but the KV cache has room for {fits} per request; shorten the prompt or lower max_tokens.",
                 param="max_tokens" if num_prompt < fits else "prompt",
             )
 
     def preempt(self, request: TrackedRequest) -> None:
-        """The request gives its row up and waits again. Its tokens, the ones in flight included, are kept and computed
-        again later."""
+        """The request gives up its row and waits again. Its tokens, including those being sampled by steps in flight,
+        are kept; their keys and values are recomputed later."""
         self._counters.preemptions += 1
         self._counters.recomputed_tokens += request.num_computed_tokens
         log.debug("preempted: %d tokens", request.num_tokens, extra=about(request.request.request_id))
@@ -287,7 +291,7 @@ class Requests:
         self.waiting.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:
-        """Ends requests at any moment; unknown keys are ignored."""
+        """Ends requests, whether they wait or run; unknown keys are ignored."""
         for key in keys:
             if key in self._by_key:
                 self.end(self._by_key[key], "abort")
@@ -295,6 +299,7 @@ class Requests:
     def end(
         self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, message: str | None = None
     ) -> None:
+        """Ends a request. stop_token, message: as in FinishedRequest."""
         del self._by_key[request.key]
         self._finished.append(FinishedRequest(request.key, reason, stop_token, message))
         rows = self._held.rows
@@ -312,6 +317,6 @@ class Requests:
         self._held.leave(request, status)
 
     def take_finished(self) -> list[FinishedRequest]:
-        """Requests that ended since the last call."""
+        """The requests that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished

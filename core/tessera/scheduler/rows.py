@@ -1,4 +1,4 @@
-"""Requests that have a row: their state in arrays, so that a step over many rows touches no object of any of them."""
+"""The state of requests that have a row, in arrays, so that a step over many rows touches no object per request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NO_STEP = -1
 
 
 class Status(IntEnum):
-    """Of a row. RESERVED: its request waits for a sibling's prompt. PREEMPTED and ENDED: steps in flight still use the
-    row; it closes after them."""
+    """The status of a row. RESERVED: its request waits for a sibling's prompt. PREEMPTED, ENDED: its request left it,
+    and it is closed once no step in flight uses it."""
 
     FREE = 0
     RESERVED = 1
@@ -32,9 +32,9 @@ class Status(IntEnum):
 class TrackedRequest:
     """A request from add() to its end; the RequestView that policies and resources see.
 
-    order: its place in the order of arrival. rank, queue: what the policy said. row: NO_ROW while it waits. tokens: its
-    prompt and answer as of when it last had no row; newer tokens are in the row. started: it had a row before.
-    refused_at: the state of the cache when there last were too few blocks for it.
+    order: counts up in order of arrival. rank, queue: from the policy. row: NO_ROW while it waits. tokens: its prompt
+    and completion when it got its row; newer tokens are in the row. started: it has run before. refused_at: the state
+    of the cache when there last were too few blocks for it.
     """
 
     __slots__ = ("_rows", "chain", "order", "queue", "rank", "refused_at", "request", "row", "started", "tokens")
@@ -61,8 +61,7 @@ class TrackedRequest:
 
     @property
     def num_queued_tokens(self) -> int:
-        """Prompt tokens to compute, before the prefix cache is asked. A sibling of another request has one of its
-        own."""
+        """Prompt tokens to compute, not counting prefix hits: 1 for a request that shares its sibling's prompt."""
         return self.num_prompt_tokens if self.request.leader < 0 else 1
 
     @property
@@ -75,7 +74,7 @@ class TrackedRequest:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether it may start from a cached prefix: not while it wants log probabilities of its prompt."""
+        """Whether it may start from a cached prefix. False while it still needs log probabilities of its prompt."""
         return self.request.params.prompt_logprobs is None or len(self.tokens) > self.num_prompt_tokens
 
     @property
@@ -97,8 +96,8 @@ class TrackedRequest:
 
 @dataclass(frozen=True)
 class Work:
-    """Rows with tokens to compute, in the policy's order. rows (intp); starts: the first position to compute; left: how
-    many tokens each has to compute (both int32)."""
+    """Rows with tokens to compute, in order of rank and arrival. rows: intp. starts (int32): the first position to
+    compute in each. left (int32): how many tokens each has to compute."""
 
     rows: Array
     starts: Array
@@ -121,22 +120,23 @@ class Work:
 
 
 class Rows:
-    """Arrays over rows; a row has the same number in the runner's state.
+    """Arrays indexed by row; the runner uses the same row numbers.
 
-    int32: num_prompt_tokens; num_tokens: prompt and answer as far as known here; num_computed_tokens: in the cache once
-    the steps in flight are done; num_retired: in the cache already; pending: tokens that steps in flight sample;
-    min_total: no stop token counts before this many tokens; max_total: the request ends with this many; num_cached:
-    known to the prefix cache.
-    int64: key; order (of arrival); sampled_step: the step that drew its newest token. float64: rank, the policy's.
-    tokens [rows, max_model_len] int32: what is known; memory is touched only as far as rows get.
-    num_naming: rows whose request has stop tokens of its own. departures: how many requests ended or left their row.
+    int32: num_prompt_tokens; num_tokens: tokens of prompt and completion that have arrived here; num_computed_tokens:
+    tokens in the KV cache once the steps in flight are done; num_retired: tokens that are in it already; pending:
+    tokens being sampled by steps in flight; min_total: stop tokens do not count before this many tokens; max_total: the
+    request ends with this many tokens; num_cached: tokens known to the prefix cache.
+    int64: key; order: of arrival; sampled_step: the step that samples its newest token. float64: rank, from the policy.
+    tokens [rows, max_model_len] int32: the tokens that have arrived; memory is touched only as far as rows get.
+    num_naming: rows whose request has stop tokens of its own. departures: increases whenever the request of a row ends
+    or a row is freed.
     """
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
         self.num_rows = num_rows
         self.tokens = np.zeros((num_rows, max_model_len), dtype=np.int32)
         self.status = np.zeros(num_rows, dtype=np.int8)
-        self._left = np.zeros((4, num_rows), dtype=np.int32)  # what work() needs, so that it indexes once
+        self._left = np.zeros((4, num_rows), dtype=np.int32)  # all that work() reads, in one array
         self.num_tokens, self.pending, self.num_computed_tokens, self.max_total = self._left
         self.num_prompt_tokens, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), np.int32)
         self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
@@ -172,7 +172,7 @@ class Rows:
         self.num_prompt_tokens[row], self.num_tokens[row] = request.num_prompt_tokens, len(request.tokens)
 
     def open(self, row: int, num_computed_tokens: int, max_total: int) -> None:
-        """The row's request runs from now on; the cache holds num_computed_tokens of its tokens."""
+        """The row's request starts to run; the KV cache already holds its first num_computed_tokens tokens."""
         request = self.request(row)
         params = request.request.params
         self.tokens[row, : len(request.tokens)] = request.tokens
@@ -188,7 +188,7 @@ class Rows:
         self._running = None
 
     def close(self, row: int) -> None:
-        """Frees a row. A preempted request takes its tokens with it."""
+        """Frees a row. A preempted request keeps its tokens."""
         request = self.request(row)
         if self.status[row] == Status.PREEMPTED:
             request.tokens = self.tokens[row, : self.num_tokens[row]].copy()
@@ -208,7 +208,7 @@ class Rows:
 
     @property
     def _counts(self) -> tuple[Array, ...]:
-        """What is 0 in a free row."""
+        """The arrays that are 0 in a free row."""
         known = self.num_prompt_tokens, self.num_tokens, self.pending
         return *known, self.num_computed_tokens, self.num_retired, self.num_cached
 
@@ -216,15 +216,15 @@ class Rows:
 
     @property
     def running(self) -> Array:
-        """Rows that run, in order of rank and arrival (intp, which indexes fastest)."""
+        """The running rows in order of rank and arrival, as intp, which indexes fastest."""
         if self._running is None:
             rows = np.flatnonzero(self.status == Status.RUNNING)
             self._running = rows[np.lexsort((self.order[rows], self.rank[rows]))]
         return self._running
 
     def work(self) -> Work:
-        """Tokens that running rows have to compute, the ones that steps in flight draw included. A request's last token
-        is never computed, so a row whose last token is being drawn has nothing left."""
+        """The tokens that running rows have to compute, including those being sampled by steps in flight. A request's
+        last token is never computed, so a row whose last token is being sampled has nothing left."""
         rows = self.running
         num_tokens, pending, starts, max_total = self._left.take(rows, axis=1)
         left = np.minimum(num_tokens + pending, max_total - 1) - starts
@@ -232,25 +232,26 @@ class Rows:
         return work if left.min(initial=1) > 0 else work.where(left > 0)
 
     def advance(self, rows: Array, ends: Array, sampling: Array, step: int) -> None:
-        """A step computes the tokens of rows up to ends; those that sample draw one more."""
+        """Records a scheduled step: it computes the tokens of rows up to `ends`, and rows in `sampling` get one more
+        token."""
         self.num_computed_tokens[rows] = ends
         self.pending[sampling] += 1
         self.sampled_step[sampling] = step
 
     def going_on(self, rows: Array) -> Array:
-        """Which of the rows have a request that has not ended, as a mask."""
+        """A mask of the rows whose request has not ended."""
         status = self.status[rows]
         going: Array = (status == Status.RUNNING) | (status == Status.PREEMPTED)
         return going
 
     def append(self, rows: Array, tokens: Array) -> None:
-        """One more known token for each of the rows."""
+        """Adds the next token of each of the rows."""
         at = self.num_tokens[rows]
         self.tokens[rows, at] = tokens
         self.num_tokens[rows] = at + 1
 
     def check_idle(self) -> None:
-        """Asserts that nothing is left when no request is."""
+        """Asserts that no state is left when there are no requests."""
         assert not self.used, "a row is in use"
         assert sorted(self._free) == list(range(self.num_rows)), "a row is lost, or free twice"
         assert not self.status.any(), "a free row has a status"
@@ -262,7 +263,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a request's newest token is its last. stop_token: one of its own stop_token_ids."""
+    """Why a request's newest token is its last. stop_token: the one of its stop_token_ids that ended it, if any."""
 
     request: TrackedRequest
     reason: FinishReason
@@ -270,13 +271,15 @@ class Ending:
 
 
 class StopRules:
-    """The model's end-of-text tokens, a request's own stop tokens and its length, for all rows of a step at once."""
+    """Finds the requests that end: by an end-of-text token of the model, a stop token of their own, or their length. It
+    checks all rows of a step at once."""
 
     def __init__(self, eos_token_ids: Sequence[int]) -> None:
         self._eos = frozenset(eos_token_ids)
 
     def endings(self, rows: Rows, drawn: Array, tokens: Array) -> list[Ending]:
-        """Which of the rows end with the token that each just got."""
+        """The requests that end with the token they just got. drawn [n]: their rows. tokens [n] int32: the token of
+        each."""
         ending = rows.num_tokens.take(drawn) >= rows.max_total.take(drawn)
         for token in self._eos:
             ending |= tokens == token

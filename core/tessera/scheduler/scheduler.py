@@ -1,5 +1,5 @@
-"""What runs in each step. A step knows only tokens still to compute; rows of requests are arrays, and a budget of
-tokens is shared out among them."""
+"""Decides what runs in each step: divides a token budget among the rows of requests that have tokens left to compute.
+Prefill and decode differ only in how many tokens are left."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tessera.step import SchedulerOutput, StepOutput
 
 
 class Scheduler:
-    """Requests in, steps out, sampled tokens in, answers out; up to `depth` steps are in flight.
+    """Takes requests, schedules steps and processes their outputs; up to `depth` steps are in flight.
 
-    A row that decodes is scheduled again before its newest token is known here. That it ended is then seen one step
-    late, and what it computed too much is dropped. Rows and blocks that a step in flight uses are freed when it
-    retires. chunkable: the model's prompts may be cut anywhere. turns: rows that decode are divided into this many
-    parts, which take turns: with as many pipeline stages, each stage computes another step, and none of these steps
-    waits for a token of another.
+    With depth > 1, a row is scheduled again before its newest token has arrived here. If that token ends the request,
+    the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. Rows and blocks that
+    a step in flight uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns:
+    decoding rows are divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend
+    on each other's tokens and can run on different pipeline stages at the same time.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Scheduler:
             watermark=config.watermark,
         )
 
-    # ---- its state ---------------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     @property
     def num_running(self) -> int:
@@ -90,44 +90,45 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Steps whose output has not come."""
+        """Number of steps whose output has not arrived."""
         return len(self._held.in_flight)
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs, or a step is in flight. After an abort take_finished() may still have
-        something."""
+        """Whether a request waits or runs, or a step is in flight. After an abort, take_finished() may have requests to
+        report even if this is False."""
         return bool(len(self._requests) or self._held.in_flight)
 
     @property
     def kv_usage(self) -> float:
-        """Share of the cache's blocks that requests hold, 0 to 1."""
+        """Fraction of the KV cache's blocks that requests hold, 0 to 1."""
         return self._cache.usage
 
-    # ---- requests come and go ----------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Raises OverloadedError where too much is waiting, RequestError for a request that could never run."""
+        """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if the request can never
+        run."""
         self._requests.add(request, self._max_model_len)
 
     def abort(self, keys: Iterable[int]) -> None:
-        """Ends requests at any moment; unknown keys are ignored."""
+        """Ends requests, whether they wait or run; unknown keys are ignored."""
         self._requests.abort(keys)
 
     def take_finished(self) -> list[FinishedRequest]:
-        """Requests that ended and were not told of yet; update() tells of them too."""
+        """The requests that ended and were not reported yet. update() reports them too."""
         return self._requests.take_finished()
 
     def reset_prefix_cache(self) -> None:
-        """Forgets what blocks hold; requests that run keep theirs."""
+        """Empties the prefix cache; running requests keep their blocks."""
         if self._cache.prefix_cache is not None:
             self._cache.prefix_cache.clear()
 
-    # ---- schedule() decides a step -----------------------------------------------------------------------------------
+    # ---- scheduling --------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:
-        """The next step; None where nothing can run now, perhaps because of steps in flight. Where nothing ever will, a
-        request ends with an error."""
+        """The next step; None if nothing can run now, for example because `depth` steps are in flight. If nothing could
+        ever run, one request is ended with an error."""
         if len(self._held.in_flight) >= self._depth:
             return None
         preemptions = self.counters.preemptions
@@ -145,13 +146,14 @@ class Scheduler:
         return None
 
     def _kinds(self) -> tuple[Kind, ...]:
-        """What the step may hold, the first choice first: where prompts and answers do not mix, they take turns."""
+        """The kinds of step to try, in this order. If prefill and decode may not be mixed, they take turns."""
         if self._mixes:
             return ("mixed",)
         return ("decode", "prefill") if self._last_kind == "prefill" else ("prefill", "decode")
 
     def _fill(self, step: ScheduledStep) -> None:
-        """Running requests, then waiting ones; prompts that the next one to start may overtake come last."""
+        """Schedules running requests, then waiting ones. Partly computed prompts that the next waiting request may
+        overtake come last."""
         work = self._whose_turn(step.allowed(self._rows.work()))
         late = self._admission.overtaken(work)
         self._schedule_running(step, work if late is None else work.where(~late))
@@ -162,7 +164,7 @@ class Scheduler:
             self._schedule_running(step, work.where(late & running))
 
     def _whose_turn(self, work: Work) -> Work:
-        """Prompts, and of the rows that decode the next part that has any."""
+        """All prompts, and the next part of the decoding rows that is not empty."""
         if self._turns == 1:
             return work
         parts, decodes = work.rows % self._turns, work.left == 1
@@ -174,8 +176,8 @@ class Scheduler:
         return work
 
     def _schedule_running(self, step: ScheduledStep, work: Work) -> None:
-        """Tokens and blocks for running rows: a few operations on arrays where there are blocks for all, which is
-        nearly always, and row by row where there are not."""
+        """Assigns tokens and blocks to running rows: with a few array operations if there are enough blocks for all,
+        which is nearly always the case, and otherwise row by row."""
         tokens = self._budget.share(work, step)
         if tokens is not work.left:
             work, tokens = work.where(tokens > 0), tokens[tokens > 0]
@@ -190,12 +192,12 @@ class Scheduler:
             step.add(work.where(kept), tokens[kept])
 
     def _schedule_each(self, step: ScheduledStep, work: Work, tokens: Array) -> None:
-        """Row by row: each asks the resources, and preempts others where blocks are short."""
+        """Schedules rows one by one: checks the resources for each, and preempts other requests if blocks are short."""
         resources = self._held.resources
         for place, wanted in enumerate(tokens.tolist()):
             row, start, left = work.at(place)
             if self._rows.status[row] != Status.RUNNING:
-                continue  # preempted by one before it
+                continue  # preempted for an earlier row
             request = self._rows.request(row)
             count = resources.room(request, wanted)
             if count < wanted:
@@ -205,8 +207,8 @@ class Scheduler:
                 step.add(work.one(place), int32([count]))
 
     def _allocate(self, step: ScheduledStep, request: TrackedRequest, start: int, end: int) -> bool:
-        """Blocks for a running request, preempting others until there are enough. False where it sits this step out:
-        it waits for blocks that steps in flight give back, or it was preempted itself."""
+        """Allocates blocks for a running request, preempting others until there are enough. Returns False if it cannot
+        run in this step: it waits for blocks that steps in flight will free, or was preempted itself."""
         row, cache = int32([request.row]), self._cache
         while (short := cache.try_allocate(row, int32([start]), int32([end]), step.promised)) is not None:
             step.blocks_short = True
@@ -224,7 +226,7 @@ class Scheduler:
         return True
 
     def _emit(self, step: ScheduledStep) -> SchedulerOutput:
-        """The step as plain data, rows that decode first; from here on it is in flight."""
+        """Turns the step into plain data, decode rows first, and puts it in flight."""
         number, (work, tokens) = self.counters.steps, step.scheduled()
         rows, ends = work.rows, work.starts + tokens
         after = int(self._rows.sampled_step.take(rows).max())
@@ -254,20 +256,21 @@ class Scheduler:
         )
 
     def _end_one_that_is_stuck(self) -> None:
-        """No step is in flight and no request got anything, so nothing will ever change: a resource has no room for the
-        first request, not even alone."""
+        """No step is in flight and nothing could be scheduled, so waiting would not help. Ends the first request with
+        an error that says which resource has no room for it."""
         running = self._rows.running
         if len(running):
             request = self._rows.request(int(running[0]))
-            reason = self._held.resources.reason(request, 1) or "the scheduler found nothing to do for it"
+            reason = self._held.resources.reason(request, 1) or "the scheduler could not schedule it"
         else:
             request, reason = self._admission.why_not()
-        self._requests.end(request, "error", message=f"This request cannot go on: {reason}.")
+        self._requests.end(request, "error", message=f"This request cannot continue: {reason}.")
 
-    # ---- update() takes a step's output ------------------------------------------------------------------------------
+    # ---- processing outputs ------------------------------------------------------------------------------------------
 
     def update(self, output: StepOutput) -> EngineCoreOutputs:
-        """The oldest step in flight retires. Tokens of requests that ended in the meantime are dropped."""
+        """Retires the oldest step in flight and processes its output. Tokens of requests that ended in the meantime are
+        dropped."""
         step, rows = self._held.retire(output.step), self._rows
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
         rows.pending[step.sampling] -= 1
@@ -295,9 +298,9 @@ class Scheduler:
         )
 
     def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array]:
-        """Rows whose request goes on, and the token that each of them drew."""
+        """The rows whose request has not ended (intp), and the token that each sampled (int32)."""
         rows, drawn, tokens = self._rows, output.rows.astype(np.intp), output.tokens
-        assert output.counts.max(initial=0) <= 1, "a row draws at most one token a step"
+        assert output.counts.max(initial=0) <= 1, "a row samples at most one token per step"
         if len(tokens) < len(drawn):
             drawn = drawn[output.counts == 1]
         if rows.departures != step.departures:
@@ -314,7 +317,7 @@ class Scheduler:
         return [RequestLogprobs(keys[of.row], of) for of in output.logprobs if of.row in keys]
 
     def _commit(self, step: StepInFlight) -> None:
-        """What the step computed is in the cache for sure."""
+        """Records that what the step computed is now in the KV cache, and publishes its prompts."""
         rows, computed, ends, prompts = self._rows, step.rows, step.ends, step.prompts
         if rows.departures != step.departures:
             going_on = rows.going_on(computed)
@@ -323,8 +326,8 @@ class Scheduler:
         self._held.publish(prompts)
 
     def check_integrity(self) -> None:
-        """Asserts that no row and no block is lost, held twice or, when there is nothing to do, left over."""
+        """Asserts that no row or block is lost or held twice, and that none is held when there is no work."""
         self._held.check()
         if not self.has_work:
             self._rows.check_idle()
-            assert self._cache.usage == 0.0, "blocks are held although nothing is to do"
+            assert self._cache.usage == 0.0, "blocks are held although there is no work"

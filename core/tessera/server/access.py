@@ -1,4 +1,4 @@
-"""What is known of each request: its id, the counts it enters, and its line in the log when it is done."""
+"""Request ids, counts of HTTP requests, and the access log."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
 class Counts:
-    """HTTP requests in progress, those of them that generate, and how many are done by (method, route, status).
+    """HTTP requests: how many are in progress, how many of those generate, and how many are done by (method, route,
+    status).
 
-    A route that does not exist counts as "other", so that clients cannot add to the table.
+    A path that is not a route counts as "other", so that clients cannot grow the table.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class Counts:
 
     @contextmanager
     def one_generating(self) -> Iterator[None]:
-        """From a request's first byte to the end of its answer."""
+        """Counts a request as generating, from reading its body to the end of its response."""
         self.generating += 1
         try:
             yield
@@ -45,13 +46,13 @@ class Counts:
 
 
 def request_id_of(scope: Scope) -> str:
-    """What a request goes by: in its answer's head, its completion's id and every line of the log."""
+    """The id that a request has in its response headers, in its completion's id and in every log line."""
     request_id: str = scope[REQUEST_ID]
     return request_id
 
 
 def name_by_body(scope: Scope, own: str) -> None:
-    """own: the id in the request's body. Its X-Request-Id, where it has one, comes first."""
+    """Sets the request's id to `own`, the id in its body, unless it has a valid X-Request-Id header."""
     scope[REQUEST_ID] = _given_id(scope) or own
 
 
@@ -61,8 +62,8 @@ def _given_id(scope: Scope) -> str | None:
 
 
 class Access:
-    """ASGI middleware: names each request by its X-Request-Id or a new id, counts and logs it, and refuses those above
-    max_requests in progress."""
+    """ASGI middleware: gives each request an id (its X-Request-Id or a new one), counts it and logs it. Answers 503
+    while max_requests are in progress."""
 
     def __init__(self, app: ASGIApp, counts: Counts, routes: frozenset[str], max_requests: int) -> None:
         self._app = app
@@ -96,7 +97,7 @@ class Access:
         except ClientGone:
             status = _CLIENT_GONE
         except Exception as error:
-            error.add_note(f"request {request_id_of(scope)}")  # for whoever logs it
+            error.add_note(f"request {request_id_of(scope)}")  # shown below the traceback in the log
             raise
         finally:
             self._counts.in_progress -= 1

@@ -1,4 +1,4 @@
-"""The application: its routes, what a request passes before it reaches one, and what errors become."""
+"""The application: its routes, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -26,42 +26,41 @@ if TYPE_CHECKING:
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
-    """The server of one running engine.
+    """Builds the application that serves one running engine.
 
-    A route is a JsonRoute: bodies are decoded by msgspec once, and nothing of FastAPI's own reading is on the way of a
-    request.
+    Its API routes are JsonRoutes: msgspec decodes each body once, and FastAPI's own parsing of requests is not used.
     """
     context = ServerContext(engine, settings)
     routes: list[Route] = [
         route for family in (chat, completions, tokenization, status) for route in family.routes(context)
     ]
     if not settings.disable_fastapi_docs:
-        # Asked for later: plugins add routes.
+        # A function, because plugins add routes later.
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
 
     app = FastAPI(
         routes=[*routes],
         middleware=list(_middleware(context, frozenset(route.path for route in routes))),
         exception_handlers=error_handlers(),
-        # A client that adds a slash is told so: a redirect would lose its body.
+        # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
         redirect_slashes=False,
-        # FastAPI's own document and pages, which load scripts from another host; docs_routes has ours.
+        # FastAPI's own pages load scripts from another host; docs_routes() adds ours.
         openapi_url=None,
-        # Nothing is reported to anybody, whatever the environment says.
+        # No telemetry is sent, whatever the environment variables say.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     return app
 
 
 def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middleware]:
-    """What stands before the routes, outermost first; what is off is not there."""
+    """The middleware, outermost first. A feature that is off adds none."""
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
     yield Middleware(Access, context.counts, paths, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
-    # Before the key: a browser asks what a page may do without sending it.
+    # Outside ApiKeys, because browsers send preflight requests without a key.
     if settings.cors is not None:
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
@@ -74,8 +73,8 @@ def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middl
 
 
 class RootPath:
-    """ASGI middleware: takes a proxy's path prefix off where the proxy leaves it on, before anything looks at the
-    path."""
+    """ASGI middleware: removes a reverse proxy's path prefix, if the proxy has left it on, before other middleware sees
+    the path."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app

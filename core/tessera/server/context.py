@@ -1,4 +1,4 @@
-"""What the routes share: the engine and the settings."""
+"""What the routes share: the engine, the settings and the request counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServerContext:
-    """Made once, before the first request."""
+    """Created once, before the first request."""
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.engine = engine
@@ -24,7 +24,7 @@ class ServerContext:
         self.created = int(time.time())
         self.counts = Counts()
         self.numbers = itertools.count()
-        """A number for each request: clients may send the same id twice."""
+        """Numbers that make the names of requests unique, because clients may send the same id twice."""
 
     def check_name(self, name: str) -> None:
         """Raises NotFoundError for a model that is not served."""
@@ -32,7 +32,7 @@ class ServerContext:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
     def check_model(self, name: str) -> None:
-        """Raises NotFoundError for a model that is not served, EngineDeadError where the engine is gone."""
+        """Raises NotFoundError for a model that is not served, and EngineDeadError if the engine is not running."""
         self.check_name(name)
         if not self.engine.health.alive:
             raise EngineDeadError("The engine is not running.")

@@ -1,4 +1,4 @@
-"""One HTTP exchange: headers, the body of a request, and errors as answers in OpenAI's form."""
+"""Reads request headers and bodies; writes JSON responses, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tessera.errors import (
 )
 
 REQUEST_ID = "tessera.request_id"
-"""Where the scope of an HTTP request has its id."""
+"""The key under which the ASGI scope of a request holds its id."""
 
-# What a client cannot fix is said in these words; the log has the cause.
+# The first three are errors that a client cannot fix; their cause is in the log.
 _ENGINE_DEAD = "The engine is not running."
 _ENGINE_FAILED = "The engine could not compute this request."
 _SERVER_FAILED = "The server failed while handling this request; see its log."
@@ -41,17 +41,17 @@ _DRAIN_SECONDS = 10.0
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-class ClientGone(Exception):  # noqa: N818 - not an error: nobody is left to answer
+class ClientGone(Exception):  # noqa: N818 - not an error: there is no client left to answer
     """The client closed the connection before its request was complete."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that lower-case name."""
+    """The first header with this name, which is in lower case; None if there is none."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Raises ClientGone."""
+    """Reads the whole body. Raises ClientGone if the client disconnects first."""
     chunks = []
     while True:
         message = await receive()
@@ -63,15 +63,15 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work` in this task; cancels it when the client goes away. To be called once the body has been read: the
-    next message is the disconnect."""
+    """Runs `work` in this task and cancels it if the client disconnects. Call it after the body has been read, when
+    the only message left to receive is the disconnect."""
     working = asyncio.current_task()
     assert working is not None
     leaving = asyncio.ensure_future(_cancel_at_disconnect(receive, working))
     try:
         await work
     except asyncio.CancelledError:
-        # The client's going is no cancellation of this task, as a timeout is none (asyncio.timeout does the same).
+        # If nothing but the disconnect cancelled this task, clear that (as asyncio.timeout does); else pass it on.
         if not leaving.done() or working.uncancel() > 0:
             raise
     finally:
@@ -84,11 +84,11 @@ async def _cancel_at_disconnect(receive: Receive, working: asyncio.Task[Any]) ->
     working.cancel()
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- responses -------------------------------------------------------------------------------------------------------
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong. param: the field of the request that has to change, where it is one."""
+    """What went wrong. param: the request field to change, if there is one."""
 
     message: str
     type: str
@@ -111,7 +111,7 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 
 def body_of(error: Exception) -> bytes:
-    """The body for any exception: a user's error in its own words, anything else without details."""
+    """The response body for any exception. A user error keeps its message; any other reveals no details."""
     if isinstance(error, EngineDeadError):
         return error_body(_ENGINE_DEAD, error.kind, None, error.code)
     if isinstance(error, EngineStepError):
@@ -131,8 +131,8 @@ def error_response(error: Exception) -> Response:
 
 
 async def refuse(error: TesseraError, receive: Receive, send: Send) -> None:
-    """Answers at once, then reads and drops what the client still sends, within bounds: a client that is cut off while
-    it writes never reads the answer."""
+    """Sends the error at once, then reads and discards the rest of the request, up to a limit in bytes and seconds. A
+    client whose connection is closed while it is still sending may never read the response."""
     response = error_response(error)
     response.headers["Connection"] = "close"
     await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
@@ -154,11 +154,11 @@ async def _drop_body(receive: Receive) -> None:
         return
 
 
-# ---- what is raised in a route ---------------------------------------------------------------------------------------
+# ---- exceptions raised in a route ------------------------------------------------------------------------------------
 
 
 def error_handlers() -> dict[Any, Any]:
-    """The application's table of exception handlers."""
+    """The application's exception handlers."""
     return {
         TesseraError: _on_tessera_error,
         HTTPException: _on_http_exception,
@@ -172,7 +172,7 @@ def _on_tessera_error(_request: Request, error: Exception) -> Response:
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
-    """The router's own errors: no such route, or not with this method. OPTIONS only asks which methods there are."""
+    """The router's errors: 404, and 405, which is a 204 with the allowed methods if the client sent OPTIONS."""
     assert isinstance(error, HTTPException)
     if request.method == "OPTIONS" and error.status_code == 405:
         return Response(status_code=204, headers=error.headers)
@@ -183,7 +183,7 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _on_validation_error(_request: Request, error: Exception) -> Response:
-    """Of a plugin's route that FastAPI reads the parameters of."""
+    """Invalid parameters of a plugin's route that FastAPI parses."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])
@@ -191,7 +191,7 @@ def _on_validation_error(_request: Request, error: Exception) -> Response:
 
 
 def _on_bug(request: Request, error: Exception) -> Response:
-    """Starlette raises the exception again after this answer, so that the log has its traceback."""
+    """Any other exception. Starlette raises it again after this response, so that its traceback is logged."""
     response = error_response(error)
     if request_id := request.scope.get(REQUEST_ID):
         response.headers["X-Request-Id"] = request_id

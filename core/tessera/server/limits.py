@@ -1,4 +1,4 @@
-"""How much clients may ask for: the size and speed of a body, the bodies of all requests together, requests a key."""
+"""Limits on clients: size and speed of request bodies, memory of all bodies together, requests per API key."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RateLimitError(RequestError):
 
 
 class RequestsPerKey:
-    """ASGI middleware behind ApiKeys: refuses a request whose key has `most` in progress, so that one client leaves
-    room for the others."""
+    """ASGI middleware inside ApiKeys: answers 429 while a key has `most` requests in progress, so that one client
+    leaves room for the others."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class RequestsPerKey:
         if key is None:
             await self._app(scope, receive, send)
         elif self._in_progress[key] >= self._most:
-            error = RateLimitError(f"This API key has {self._most} requests in progress, its limit; try again.")
+            error = RateLimitError(f"This API key is at its limit of {self._most} requests in progress; try again.")
             await error_response(error)(scope, receive, send)
         else:
             self._in_progress[key] += 1
@@ -53,9 +53,10 @@ class RequestsPerKey:
 
 
 class BodyLimits:
-    """ASGI middleware: a body must be JSON, small enough, on time, and fit beside the bodies of all other requests.
+    """ASGI middleware: refuses a body that is not JSON, is too large or too slow, or exceeds the memory for the bodies
+    of all requests.
 
-    Bytes are counted while they are read.
+    Bytes are counted as they arrive.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -78,7 +79,7 @@ class BodyLimits:
                 body.release()
 
     def _refusal(self, scope: Scope) -> TesseraError | None:
-        """What is wrong by the headers alone."""
+        """The error that the headers alone show, if any."""
         length = header(scope, b"content-length") or b"0"
         if not length.isdigit() or int(length[:20]) > self._limits.body_bytes:
             return _too_large(self._limits)
@@ -91,7 +92,7 @@ class BodyLimits:
 
 
 class HeldBytes:
-    """Bytes of the bodies of all requests in progress, at most `most` of them."""
+    """The size of the bodies of all requests in progress, in bytes. most: the limit."""
 
     def __init__(self, most: int) -> None:
         self.held = 0
@@ -99,8 +100,8 @@ class HeldBytes:
 
 
 class CountedBody:
-    """`receive` that raises BodyRefused when the body is too large or all bodies together are, and RequestTimeoutError
-    when it is late."""
+    """Wraps `receive`. It raises BodyRefused if this body or all bodies together are too large, and RequestTimeoutError
+    if the body does not arrive in time."""
 
     def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes) -> None:
         self._receive = receive
@@ -131,13 +132,13 @@ class CountedBody:
             raise BodyRefused(OverloadedError("Request memory is full; try again."))
 
     def release(self) -> None:
-        """The request is done."""
+        """Stops counting the body, because its request is done."""
         self._all.held -= self._held
         self._held = 0
 
 
 class BodyRefused(Exception):  # noqa: N818 - a signal between two classes of this module, never an error that is shown
-    """The body is not read any further, for the reason in `error`."""
+    """Reading the body stops; `error` says why."""
 
     def __init__(self, error: TesseraError) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The routes as FastAPI's, and what is said of them: the OpenAPI 3.1 document and the page that shows it.
+"""JsonRoute, the class of the API's routes; the OpenAPI 3.1 document and the page that shows it.
 
-The document is made from the msgspec structs that requests are decoded into and answers are encoded from.
+The document is generated from the msgspec structs that requests are decoded into and responses are encoded from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tessera.server.http import ErrorBody
 from tessera.server.security import OPEN_PATHS
 
 _PAGE = Path(__file__).with_name("docs.html")
-# The page may load nothing and ask nobody but this server.
+# The page may load nothing from elsewhere, and connect only to this server.
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,11 +35,11 @@ Schemas = Mapping[type[msgspec.Struct], Mapping[str, Any]]
 
 
 class JsonRoute(APIRoute):
-    """A route whose endpoint reads its own request, by msgspec: FastAPI's reading of bodies and parameters, and its
-    writing of answers, are left out. What an endpoint returns is called to answer: a Response, or an ASGI application.
+    """A route whose endpoint decodes its request with msgspec. FastAPI's parsing of bodies and parameters, and its
+    serialization, are not used. The endpoint returns a Response or another ASGI application, which then responds.
 
-    body, answer: what is read and written, for the document. events: the answer may be a stream. HEAD works where GET
-    does.
+    body, answer: the structs of the request and the response, for the document. events: the response may also be an
+    event stream. A route with GET also has HEAD.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class JsonRoute(APIRoute):
         self.app = app
 
     def operations(self, schemas: Schemas) -> dict[str, Any]:
-        """OpenAPI's path item."""
+        """The route's OpenAPI path item. schemas: the schema of each struct."""
         answer = {self.media_type: {"schema": schemas[self.answer] if self.answer else {"type": "string"}}}
         if self.events:
             answer["text/event-stream"] = {"schema": {"type": "string"}}
         operation: dict[str, Any] = {
             "summary": self.summary,
             "responses": {
-                "200": {"description": "The answer.", "content": answer},
+                "200": {"description": "The response.", "content": answer},
                 "default": {"description": "An error.", "content": {_JSON: {"schema": schemas[ErrorBody]}}},
             },
         }
@@ -95,8 +95,8 @@ class JsonRoute(APIRoute):
 
 
 def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> dict[str, Any]:
-    """The document of an application's routes; those of plugins are in it where they are FastAPI's. guarded: routes
-    ask for a key. root_path: the prefix under which a proxy shows the server."""
+    """The OpenAPI document of an application's routes. A plugin's routes are in it if they are FastAPI routes.
+    guarded: routes need an API key. root_path: the path prefix that a reverse proxy adds."""
     routes = list(routes)
     own = [route for route in routes if isinstance(route, JsonRoute)]
     kinds: list[type[msgspec.Struct]] = [ErrorBody]
@@ -106,7 +106,7 @@ def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> di
     document = get_openapi(
         title="Tessera",
         version=__version__,
-        summary="Serves large language models with OpenAI's API.",
+        summary="An LLM server with OpenAI's API.",
         routes=routes,
         servers=[{"url": root_path}] if root_path else None,
     )
@@ -120,7 +120,7 @@ def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> di
 
 
 def docs_routes(routes: Callable[[], Iterable[BaseRoute]], *, guarded: bool, root_path: str) -> list[Route]:
-    """/openapi.json, made of `routes` when it is first asked for; and /docs, the page that shows it."""
+    """/openapi.json, generated from `routes` at its first request; and /docs, the page that shows it."""
     made: list[bytes] = []
     page = _PAGE.read_bytes()
 

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, the names the server goes by, and the web pages that may read its answers."""
+"""Access control: API keys, the Host header, and CORS."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tessera.server.http import error_response, header
 from tessera.server.settings import CorsRules
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
-"""What probes ask for: these paths need no key and no known Host. All others do, also those of no route."""
+"""The paths of health checks, which need no key and no known Host. All other paths do, even those without a route."""
 KEY_NUMBER = "tessera.key"
-"""Where a request's scope has the number of its API key."""
+"""The key under which the ASGI scope of a request holds the number of its API key."""
 
 _TENANT = "tessera.tenant"
 _READABLE_HEADERS = ("X-Request-Id", "Retry-After")
@@ -28,10 +28,10 @@ _READABLE_HEADERS = ("X-Request-Id", "Retry-After")
 
 
 class ApiKeys:
-    """ASGI middleware: lets a request through if it bears one of the keys or its path is open.
+    """ASGI middleware: answers 401 unless the request has one of the keys or its path is open.
 
-    Hashes are compared, all of them, so that the time taken reveals nothing. Where there are several keys each is a
-    tenant, named by its number, so that nothing shows the key.
+    The hash of the given key is compared with those of all keys, so that the time taken reveals nothing. If there are
+    several keys, each is a tenant, named by its number so that the key is never shown.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class ApiKeys:
 
 
 def tenant_of(scope: Scope) -> str:
-    """Whose share of the engine a request takes, by its key; empty where keys do not tell clients apart."""
+    """The tenant that the request's API key stands for; empty if the server has no keys or only one."""
     tenant: str = scope.get(_TENANT, "")
     return tenant
 
@@ -70,7 +70,7 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-# ---- names of the server ---------------------------------------------------------------------------------------------
+# ---- the Host header -------------------------------------------------------------------------------------------------
 
 
 class UnknownHostError(RequestError):
@@ -79,10 +79,10 @@ class UnknownHostError(RequestError):
 
 
 class Hosts:
-    """ASGI middleware: refuses requests whose Host is none of `names` (`*.example.com`: every name under it).
+    """ASGI middleware: answers 403 if the Host header is none of `names` (`*.example.com` matches any subdomain).
 
-    Against DNS rebinding: a web page whose own name resolves to this machine is, to the browser, of one site with the
-    server and may read its answers; but its requests bear the page's name.
+    This prevents DNS rebinding. If the domain of a web page resolves to this machine, the browser takes page and server
+    for the same origin and lets the page read responses, but the requests still have the page's domain as their Host.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ class Hosts:
 
 
 def host_of(scope: Scope) -> str:
-    """The Host header without its port, in lower case; "" where there is none."""
+    """The Host header without its port, in lower case; "" if there is none."""
     value = (header(scope, b"host") or b"").decode("latin-1").lower()
     name = value.partition("]")[0] + "]" if value.startswith("[") else value.partition(":")[0]
     return name.removesuffix(".")
@@ -123,7 +123,7 @@ class OriginError(RequestError):
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS rules, with refusals in OpenAI's form."""
+    """Starlette's CORS middleware, with refusals in OpenAI's format."""
 
     def __init__(self, app: ASGIApp, rules: CorsRules) -> None:
         super().__init__(

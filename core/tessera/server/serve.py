@@ -1,4 +1,4 @@
-"""Runs the application on a bound socket, from before the model is loaded until a signal or the engine's death."""
+"""Runs the application on a bound socket, from before the model is loaded until a signal or the end of the engine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
 _LOG = logging.getLogger(__name__)
-# For streams to tell their clients that the engine died or the server ends.
+# How long streams have to tell their clients that the engine died or the server is shutting down.
 _LAST_WORDS_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
 _LIVE = "/livez"
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it ends when should_exit is set."""
+    """uvicorn's server without its signal handlers; it stops when should_exit is set."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -42,20 +42,22 @@ class Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class ReadyApp:
-    """The application, and the engine under it, which is ready."""
+    """The application, and its engine, which is ready to serve."""
 
     engine: AsyncEngine
     app: Starlette
 
 
 async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket, settings: ServerSettings) -> int:
-    """Serves until the end, shuts the engine down and returns the exit code. Raises what `starting` raises.
+    """Serves until it is told to stop or the engine dies; then shuts the engine down and returns the exit code. Raises
+    what `starting` raises.
 
-    Until `starting` is done /livez answers 200 and everything else 503.
+    Until `starting` is done, /livez answers 200 and everything else 503.
 
-    SIGTERM or SIGINT: no new connections; requests in progress get settings.drain_seconds, exit 0; a second signal cuts
-    them off, exit 1. Before the start is done the first signal ends it. An engine that died for good: streams end with
-    an error event, everything else is a 503, exit 4.
+    After SIGTERM or SIGINT the server accepts no new connections, and requests in progress have settings.drain_seconds
+    to finish; the exit code is 0. A second signal cuts them off; the exit code is 1. A signal before `starting` is done
+    stops it at once; the exit code is 0. If the engine dies for good, streams end with an error event, every other
+    request gets a 503, and the exit code is 4.
     """
     door = Door()
     server = Server(_config(door, settings))
@@ -107,19 +109,20 @@ async def _drain(
     signals: asyncio.Queue[int],
     seconds: float,
 ) -> int:
-    _LOG.info("No new connections. Requests in progress have %.0f s; a second signal cuts them off.", seconds)
+    _LOG.info("No new connections. Requests in progress have %.0f s to finish; a second signal cuts them off.", seconds)
     server.should_exit = True
     again = asyncio.create_task(signals.get())
     await asyncio.wait((running, dying, again), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     cut_off = again.done()
     await _cancel(again)
     if not running.done():
-        _LOG.warning("Requests in progress are cut off: %s.", "a second signal" if cut_off else "their time is over")
+        _LOG.warning("Cutting off requests in progress: %s.", "second signal" if cut_off else "out of time")
     return 1 if cut_off else 0
 
 
 def _ended(running: asyncio.Task[None]) -> int:
-    """The exit code where no request is in progress. That the server ended though nobody told it to is a failure."""
+    """The exit code if there are no requests to wait for: 1 if the server stopped by itself, else 0. Raises the error
+    that stopped it."""
     if running.done():
         running.result()
         return 1
@@ -127,7 +130,7 @@ def _ended(running: asyncio.Task[None]) -> int:
 
 
 async def _close(running: asyncio.Task[None], server: Server) -> None:
-    """Gives open streams the time to tell their clients that the engine has ended, then ends the server."""
+    """Gives open streams time to tell their clients that the engine has ended, then stops the server."""
     server.should_exit = True
     await asyncio.wait((running,), timeout=_LAST_WORDS_SECONDS)
     server.force_exit = True
@@ -162,7 +165,7 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """SIGTERM and SIGINT, as they arrive."""
+    """A queue that receives SIGTERM and SIGINT."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[int] = asyncio.Queue()
     kinds = (signal.SIGTERM, signal.SIGINT)
@@ -179,15 +182,15 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
 
 
 class Door:
-    """The ASGI application that listens from the first moment on: while the model loads it says so, then `app`
-    answers."""
+    """The ASGI application that listens from the start. Until open() it answers that the model is loading; after that,
+    the opened application answers."""
 
     def __init__(self) -> None:
         self._app: Starlette | None = None
         self._lifespan = AsyncExitStack()
 
     async def open(self, app: Starlette) -> None:
-        """Starts `app`; it answers from now on."""
+        """Starts `app`, which answers all requests from now on."""
         await self._lifespan.enter_async_context(app.router.lifespan_context(app))
         self._app = app
 
@@ -219,11 +222,11 @@ async def _starting(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol class with a limit on the request line and headers, over which it answers 431 and closes, and
-    deaf to offers of another protocol.
+    """uvicorn's protocol class. This one answers 431 and closes the connection if the request line and headers exceed
+    max_bytes, and it ignores offers to upgrade to another protocol.
 
-    The parser itself takes headers of any size, and drops the body of a request that offers an upgrade, as Java's HTTP
-    client does.
+    The parser itself accepts headers of any size, and it drops the body of a request that offers an upgrade, such as
+    those of Java's HTTP client.
     """
 
     class LimitedHttpProtocol(HttpToolsProtocol):
@@ -233,7 +236,7 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
         def shutdown(self) -> None:
             super().shutdown()
             if self.transport.is_closing():
-                # TLS waits for the client to close too, which a client that reads nothing never does.
+                # TLS waits for the client to close as well, and a client that has stopped reading never does.
                 self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
 
         def data_received(self, data: bytes) -> None:
@@ -265,7 +268,7 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
                 raise HeadTooLarge
 
         def send_400_response(self, msg: str) -> None:
-            """uvicorn calls it when its parser fails, which includes errors raised in a callback."""
+            """Called by uvicorn when the parser fails, which includes exceptions raised in these callbacks."""
             too_large = self.head_bytes > max_bytes
             text = f"The request line and headers are larger than the limit of {max_bytes} bytes."
             body = error_body(text if too_large else msg, "invalid_request_error")
@@ -278,11 +281,11 @@ def limited_protocol(max_bytes: int) -> type[asyncio.Protocol]:
 
 
 def without_upgrade(head: bytes) -> bytes:
-    """The same with the Upgrade header under another name of its length. A JSON body has no such line."""
+    """Renames the Upgrade header, keeping its length. A JSON body has no such line: its strings escape line breaks."""
     for name, other in ((b"Upgrade", b"Ignored"), (b"upgrade", b"ignored")):
         head = head.replace(b"\r\n%b:" % name, b"\r\n%b:" % other)
     return head
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - stops the parser, is never shown
-    """The request line and headers are over their limit."""
+    """The request line and headers exceed their limit."""

@@ -1,4 +1,4 @@
-"""The server's settings and flags, and the limits of everything a client can send, in one place."""
+"""The server's settings and flags, and the limits on everything that a client can send."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most a request may hold.
+    """Limits on one request, except those that SamplingParams checks itself (n, stop, bad_words, logit_bias and so on).
 
-    What SamplingParams checks itself (n, stop, bad_words, logit_bias and so on) has its limit there.
-
-    body_bytes: of a request's body. bodies_bytes: of the bodies of all requests in progress. other_bytes: of all fields
-    but messages, tools, prompt and allowed_token_ids. prompts: in one completions request. choices: prompts x n.
-    prompt_chars: of one prompt, rendered. messages, content_parts, tool_calls: in one chat request. tools_bytes: of its
-    tools. template_kwargs_bytes: of chat_template_kwargs. body_seconds: until a body has arrived. header_bytes: of the
-    request line and all headers. detokenize_tokens: of one /detokenize.
+    body_bytes: the request body. bodies_bytes: the bodies of all requests in progress together. other_bytes: all fields
+    together, without the large ones (messages, tools, prompt, allowed_token_ids, tokens). prompts: prompts in a
+    completions request. choices: prompts x n. prompt_chars: characters of a prompt, after the chat template. messages,
+    content_parts, tool_calls: their number in a chat. tools_bytes: tools. template_kwargs_bytes: chat_template_kwargs.
+    salt_chars: each of cache_salt, prompt_cache_key and user. request_id_chars: request_id. header_bytes: the request
+    line and all headers. body_seconds: how long a body may take to arrive. detokenize_tokens: tokens of /detokenize.
     """
 
     body_bytes: int = 32 * 2**20
@@ -46,24 +45,26 @@ class Limits:
 
 @dataclass(frozen=True)
 class AnswerLimits:
-    """Tokens of an answer. default: of chats that do not say; None fills the context. most: whatever a request says."""
+    """Limits on the number of tokens in an answer. default: for chats that set no max_tokens; None is what fits in the
+    context. most: the maximum for every request; None is no maximum."""
 
     default: int | None = None
     most: int | None = None
 
     def capped(self, asked: int | None) -> int | None:
-        """For a request's own max_tokens."""
+        """The limit for a request that asks for `asked` tokens; None if it does not say."""
         return asked if asked is None or self.most is None else min(asked, self.most)
 
     def unasked(self, room: int) -> int | None:
-        """For a request without; None fills the room, which is what the context has beside the prompt."""
+        """The limit for a request that sets none; None is all of `room`, the tokens left in the context after the
+        prompt."""
         limits = [limit for limit in (self.default, self.most) if limit is not None]
         return min(*limits, max(room, 1)) if limits else None
 
 
 @dataclass(frozen=True)
 class CorsRules:
-    """The web pages that may read answers, and what they may send; "*" is any."""
+    """Which web pages may read responses, and what they may send; "*" allows any."""
 
     origins: tuple[str, ...] = flag(
         MISSING, "Origins whose web pages may read answers, such as https://example.com; * allows all.",
@@ -76,14 +77,15 @@ class CorsRules:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How the server serves.
+    """The settings of the HTTP server.
 
-    served_model_names: what requests may call the model; () takes the engine's name. api_keys: any of them opens the
-    guarded routes; () guards nothing. default_sampling: sampling fields of a request that leaves them out (from
-    generation_config.json). max_requests: HTTP requests in progress at once. drain_seconds: for the requests in
-    progress after SIGTERM. keep_alive_seconds: how long an idle connection stays open. answers: how long answers may
-    be. chat_template_kwargs: variables of the chat template; a request's own win. sse_keep_alive_seconds: 0 sends no
-    comments. allowed_hosts: () is any. cors: None lets no page of another origin read answers. tls: for HTTPS.
+    served_model_names: names that requests may use for the model; () is the engine's name. api_keys: each of them
+    grants access; () needs no key. default_sampling: values for sampling fields that a request leaves out (from
+    generation_config.json). max_requests: limit on HTTP requests in progress. drain_seconds: how long requests in
+    progress may take after SIGTERM. keep_alive_seconds: how long an idle connection stays open. answers: limits on the
+    length of answers. chat_template_kwargs: variables of the chat template; a request's own take precedence.
+    sse_keep_alive_seconds: 0 sends no comments. allowed_hosts: () allows any. cors: None lets no web page of another
+    origin read responses. tls: for HTTPS; None is plain HTTP.
     """
 
     served_model_names: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ class ServerSettings:
     root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
     allowed_hosts: tuple[str, ...] = flag(
         (), "Accepted values of the Host header, such as api.example.com,*.lan; * accepts any.", group="security",
-        shown_default="any with a key or on a network, else this machine's names",
+        shown_default="any with an API key or a network address, else this machine's names",
     )  # fmt: skip
     cors: CorsRules | None = None
     tls: ssl.SSLContext | None = None
@@ -122,8 +124,8 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The flags of `tessera serve` that become no setting as they are: the address, keys and TLS files, what it
-    prints."""
+    """The flags of `tessera serve` that are not settings themselves: the address, keys, TLS files, and what is printed
+    and logged."""
 
     host: str = flag(
         "127.0.0.1", "Address to listen on; 0.0.0.0 listens on all networks.", metavar="ADDRESS", common=True

@@ -1,7 +1,6 @@
 """Server-sent events, and comments that keep silent streams open.
 
-The status line waits for the first event, so that what fails before it is an HTTP error; what fails later is an event
-of its own.
+The status line is sent with the first event, so that an error before it is an HTTP error. A later error is an event.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ def event(data: bytes) -> bytes:
 async def send_events(send: Send, events: AsyncGenerator[bytes, None]) -> None:
     """Sends whole events as they come, then [DONE].
 
-    Raises what `events` raises before its first; after it an error is told in the stream.
+    Raises what `events` raises before the first event. A later error is sent as an event, and raised too unless it is a
+    TesseraError.
     """
     async with aclosing(events):
         first = await anext(events)
@@ -58,8 +58,8 @@ async def _end(send: Send, data: bytes) -> None:
 
 
 class KeepAlive:
-    """ASGI middleware: sends a comment into an event stream that is silent for `seconds`, so that proxies keep the
-    connection open; never before the first event."""
+    """ASGI middleware: sends a comment whenever an event stream has been silent for `seconds`, so that proxies keep the
+    connection open. Sends none before the first event."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app

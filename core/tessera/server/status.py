@@ -28,7 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Status(msgspec.Struct):
-    """ok, starting, engine restarting, engine stalled or engine dead."""
+    """status: ok, starting, engine restarting, engine stalled or engine dead."""
 
     status: str
 
@@ -38,7 +38,7 @@ class Version(msgspec.Struct):
 
 
 class ServerLoad(msgspec.Struct):
-    """server_load: how many requests are generating."""
+    """server_load: the number of requests that are generating."""
 
     server_load: int
 
@@ -57,7 +57,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def load(_request: Request) -> Response:
         return json_response(ServerLoad(context.counts.generating))
 
-    can_answer = "Whether it can answer: 503 where the engine is dead, stalled or restarting."
+    can_answer = "Whether the server is ready: 503 if the engine is dead, stalled or restarting."
     return [
         JsonRoute("/livez", livez, "Whether the process is alive.", answer=Status),
         JsonRoute("/readyz", ready, can_answer, answer=Status),
@@ -106,11 +106,11 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
 
 def _metrics_route(context: ServerContext) -> JsonRoute:
-    """Prometheus text, under vLLM's names with the prefix `tessera:`, and under vLLM's own where that was asked for."""
+    """Prometheus text: vLLM's metric names with the prefix `tessera:`; under --vllm-metrics also with `vllm:`."""
     model = {"model_name": context.model_names[0]}
     names = {PREFIX: model}
     if context.settings.vllm_metrics:
-        # vLLM's metrics have a second label, which readers may ask for.
+        # vLLM's metrics have a second label, which dashboards may filter by.
         names[VLLM_PREFIX] = {**model, "engine": "0"}
 
     async def metrics(_request: Request) -> Response:
@@ -126,7 +126,7 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
 
 
 def engine_lines(metrics: Iterable[Metric], prefix: str, labels: Mapping[str, str]) -> Iterator[str]:
-    """One HELP and TYPE line a name, then its values."""
+    """A HELP and a TYPE line for each name, then its values."""
     last = ""
     for metric in metrics:
         name = f"{prefix}{family(metric)}"
@@ -146,7 +146,7 @@ def family(metric: Metric) -> str:
 
 
 def cache_labels(info: EngineInfo) -> dict[str, str]:
-    """What the endpoint picker of the gateway API reads of a cache, by vLLM's names."""
+    """What the endpoint picker of the Gateway API Inference Extension reads about a cache, by vLLM's names."""
     return {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
 
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer and chat template make of a text, a chat or tokens."""
+"""POST /tokenize and /detokenize: from a text or a chat to token ids, and back to text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tessera.text.worker import EncodeJob
 if TYPE_CHECKING:
     from tessera.text.workers import TextWorkers
 
-# Fields of a chat that vLLM has here too.
+# Fields of vLLM's /tokenize that are not supported yet.
 _NOT_SERVED: dict[str, Values] = {
     "chat_template": (),
     "media_io_kwargs": ({},),
@@ -108,7 +108,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 
 def _workers(context: ServerContext, model: str | None) -> TextWorkers:
-    """Raises RequestError, NotFoundError."""
+    """Raises RequestError if there is no tokenizer, and NotFoundError for a model that is not served."""
     if model is not None:
         context.check_name(model)
     if context.engine.text is None:
@@ -142,6 +142,6 @@ async def _detokenized(context: ServerContext, asked: DetokenizeRequest, workers
 
 
 def _check_count(envelope: Envelope, limits: Limits) -> None:
-    """Counts in the undecoded JSON, so that nothing is built of too many."""
+    """Raises RequestError. Counts in the undecoded JSON, so that a list that is too long is never decoded."""
     if envelope.raw("tokens").count(b",") >= limits.detokenize_tokens:
         raise RequestError(f"tokens must have at most {limits.detokenize_tokens} ids.", param="tokens")

@@ -1,5 +1,5 @@
-"""What a platform's author tests with: the definitions of ops and attention, inputs for them, schemes and weights in
-their parts, the reference platform and the strict one."""
+"""What a platform's author tests with: reference ops and attention, inputs for them, quantization schemes and quantized
+weights, the reference platform and the strict one."""
 
 from __future__ import annotations
 

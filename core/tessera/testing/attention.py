@@ -74,7 +74,7 @@ VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "padded": {"padding": 3},
     }
 )
-"""What is different from the plain case, by name."""
+"""How each variant differs from the plain case, by name."""
 
 
 def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
@@ -89,7 +89,7 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
 
 
 def rows_by_kind(block_size: int) -> Mapping[str, Rows]:
-    """Rows whose ends lie around the edges of blocks, and far from them."""
+    """Rows that end near block boundaries, and far from them."""
     size = block_size
     return {
         "decode": ((1, 1), (1, 40), *((1, length) for length in (size, size + 1, 2 * size))),
@@ -103,29 +103,29 @@ def _sharing(size: int) -> Rows:
     return (1, 2 * size + 1), (1, 3 * size), (5, 2 * size + 5), (size, 4 * size)
 
 
-# ---- steps and launches, as a platform asks for them
+# ---- steps and launches, as a platform splits them
 
 
 Grant = tuple[int, int, int]
-"""Tokens to compute, tokens in the cache after, row."""
+"""Tokens to compute, tokens in the cache afterwards, row."""
 
 
 @dataclass(frozen=True)
 class Shaping:
-    """A platform's shape policy, and what it lets a step hold."""
+    """A platform's shape policy and step rules."""
 
     policy: ShapePolicy
     rules: StepRules
 
     def allowed(self, rows: Rows) -> Rows:
-        """Rows whose chunks begin where the rules let a prompt be cut."""
+        """The rows, with chunks extended to begin where the rules allow a prompt to be split."""
         multiple = self.rules.chunk_multiple
         return tuple(
             (tokens if tokens == 1 else tokens + (length - tokens) % multiple, length) for tokens, length in rows
         )
 
     def launches(self, grants: Sequence[Grant], block_size: int) -> Iterator[tuple[list[Grant], LaunchShape]]:
-        """The grants cut into steps, and these into launches, in an order in which each token follows those before."""
+        """Splits the grants into steps and the steps into launches, so that each row's tokens come in order."""
         for step in self._steps(grants):
             tokens, lengths = (np.array(column, np.int32) for column in list(zip(*step, strict=True))[:2])
             decode = sum(count == 1 for count in tokens)
@@ -141,7 +141,7 @@ class Shaping:
             )
 
     def _pieces(self, grant: Grant) -> Iterator[Grant]:
-        """Each of no more tokens than a step may have of a row."""
+        """Splits a grant into pieces that have no more tokens than a step may have of one request."""
         tokens, length, row = grant
         most = self.rules.max_tokens_per_request or tokens
         most = max(most - most % self.rules.chunk_multiple, 1)
@@ -152,7 +152,7 @@ class Shaping:
             done = end
 
     def _side_by_side(self, decode: list[Grant], prefill: list[Grant]) -> Iterator[list[Grant]]:
-        """Rows that decode first; as many of each as a step may hold."""
+        """Steps with as many rows as the rules allow, decode rows first."""
         rules = self.rules
         most = rules.max_rows or len(decode) + len(prefill)
         few = min(rules.max_prefill_rows or most, most)
@@ -164,19 +164,19 @@ class Shaping:
             yield step
 
 
-_WHOLE = 113  # far from what is written
+_WHOLE = 113  # for planes of integers; far from any value that is written
 
 
 def poison(plane: Tensor) -> None:
-    """Fills it with NaN, or, of whole numbers, with one of them."""
+    """Fills a plane with NaN, or with _WHOLE if it has integers."""
     plane.fill_(torch.nan if plane.is_floating_point() else _WHOLE)
 
 
 # ---- a trial
 
 
-SPARE = 3  # blocks that nobody has, the null block among them
-_LOOSE = 5  # tokens by which a bound of a length is over it
+SPARE = 3  # blocks that no row has, including the null block
+_LOOSE = 5  # tokens by which an upper bound on a length exceeds it
 
 
 @dataclass
@@ -229,7 +229,7 @@ class AttentionTrial:
         self.layer = layer
 
     def _kept(self, rows: Tensor) -> Tensor:
-        """Rounded as a cache of floats will have them."""
+        """Rounds rows to the dtype of the cache, if that is a float."""
         kept = torch_dtype(self.case.kept)
         return rows.to(kept).to(rows.dtype) if kept.is_floating_point else rows
 
@@ -323,7 +323,7 @@ class AttentionTrial:
         ]
 
     def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
-        """Of each query, its scores [H, keys seen], and which keys these are."""
+        """For each query, its scores [H, keys seen], and which keys these are."""
         case, q = self.case, self.queries[row].double()
         keys = self.meaning(self.keys[row]).repeat_interleave(case.heads // case.kv_heads, 1)
         for i, query in enumerate(q):
@@ -335,7 +335,7 @@ class AttentionTrial:
             yield scores, seen
 
     def _write(self, grants: list[Grant]) -> None:
-        """Keys and values of grants into their blocks."""
+        """Writes the keys and values of grants into their blocks."""
         for held, launch, starts in self.launches(grants):
             ends = [(length - tokens, length, row) for tokens, length, row in held]
             k, v = (
@@ -352,8 +352,8 @@ class AttentionTrial:
         return whole.to(self.target)
 
     def launch(self, grants: list[Grant], shape: LaunchShape | None = None) -> tuple[Launch, list[int]]:
-        """Of grants, with its plan, and where each row's tokens start in it. Lengths on the host are as exact as the
-        backend asks. shape: as the platform pads it; None: as the case does."""
+        """The launch of these grants, with its plan, and where each row's tokens start in it. Lengths on the host are
+        as exact as the backend requires. shape: how the platform pads it; None: as the case does."""
         case = self.case
         lengths = [tokens for tokens, _, _ in grants]
         key, stride = self._shape(grants) if shape is None else (shape.key, shape.stride)
@@ -364,7 +364,7 @@ class AttentionTrial:
         positions = np.zeros(tokens, np.int32)
         for i, (count, length, row) in enumerate(grants):
             table[i, : len(self.tables[row])] = self.tables[row]
-            if case.window is not None:  # what is behind it was given back
+            if case.window is not None:  # blocks behind the window have been freed
                 table[i, : max(length - count - case.window + 1, 0) // case.block_size] = 0
             at = np.arange(length - count, length)
             positions[starts[i] : starts[i] + count] = at

@@ -65,8 +65,8 @@ def _of_tensors(result: Any, expected: Tensor, tolerance: float) -> str | None:
 
 
 def leaning(result: Tensor, expected: Tensor) -> str | None:
-    """A wide row of 16-bit floats that is longer or shorter as a whole: each element is within what rounding does, but
-    rounding does not lean."""
+    """Whether a wide row of 16-bit floats has the wrong norm, in one line; None if not. Each element may be off by
+    rounding, but rounding does not make a whole row longer or shorter."""
     if expected.dtype not in (torch.float16, torch.bfloat16) or expected.dim() < 2 or expected.shape[-1] < _WIDE:
         return None
     found, other = result.double(), expected.double()
@@ -74,4 +74,4 @@ def leaning(result: Tensor, expected: Tensor) -> str | None:
     off = ((found * other).sum(-1) - length).abs() / length.clamp(min=torch.finfo(torch.float64).tiny)
     limit = 4 * torch.finfo(expected.dtype).eps / math.sqrt(expected.shape[-1])
     worst = float(off.max()) if off.numel() else 0.0
-    return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding does"
+    return None if worst <= limit else f"the norm of a row is off by {worst:.2%}, more than rounding explains"

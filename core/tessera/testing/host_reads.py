@@ -54,8 +54,8 @@ class HostReads(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Documented by torch for subclasses: nothing here is compiled, and to say so would load the compiler, seconds
-        of it."""
+        """Documented by torch for subclasses. Nothing here is compiled, but returning True would import the compiler,
+        which takes seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,7 +78,7 @@ class HostReads(TorchDispatchMode):
         return meant
 
     def _reading(self, name: str) -> Any:
-        original = self.explicit(getattr(torch.Tensor, name))  # what it does to read is not another read
+        original = self.explicit(getattr(torch.Tensor, name))  # what it calls is not another read
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._note(name)
@@ -99,12 +99,12 @@ def _name(func: Any) -> str:
 
 
 def _by_mask(indices: Any) -> bool:
-    """A mask as an index: how many elements it has set must be known."""
+    """Whether one of the indices is a mask: the host must know how many of its elements are set."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def _leaves_the_device(args: Any, kwargs: Any) -> bool:
-    """Of a copy: from a device to the host."""
+    """Whether a copy is from a device to the host."""
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
         return args[0].device.type == "cpu" != args[1].device.type
     target = kwargs.get("device")

@@ -22,6 +22,6 @@ class ReferencePlatform(Platform):
 
 
 def host_device() -> HostDevice:
-    """The host, half of its memory called free."""
+    """The host, with half of its memory reported as free."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return HostDevice(torch, MemoryFigures(total=total, free=total // 2, host=True))

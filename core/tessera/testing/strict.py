@@ -1,10 +1,9 @@
-"""The strict platform: host tensors behind every hard rule that some device has, so that core cannot come to depend on
-what the host forgives.
+"""The strict platform: host tensors with every constraint that some device has, so that core cannot come to rely on
+what the host tolerates.
 
-Block size 24, int32 indices, a few shape buckets whose padding is poisoned with NaN, unused cache memory and null
-blocks likewise, prefill and decode in separate launches, two steps in flight, results that reach the host late,
-captured launches whose tensors must keep their addresses; a product that writes where it is told, a norm that emits
-scaled activations.
+Block size 24; int32 indices; a few shape buckets; NaN in padding, in unused cache memory and in null blocks; prefill
+and decode in separate launches; two steps in flight; results that reach the host late; captured launches whose tensors
+must keep their addresses; a linear that writes into the buffer it is given; a norm that emits scaled activations.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Current:
 
 
 class RecordingGraphs(GraphRunner):
-    """Remembers where every tensor of a captured launch lies, and fails where a replay brings one that lies elsewhere
-    or has another shape."""
+    """Records the address and shape of every tensor of a captured launch, and fails if one of them differs in a
+    replay."""
 
     def __init__(self, current: Current) -> None:
         self.current = current
@@ -70,7 +69,7 @@ class RecordingGraphs(GraphRunner):
 
 
 def _addresses(value: Any, name: str = "launch") -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Where each tensor of a launch lies, those of its plans too."""
+    """The address and shape of each tensor of a launch, including those of its plans."""
     if isinstance(value, Tensor):
         return {name: (value.data_ptr(), tuple(value.shape))}
     parts: dict[Any, Any] = {}
@@ -101,7 +100,7 @@ class StrictDevice(HostDevice):
 
 
 class PoisonedArena(Arena):
-    """All bits set: NaN in every float format."""
+    """Sets all bits, which is NaN in every float format."""
 
     def hold(self, tensor: Tensor) -> Tensor:
         super().hold(tensor)
@@ -109,7 +108,7 @@ class PoisonedArena(Arena):
 
 
 class _Late:
-    """Is not there until it is waited for, and then a copy."""
+    """A Future that is done only once result() has been called, and whose value is a copy."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -124,7 +123,7 @@ class _Late:
         return self.value
 
 
-_numpy = torch.Tensor.numpy  # as it is while HostReads counts the others
+_numpy = torch.Tensor.numpy  # the original, which HostReads does not record
 
 
 # ---- attention
@@ -134,7 +133,7 @@ BLOCK_SIZE = 24
 
 
 class PoisonedNull(ReferenceAttentionLayer):
-    """The null blocks hold NaN whatever was written there: who reads what a window has left behind gets it."""
+    """Fills the null blocks with NaN before attention, so that reading a block behind the window gives NaN."""
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         for cache in caches[self.spec.layer]:
@@ -143,7 +142,7 @@ class PoisonedNull(ReferenceAttentionLayer):
 
 
 class StrictAttention(ReferenceAttention):
-    """The reference in blocks of 24, over int32 indices alone."""
+    """The reference with blocks of 24 tokens, which accepts only int32 indices."""
 
     name = "strict"
     fallback = False
@@ -158,20 +157,20 @@ class StrictAttention(ReferenceAttention):
         return dataclasses.replace(super().constraints(spec), block_sizes=(BLOCK_SIZE,), block_multiple=False)
 
     def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
-        self.current.launch = launch  # which may be none of those captured
+        self.current.launch = launch  # set here too, because not every launch is captured
         for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
         return super().plan(launch, group, buffers)
 
 
-# ---- kernels that do what a vendor's may: poison padding, write where they are told, emit and take scales
+# ---- kernels that do what a vendor's may: poison padding, write into given buffers, emit and take scales
 
 
 SCALED = ActSpec("float32", granularity="token")
 
 
 class PoisonedEmbedding(Kernel[EmbeddingSpec]):
-    """The reference, and within a launch NaN for every token that is padding."""
+    """The reference, but in a launch padding tokens get NaN."""
 
     def __init__(self, current: Current) -> None:
         self.current = current
@@ -193,8 +192,8 @@ class PoisonedEmbedding(Kernel[EmbeddingSpec]):
 
 
 class BufferedLinear(Kernel[LinearSpec]):
-    """A product that writes into the buffer it was given, and would have its float32 input scaled by powers of two
-    (which loses nothing)."""
+    """A linear that writes into the buffer it is given, and wants float32 input scaled by powers of two, which is
+    lossless."""
 
     def supports(self, spec: LinearSpec) -> str | None:
         return "experts are the reference's" if spec.experts else super().supports(spec)
@@ -218,7 +217,7 @@ class BufferedLinear(Kernel[LinearSpec]):
 
 
 class ScalingNorm(Kernel[NormSpec]):
-    """The reference, or, for who wants it so, each row divided by the power of two above its largest element."""
+    """The reference; if emitting, each row is divided by the smallest power of two not below its largest magnitude."""
 
     def supports(self, spec: NormSpec) -> str | None:
         return None if spec.emit in (None, SCALED) else f"does not emit {spec.emit}"
@@ -237,8 +236,8 @@ class ScalingNorm(Kernel[NormSpec]):
 
 
 class BufferedMLP(Kernel[GatedMLPSpec]):
-    """A composite of a vendor's own: keeps one buffer for the wide activation and has the bound product write into
-    it."""
+    """A vendor's own composite: keeps a buffer for the wide activation of each number of tokens, and has the bound
+    linear write into it."""
 
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
         return SCALED if spec.gate_up.dtype == "float32" else None
@@ -271,7 +270,7 @@ def _gelu(activation: str) -> str:
     return "tanh" if activation == "gelu_tanh" else "none"
 
 
-# ---- a few shapes of launches, prefill and decode apart
+# ---- a few shapes of launches, separate for prefill and decode
 
 
 DECODE_ROWS = (2, 8)

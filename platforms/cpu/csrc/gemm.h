@@ -23,7 +23,7 @@ struct Kept {
 
 // Adds a block to the sums of a tile. Returns whether they are complete: then they are in `result`, otherwise in `kept`. Inlined,
 // because GCC would otherwise keep more of them in memory.
-template <class Kind, class Fetch, int M, int V>
+template <class Kind, class Fetcher, int M, int V>
 [[gnu::always_inline]] inline bool sums(const Product &task, const At &at, int left, Kept &kept, Float (&result)[M][V]) {
   typename Kind::Sum sum[M][V];
   auto *here = (typename Kind::Number *)kept.numbers + at.row % TOGETHER * PANEL + left;
@@ -33,7 +33,7 @@ template <class Kind, class Fetch, int M, int V>
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) sum[m][v] = load(here + m * PANEL + v * W);
   }
-  Kind::template add<Fetch>(task, at, left, sum);
+  Kind::template add<Fetcher>(task, at, left, sum);
   if (at.to == task.k) {
     Kind::end(task, at, left, sum, result);
     return true;
@@ -65,11 +65,11 @@ inline Float activated(Float x, Activation activation) {
   return div(x, add(set(1.0f), exp(sub(zero(), inner))));
 }
 
-template <class Kind, int M, class Fetch> void of_linear(const Product &task, const At &at, Kept *kept) {
+template <class Kind, int M, class Fetcher> void of_linear(const Product &task, const At &at, Kept *kept) {
   constexpr int V = ABREAST<M>;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
-    if (!sums<Kind, Fetch>(task, at, left, *kept, sum)) continue;
+    if (!sums<Kind, Fetcher>(task, at, left, *kept, sum)) continue;
     for (int v = 0; v < V; v++) {
       int64_t column = at.panel * PANEL + left + v * W, room = task.n - column;
       Float bias = task.bias ? bias_at(task.bias + column, room) : zero();
@@ -78,17 +78,17 @@ template <class Kind, int M, class Fetch> void of_linear(const Product &task, co
   }
 }
 
-template <class Kind, int M, class Fetch> void of_gate_up(const Product &task, const At &at, Kept *kept) {
+template <class Kind, int M, class Fetcher> void of_gate_up(const Product &task, const At &at, Kept *kept) {
   constexpr int V = ABREAST<M>;
   At other = at;
   other.panel += task.n / PANEL;
   for (int left = 0; left < PANEL; left += V * W) {
     Float sum[M][V];
     float gate[M][V][W];
-    if (sums<Kind, Fetch>(task, at, left, kept[0], sum))
+    if (sums<Kind, Fetcher>(task, at, left, kept[0], sum))
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) store(gate[m][v], activated(sum[m][v], task.activation));
-    if (!sums<Kind, Fetch>(task, other, left, kept[1], sum)) continue;
+    if (!sums<Kind, Fetcher>(task, other, left, kept[1], sum)) continue;
     bf16 *out = task.out + at.row * task.out_stride + at.panel * PANEL + left;
     for (int m = 0; m < M; m++, out += task.out_stride)
       for (int v = 0; v < V; v++) store_bf16(out + v * W, mul(load(gate[m][v]), sum[m][v]));
@@ -104,7 +104,7 @@ template <class Kind, int M, class Take> void of_whole(const Product &task, int6
       typename Kind::Sum sum[M][V];
       Float whole[M][V];
       Kind::begin(task, at, sum);
-      Kind::template add<Fetch<M <= 2 ? 0 : WAYS - 1>>(task, at, left, sum);
+      Kind::template add<Fetch<way_of(ONLY_TILE, M)>>(task, at, left, sum);
       Kind::end(task, at, left, sum, whole);
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) take(panel - first, m, left + v * W, whole[m][v]);

@@ -90,8 +90,8 @@ template <class Kind> void begin(const Product &task, At at, int64_t height, cha
 }
 
 // Multiplies `steps` times 64 bytes of each row with as many rows of the panel's words, and adds the products to sums in memory.
-template <class Kind, bool UPPER, class Fetch>
-void multiply(const char *rows, int64_t stride, const char *weights, const Fetch &fetch, int64_t steps, char *sums) {
+template <class Kind, bool UPPER, class Fetcher>
+void multiply(const char *rows, int64_t stride, const char *weights, const Fetcher &fetch, int64_t steps, char *sums) {
   char *others = sums + HEIGHT * APART;
   settle();
   _tile_loadd(0, sums, APART);

@@ -65,7 +65,7 @@ def test_quantization_of_weights_and_activations(llama: Path) -> None:
     weights = Explained("quantization", "weights", "none", (("int8, int4", "--quantization does not ask for them"),))
     plain, activations = (one for one in choices(llama, "cpu") if one.what == "quantization")
     assert plain == weights
-    assert (activations.chosen, activations.others) == ("none", (("a format", "no kernel wants its input in one"),))
+    assert (activations.chosen, activations.others) == ("none", (("a format", "no kernel wants its input quantized"),))
     found = [one for one in choices(llama, "strict") if one.what == "quantization"]
     assert found[0] == weights
     assert {one.place.partition(",")[0] for one in found[1:]} == {"activations of add_norm"}

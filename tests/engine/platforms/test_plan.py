@@ -133,7 +133,7 @@ def test_a_cache_without_room_is_said_with_the_rest(models: dict[str, Path]) -> 
 
 
 def test_what_cannot_be_planned_is_one_line(models: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(PlatformError, match="'numpy' brings its own model runner, which cannot tell beforehand"):
+    with pytest.raises(PlatformError, match="'numpy' brings its own model runner, which cannot plan ahead"):
         plan_here(config_of(models["llama"], numpy_platform(), dtype="float32"))
     (tmp_path / "config.json").write_text(json.dumps({**QWEN, "architectures": ["NobodyForCausalLM"]}))
     with pytest.raises((PlatformError, ModelError), match="NobodyForCausalLM"):

@@ -53,5 +53,5 @@ def test_a_request_that_a_resource_never_takes_ends_with_its_reason(llama: Path)
         assert outputs is not None
         (finished,) = outputs.finished
         assert (finished.key, finished.reason) == (key, "error")
-        assert finished.message == "This request cannot go on: door: it is shut."
+        assert finished.message == "This request cannot continue: door: it is shut."
         assert not run.engine.has_work

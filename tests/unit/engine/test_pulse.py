@@ -53,7 +53,7 @@ def test_a_step_that_idles_hangs_though_the_process_lives():
     assert watchdog.stalled
     assert watchdog.hang is None
     watchdog.heard(Alive(seconds=8.5, idle=8.5))
-    assert watchdog.hang == "hangs in a step for 8 s"
+    assert watchdog.hang == "has hung in a step for 8 s"
     watchdog.heard()
     assert not watchdog.stalled
 

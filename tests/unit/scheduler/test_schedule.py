@@ -208,7 +208,7 @@ def test_preemption_takes_from_the_last_to_arrive_and_keeps_what_was_in_flight(c
 
 def test_a_request_that_can_never_fit_is_refused_with_what_fits():
     world = World(plan(paged(4, 6), num_rows=4, max_model_len=100))
-    with pytest.raises(RequestError, match="room for requests of 21"):
+    with pytest.raises(RequestError, match="room for 21 per request"):
         world.add([1] * 10, 12)
     with pytest.raises(RequestError, match="1 to 99 tokens"):
         world.add([1] * 100, 1)
@@ -443,7 +443,7 @@ def test_a_prompt_that_may_not_be_cut_waits_until_it_fits():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"budget": 16, "chunkable": False}, "not cut"),
+        ({"budget": 16, "chunkable": False}, "Without chunked prefill"),
         ({"rules": StepRules(chunk_multiple=64)}, "multiples of 64"),
     ],
 )
@@ -489,7 +489,7 @@ def test_a_policy_chooses_who_starts_and_who_gives_way():
 
 def test_policies_have_names():
     assert isinstance(policy_named("fcfs"), FirstComeFirstServed)
-    with pytest.raises(ConfigError, match="there is fcfs, priority, fair"):
+    with pytest.raises(ConfigError, match="use one of fcfs, priority, fair"):
         policy_named("magic")
 
 
@@ -595,11 +595,11 @@ def test_a_watermark_saves_preemptions():
 def test_too_many_tokens_in_the_queue_are_refused():
     world = World(plan(), max_num_queued_tokens=20, max_num_seqs=1)
     first = world.add([1] * 40, 1)
-    with pytest.raises(OverloadedError, match="Prompts of 40 tokens are already waiting"):
+    with pytest.raises(OverloadedError, match="40 prompt tokens are already waiting"):
         world.add([1], 1)
     world.schedule()
     world.add([1] * 19, 1, leader=-1)
-    with pytest.raises(OverloadedError, match="Prompts of 19 tokens"):
+    with pytest.raises(OverloadedError, match="19 prompt tokens"):
         world.add([1, 2], 1)
     world.add([1] * 30, 1, leader=first)  # an answer that shares a prompt adds one token
     world.update()
@@ -680,7 +680,7 @@ def test_who_could_never_start_ends_with_an_error_and_the_others_go_on(held, dep
         world.end(finished)
     assert not world.scheduler.has_work, "it goes round and round"
     assert world.finished[long].reason == "error"
-    assert world.finished[long].message == "This request cannot go on: rooms: the door is shut."
+    assert world.finished[long].message == "This request cannot continue: rooms: the door is shut."
     assert [world.finished[key].reason for key in (short, after)] == ["length", "length"]
 
 
@@ -693,7 +693,7 @@ def test_a_policy_that_starts_nobody_ends_them():
     world.add([1], 1)
     assert world.schedule() is None
     (finished,) = world.scheduler.take_finished()
-    assert finished.message == "This request cannot go on: the scheduling policy lets no request start."
+    assert finished.message == "This request cannot continue: the scheduling policy lets no request start."
     assert not world.scheduler.has_work
 
 

@@ -1,1 +1,1 @@
-"""OpenAI's routes, one module a family."""
+"""OpenAI's routes, one module per family."""

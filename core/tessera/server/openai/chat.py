@@ -93,9 +93,9 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 
 def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None:
-    """Raises RequestError.
+    """Raises RequestError for counts and sizes above their limits, and for tools that the model may call.
 
-    Tools that the model must not call are not shown to it: nothing would parse a call out of its text.
+    With tool_choice "none" the tools are accepted but not shown to the model: nothing would parse a call in its answer.
     """
     check_chat_sizes(envelope, limits)
     check_allowed(envelope.raw("allowed_token_ids"), vocab_size)
@@ -129,7 +129,7 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
 
 
 async def render(context: ServerContext, request: ChatCompletionRequest) -> Prompt:
-    """The chat as a prompt. Raises RequestError, TextWorkerError."""
+    """Renders and tokenizes the chat. Raises RequestError, TextWorkerError."""
     if context.engine.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
     job = chat_job(context, request.messages, request)
@@ -201,7 +201,7 @@ class ChatAnswer:
         return piece(answer.index, content, encode(self._logprobs_of(answer)), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
-        """Whether it has tokens without text (yet) whose ids or log probabilities were asked for."""
+        """Whether there are tokens whose ids or log probabilities were requested, even if they have no text yet."""
         return bool(answer.token_ids) and bool(self._request.logprobs or self._request.return_token_ids)
 
     def _logprobs_of(self, answer: CompletionOutput) -> ChatLogprobs | None:

@@ -60,7 +60,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         check_common(request, limits)
         context.check_model(request.model)
         check_alternatives("logprobs", request.logprobs, context.engine.config.model)
-        # The engine generates at least one token; if only the echo is wanted it is not shown.
+        # The engine generates at least one token; it is left out if the request wants nothing but the echo.
         only_echo = bool(request.echo) and request.max_tokens == 0
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         params = sampling_params(
@@ -171,7 +171,7 @@ class CompletionAnswer:
         return piece(index, content, encode(logprobs), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:
-        """Whether it has tokens without text (yet) whose ids or log probabilities were asked for."""
+        """Whether there are tokens whose ids or log probabilities were requested, even if they have no text yet."""
         return bool(answer.token_ids) and (self._request.logprobs is not None or bool(self._request.return_token_ids))
 
     def _logprobs_of(self, index: int, answer: CompletionOutput, echoed: str | None) -> CompletionLogprobs | None:

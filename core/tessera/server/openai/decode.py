@@ -1,5 +1,5 @@
-"""A request's bytes to its struct. Everything that can be wrong with JSON, and every field that is not supported yet,
-is a 400 that names the field."""
+"""Decodes request bodies into structs. Invalid JSON, a value of the wrong type, and a field that is not supported yet
+are a 400 that names the field."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 Values = tuple[Any, ...]
 
-# Fields that are known and not supported yet: a request that uses one is refused, never answered without it. Each table
-# has the values that ask for nothing besides null, such as the field's default.
+# Known fields that are not supported yet. A request that uses one is refused rather than answered without it. Each
+# field has the values, besides null, that ask for nothing, such as its default.
 
 GENERATION: Mapping[str, Values] = {
     "detokenize": (True,),
@@ -63,7 +63,7 @@ CHAT: Mapping[str, Values] = {
     "include_reasoning": (True,),
     "media_io_kwargs": ({},),
     "modalities": (["text"],),
-    # False allows at most one call, and there is none.
+    # Neither value matters, because there are no tool calls.
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
@@ -84,7 +84,7 @@ class Envelope:
         self._fields = fields
 
     def raw(self, name: str) -> bytes:
-        """b"" where the field is absent."""
+        """The field's JSON; b"" if the field is absent."""
         return bytes(getattr(self._fields, name))
 
     def size(self, name: str) -> int:
@@ -94,11 +94,12 @@ class Envelope:
 class RequestDecoder(Generic[R]):
     """Decodes one kind of request in two passes.
 
-    First an envelope of undecoded fields, so that sizes and fields that are not supported are checked before anything
-    is built of what a client sends; then the struct itself.
+    The first pass leaves the fields undecoded, so that sizes and unsupported fields are checked before any object is
+    built from what the client sent. The second pass decodes the struct.
 
-    large: the fields that may be long, each with its limit in bytes of JSON; other_bytes: the limit of all others
-    together. further, also: a check of the route's own, and the fields it looks at.
+    unserved: fields that are not supported, with the values that ask for nothing. large: the fields that may be long,
+    each with its limit in bytes of JSON; other_bytes: the limit of all others together. further: an additional check by
+    the route; also: the fields that it looks at besides those above.
     """
 
     def __init__(
@@ -137,11 +138,11 @@ class RequestDecoder(Generic[R]):
         if left > self._other_bytes:
             names = " and ".join(self._large)
             most = self._other_bytes
-            raise RequestError(f"All fields but {names} must be at most {most} bytes of JSON, got {left}.")
+            raise RequestError(f"All fields except {names} must be at most {most} bytes of JSON, got {left}.")
 
 
 def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R:
-    """Raises RequestError. field: where the data stands in the request."""
+    """Raises RequestError. field: the path of the data in the request; "" is the whole body."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -170,19 +171,19 @@ def _explained(text: str, field: str) -> RequestError:
 
 
 def _check_unserved(name: str, raw: bytes, defaults: Values) -> None:
-    """Raises RequestError if a field says more than its defaults. raw: its JSON, b"" where it is absent."""
+    """Raises RequestError if the field asks for something. raw: its JSON; b"" if it is absent."""
     if raw and not asks_for_nothing(raw, defaults):
         raise RequestError(f"{name} {_HINTS.get(name, 'is not supported yet')}; remove it.", param=name)
 
 
 def asks_for_nothing(raw: bytes, defaults: Values) -> bool:
-    """Whether JSON bytes are null or one of the defaults; true is not 1."""
+    """Whether the JSON is null or one of the defaults. true and 1 are different values."""
     if len(raw) > _LONGEST_DEFAULT:
         return False
     try:
         value = msgspec.json.decode(raw)
     except ValueError:
-        # The first pass skipped what it did not build: here a number may be out of range, a text not UTF-8.
+        # The first pass skipped over this value, so its numbers may be out of range and its strings not UTF-8.
         return False
     return value is None or any(_same(value, default) for default in defaults)
 

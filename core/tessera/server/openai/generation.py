@@ -1,4 +1,4 @@
-"""What chat and completions have in common: a request's way through the server, its answers, the chunks of a stream."""
+"""What chat and completions share: handling a request, collecting its outputs, and writing the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails
 from tessera.server.openai.sampling import Owner, Way
 from tessera.server.sse import send_events
 
-# The finish reasons that clients see. Any other one ended the answer early, which must not look like an answer.
+# The finish reasons that clients see. Any other one means that the engine cut the answer short, which is an error.
 _REASONS = frozenset({None, "stop", "length"})
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """text: None where the prompt came as token ids."""
+    """A prompt. text: None if the client sent token ids or a chat."""
 
     token_ids: Sequence[int]
     text: str | None = None
@@ -38,7 +38,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Identity:
-    """What every chunk of an answer repeats."""
+    """The fields that every chunk of an answer repeats."""
 
     id: str
     model: str
@@ -52,7 +52,7 @@ class Identity:
 
 
 class Generation:
-    """The prompts of one HTTP request at the engine. Choices are numbered across the prompts, `n` a prompt."""
+    """Runs the prompts of one HTTP request in the engine. Choices are numbered across the prompts, `n` for each."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Generation:
         *,
         prompt_only: bool = False,
     ) -> None:
-        """prompt_only: the answers are left blank."""
+        """prompt_only: leave the answers blank. Raises RequestError for too many choices."""
         limits = context.settings.limits
         if len(prompts) * way.width > limits.choices:
             raise RequestError(
@@ -93,11 +93,11 @@ class Generation:
         return self.prompts[choice // self.params.n]
 
     def prompt_logprobs_of(self, choice: int) -> Sequence[Position | None]:
-        """As far as `outputs` has come; empty where the request asked for none."""
+        """The prompt's log probabilities that `outputs` has yielded so far; empty if the request asked for none."""
         return self._prompt_logprobs[choice // self.params.n]
 
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """(index of the prompt's first choice, output) as they arrive. Closing it aborts the requests."""
+        """Yields (index of the prompt's first choice, output) as outputs arrive. Closing it aborts the requests."""
         streams = [self._engine_outputs(index) for index in range(len(self.prompts))]
         async with aclosing(merged(streams)) as merged_streams:
             async for index, output in merged_streams:
@@ -112,7 +112,7 @@ class Generation:
                 yield index * self.params.n, output
 
     def usage(self) -> Usage:
-        """As far as `outputs` has come; each prompt counts once."""
+        """The tokens that `outputs` has yielded so far. Each prompt counts once."""
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
         details = PromptTokensDetails(sum(self._cached))
         return Usage(num_prompt_tokens, self._generated, num_prompt_tokens + self._generated, details)
@@ -131,7 +131,7 @@ class Generation:
         )
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
-        """The params, with the server's limit if the request has none."""
+        """The params, with the server's limit on tokens if the request sets none."""
         limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt_tokens)
         if self.params.max_tokens is not None or limit is None:
             return self.params
@@ -147,7 +147,7 @@ def _blank(answer: CompletionOutput) -> None:
 async def merged(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """(index of the stream, output) as they arrive; the first error ends all streams."""
+    """Yields (index of the stream, output) as outputs arrive. The first error ends all streams and is raised."""
     if len(streams) == 1:
         async with aclosing(streams[0]) as stream:
             async for output in stream:
@@ -187,11 +187,11 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
     return [answers[index] for index in range(generation.num_choices)]
 
 
-# ---- a request's way through the server ------------------------------------------------------------------------------
+# ---- handling a request ----------------------------------------------------------------------------------------------
 
 
 class Answer(Protocol):
-    """The answer to a request that was read and found valid: whole, or as events if `stream`."""
+    """The answer to a valid request: whole, or as events if `stream`."""
 
     stream: bool
 
@@ -200,8 +200,8 @@ class Answer(Protocol):
 
 
 class GenerationEndpoint:
-    """The ASGI application of a route that generates: body in, work that ends when the client goes away, one answer or
-    a stream out. read: from a body and its scope to an Answer; raises TesseraError."""
+    """The ASGI application of a route that generates. Reads the body, responds with one answer or a stream, and stops
+    generating if the client disconnects. read: turns a body and its scope into an Answer; may raise TesseraError."""
 
     def __init__(self, read: Callable[[bytes, Scope], Awaitable[Answer]], counts: Counts) -> None:
         self._read = read
@@ -224,9 +224,9 @@ class GenerationEndpoint:
 
 
 class ChunkWriter:
-    """Frames the choices of one stream as events, with the usage that was asked for.
+    """Writes the choices of one stream as events, with the usage that the request asked for.
 
-    What is the same in all events is encoded once a stream, so that a token costs little more than its text.
+    What all events share is encoded once per stream, so that a token costs little more than encoding its text.
     """
 
     def __init__(self, identity: Identity, kind: str, generation: Generation, request: GenerationFields) -> None:
@@ -240,11 +240,11 @@ class ChunkWriter:
         self._tail = b'],"usage":null}\n\n' if self._usage_at_end else b"]}\n\n"
 
     def chunk(self, choice: bytes) -> bytes:
-        """An event of one choice."""
+        """An event with one choice."""
         return self._head + choice + (self._with_usage() if self._usage_always else self._tail)
 
     def last(self) -> bytes:
-        """The event after all choices; empty if no usage was asked for."""
+        """The event after all choices, with the usage; empty if the request asked for none."""
         return self._head + self._with_usage() if self._usage_at_end else b""
 
     def _with_usage(self) -> bytes:
@@ -252,12 +252,12 @@ class ChunkWriter:
 
 
 def piece(index: int, content: bytes, logprobs: bytes = b"null", token_ids: bytes = b"") -> bytes:
-    """A choice that continues. content: members of a JSON object, such as `"text":"..."`."""
+    """A choice that goes on. content: members of a JSON object, such as `"text":"..."`."""
     return b'{"index":%d,%b,"logprobs":%b,"finish_reason":null%b}' % (index, content, logprobs, token_ids)
 
 
 def finish(index: int, content: bytes, answer: CompletionOutput) -> bytes:
-    """A choice that ended."""
+    """A choice that has ended. content: as for piece()."""
     return b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}' % (
         index,
         content,

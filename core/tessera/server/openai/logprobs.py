@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's answers have them, and a prompt's as vLLM has them."""
+"""Log probabilities in OpenAI's formats, and those of prompts in vLLM's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tessera.server.openai.protocol import (
 )
 from tessera.text import IncrementalDetokenizer, Vocabulary
 
-# JSON has no infinity; OpenAI's own answers have this number for an impossible token.
+# JSON has no infinity; OpenAI returns this number for an impossible token.
 LOWEST = -9999.0
 _PART_OF_A_CHARACTER = "\ufffd"
 
@@ -24,7 +24,7 @@ Position = Mapping[int, Logprob]
 
 
 class TokenNames:
-    """How tokens are shown: by their text; as token_id:5 if the request wants that or there is no tokenizer."""
+    """How tokens are shown: as their text, or as token_id:5 if the request asks for that or there is no tokenizer."""
 
     def __init__(self, tokenizer: Vocabulary | None, *, as_ids: bool = False) -> None:
         self.tokenizer = tokenizer
@@ -38,23 +38,23 @@ class TokenNames:
 
 
 class LogprobWriter:
-    """alternatives: how many of each token's alternatives are shown."""
+    """Formats log probabilities. alternatives: how many of the most likely tokens are shown at each position."""
 
     def __init__(self, names: TokenNames, alternatives: int) -> None:
         self.names = names
         self._alternatives = alternatives
 
     def chat(self, answer: CompletionOutput) -> ChatLogprobs:
-        """Of the tokens of one output."""
+        """The log probabilities of one output's tokens."""
         positions = zip(answer.token_ids, answer.logprobs or (), strict=True)
         return ChatLogprobs([self._position(token, position) for token, position in positions])
 
     def best(self, position: Position) -> list[tuple[int, Logprob]]:
-        """The most likely ones, whether or not the chosen token is among them."""
+        """The most likely tokens, whether or not the chosen one is among them."""
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
     def by_name(self, token: int, position: Position) -> dict[str, float]:
-        """The most likely tokens and the chosen one. Of tokens with the same text the most likely one counts."""
+        """The most likely tokens and the chosen one. Of several tokens with the same text, the most likely is shown."""
         shown: dict[str, float] = {}
         for other, entry in (*self.best(position), (token, position[token])):
             shown.setdefault(self.names.name(other, entry.decoded_token), _finite(entry.logprob))
@@ -71,7 +71,7 @@ class LogprobWriter:
 
 
 class ChoiceLogprobs:
-    """The log probabilities of one choice of a completion as it grows, and where in its text each token begins."""
+    """The log probabilities of one choice of a completion as it grows, with the offset of each token in its text."""
 
     def __init__(self, writer: LogprobWriter) -> None:
         self._writer = writer
@@ -79,7 +79,7 @@ class ChoiceLogprobs:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, answer: CompletionOutput) -> CompletionLogprobs:
-        """Of the tokens of one output."""
+        """The log probabilities of one output's tokens."""
         result = CompletionLogprobs([], [], [], [])
         for token, position in zip(answer.token_ids, answer.logprobs or (), strict=True):
             text = position[token].decoded_token
@@ -88,7 +88,7 @@ class ChoiceLogprobs:
         return result
 
     def of_prompt(self, ids: Sequence[int], positions: Sequence[Position | None], text: str) -> CompletionLogprobs:
-        """Of the prompt, where the choice begins with its text."""
+        """The log probabilities of the prompt, for a choice whose text begins with the prompt (echo)."""
         result, tokenizer = CompletionLogprobs([], [], [], []), self._writer.names.tokenizer
         for token, position, offset in zip(ids, positions, _offsets(tokenizer, ids, text), strict=True):
             shown = None if tokenizer is None else tokenizer.token_text(token).text
@@ -97,7 +97,7 @@ class ChoiceLogprobs:
         return result
 
     def _length(self, token: int, text: str | None) -> int:
-        """Characters that a token adds; of several tokens that make up one character, the last one adds it."""
+        """Characters that a token adds. If several tokens make up one character, the last of them adds it."""
         tokenizer = self._writer.names.tokenizer
         pending = bool(self._utf8.getstate()[0])
         if tokenizer is None or text is None or not (pending or _PART_OF_A_CHARACTER in text):
@@ -115,7 +115,7 @@ def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionL
 
 
 def of_prompt(positions: Sequence[Position | None]) -> PromptLogprobs:
-    """As vLLM's prompt_logprobs has them."""
+    """In the format of vLLM's prompt_logprobs."""
     return [
         None
         if position is None
@@ -138,7 +138,7 @@ def _append(
 
 
 def _offsets(tokenizer: Vocabulary | None, ids: Sequence[int], text: str) -> list[int]:
-    """Where each token begins in the text. A special token that the text does not show takes up no characters."""
+    """The offset of each token in the text, in characters. Special tokens that the text does not show take up none."""
     if tokenizer is None:
         return [0] * len(ids)
     shows_special = tokenizer.decode(ids, skip_special_tokens=False) == text

@@ -1,4 +1,4 @@
-"""What a request asks about, as text and as token ids: the `prompt` of a completion, the messages of a chat."""
+"""The input of a request: the `prompt` of a completion, which becomes token ids, and the messages of a chat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tokens: bool) -> list[Prompt]:
-    """Raises RequestError, TextWorkerError. raw: the field's JSON."""
+    """Decodes a prompt field and tokenizes its texts. raw: its JSON. Raises RequestError, TextWorkerError."""
     texts, ids = decode_prompt(bytes(raw), context.settings.limits)
     if ids:
         return [Prompt(prompt) for prompt in ids]
@@ -35,10 +35,10 @@ async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tok
 
 
 def check_prompt_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
-    """Raises RequestError. Counts in the undecoded JSON, so that nothing is built of too many."""
+    """Raises RequestError for too many prompts or tokens. Counts in the JSON, so that they are never decoded."""
     kind = _kind(raw)
     if kind == "texts":
-        # Escaped quotes do not count; `\\"` is taken for one, so this never counts too many.
+        # Escaped quotes are not counted. `\\"` is taken for one, so the count may be too low but never too high.
         _check_count((raw.count(b'"') - raw.count(b'\\"')) // 2, limits.prompts)
     elif kind == "ids lists":
         _check_count(raw.count(b"[") - 1, limits.prompts)
@@ -69,7 +69,7 @@ def decode_prompt(raw: bytes, limits: Limits) -> tuple[list[str], list[list[int]
 
 
 def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
-    """What a prompt is by the start of its JSON; None for an empty list and for what is no prompt."""
+    """The kind of prompt, as the start of its JSON shows; None for an empty list and for a value of the wrong type."""
     if raw[:1] == b'"':
         return "text"
     if raw[:1] != b"[":
@@ -116,7 +116,7 @@ def _check_tokens(raw: bytes, max_model_len: int, prompts: int) -> None:
 
 
 class Chat(Protocol):
-    """The fields of a request that say what becomes of its messages."""
+    """The fields of a request that control how its messages are rendered and tokenized."""
 
     add_special_tokens: bool | None
     add_generation_prompt: bool | None
@@ -125,7 +125,7 @@ class Chat(Protocol):
 
 
 def check_chat_sizes(envelope: Envelope, limits: Limits) -> None:
-    """Raises RequestError. envelope: with messages and chat_template_kwargs."""
+    """Raises RequestError. envelope: must have the fields messages and chat_template_kwargs."""
     _check_message_counts(envelope.raw("messages"), limits)
     if envelope.size("chat_template_kwargs") > limits.template_kwargs_bytes:
         most = limits.template_kwargs_bytes
@@ -149,7 +149,7 @@ def chat_job(context: ServerContext, messages: Sequence[ChatMessage], chat: Chat
 def _check_message_counts(raw: bytes, limits: Limits) -> None:
     """Raises RequestError.
 
-    Looks at the undecoded JSON: quotes inside texts are escaped, so these byte strings are keys (or whole values).
+    Counts in the undecoded JSON. Quotes inside strings are escaped, so these byte strings are keys or whole values.
     """
     for key, most, what in (
         (b'"role"', limits.messages, "messages"),
@@ -161,7 +161,7 @@ def _check_message_counts(raw: bytes, limits: Limits) -> None:
 
 
 def for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Raises RequestError that names the place."""
+    """The messages as chat templates take them. Raises RequestError, which names the field."""
     if not messages:
         raise RequestError("messages must have at least one message.", param="messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]

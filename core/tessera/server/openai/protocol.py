@@ -1,7 +1,7 @@
-"""The bodies of OpenAI's routes, as msgspec structs: what is read of a request, what an answer holds.
+"""The request and response bodies of OpenAI's routes, as msgspec structs.
 
-Unknown fields of a request are ignored. Limits stand here for the OpenAPI document, by the numbers that the checks use
-(tessera/sampling_params.py, settings.py): a value is refused there, by a line that says more than its type's.
+Unknown fields of a request are ignored. The limits are here only for the OpenAPI document. Values are checked where
+these numbers come from (tessera/sampling_params.py, settings.py), with clearer errors than msgspec's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tessera.server.settings import Limits
 
 
 def shown(**schema: Any) -> Meta:
-    """Adds to a field's JSON schema and leaves its decoding as it is."""
+    """Adds to a field's JSON schema without changing how the field is decoded."""
     return Meta(extra_json_schema=schema)
 
 
@@ -163,7 +163,7 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists with an entry for each token; null for a prompt's first token, which nothing precedes.
+    """Parallel lists with an entry for each token; null for a prompt's first token, which has no log probability.
 
     text_offset: characters from the start of the choice's text.
     """
@@ -181,7 +181,7 @@ class PromptLogprob(msgspec.Struct):
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""An entry for each token of the prompt, by token id; None for the first."""
+"""An entry for each token of the prompt: log probabilities by token id. None for the first token."""
 
 
 class AnswerMessage(msgspec.Struct):
@@ -229,7 +229,7 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class ModelPermission(msgspec.Struct, kw_only=True):
-    """OpenAI has dropped it; clients of vLLM still read it."""
+    """No longer part of OpenAI's API, but clients of vLLM still read it."""
 
     id: str
     created: int

@@ -1,4 +1,4 @@
-"""The fields of a request that say how its tokens are chosen and who it belongs to, checked; and beam search."""
+"""Checks the request fields for sampling, priority and tenant; and runs beam search."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tessera.text import IncrementalDetokenizer, Vocabulary
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PRIORITIES = range(-(2**31), 2**31)
 _PLAIN = SamplingParams()
-# Fields of a request that SamplingParams has by the same name and with the same meaning.
+# Request fields that SamplingParams has with the same name and meaning.
 _AS_THEY_ARE = tuple(
     name
     for name in SamplingParams.__struct_fields__
     if name in GenerationFields.__struct_fields__ and name not in ("max_tokens", "logprobs")
 )
-# What ends an answer or changes which token is likely: beams are ranked by the model's own probabilities alone.
+# Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (
     *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
     *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "vllm_xargs"),
@@ -48,7 +48,7 @@ def sampling_params(
     detokenize: bool,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Raises RequestError. defaults: of fields the request leaves out. prompt_logprobs: if the request does not say."""
+    """defaults: values for fields that the request leaves out. prompt_logprobs: likewise. Raises RequestError."""
     asked = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
     values: dict[str, Any] = {name: value for name, value in defaults.items() if name in _AS_THEY_ARE} | asked
     if request.use_beam_search:
@@ -73,13 +73,13 @@ def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
 
 
 def check_allowed(raw: bytes, vocab_size: int) -> None:
-    """Raises RequestError. Counts allowed_token_ids in the undecoded JSON, so that nothing is built of too many."""
+    """Raises RequestError for too many allowed_token_ids. Counts in the JSON, so that they are never decoded."""
     if raw.count(b",") >= vocab_size:
         raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
 
 
 def check_alternatives(name: str, asked: int | None, model: ModelConfig) -> None:
-    """Raises RequestError. asked: log probabilities a token; -1 is all."""
+    """Raises RequestError. asked: log probabilities per token; -1 is all."""
     if asked is None:
         return
     if asked < -1:
@@ -109,7 +109,7 @@ def _check_identifier(request_id: str, limits: Limits) -> None:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a request is, and how urgent: what AsyncEngine.generate calls by these names."""
+    """The arguments of AsyncEngine.generate that say whose request it is and how urgent."""
 
     priority: int
     cache_salt: str
@@ -129,15 +129,15 @@ def _priority(request: GenerationFields) -> int:
 
 
 def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:
-    """Whose share of the engine it takes (--scheduling-policy fair): that of its key, whatever the client says of
-    itself, else of its `user`. Empty leaves that to its salt."""
+    """The tenant for --scheduling-policy fair: that of the API key if it has one, else the request's `user`. If empty,
+    the engine uses the cache salt."""
     if request.user is not None and len(request.user) > limits.salt_chars:
         raise RequestError(f"user must be at most {limits.salt_chars} characters long.", param="user")
     return tenant_of(scope) or request.user or ""
 
 
 def _cache_salt(request: GenerationFields, limits: Limits) -> str:
-    """What separates its cached prefixes from others'; prompt_cache_key is another name for it."""
+    """Requests share cached prefixes only if they have the same salt. prompt_cache_key is another name for it."""
     name = "cache_salt" if request.cache_salt is not None else "prompt_cache_key"
     salt = getattr(request, name) or ""
     if len(salt) > limits.salt_chars:
@@ -150,7 +150,8 @@ def _cache_salt(request: GenerationFields, limits: Limits) -> str:
 
 @dataclass(frozen=True)
 class Way:
-    """How prompts are answered. width: answers that a prompt has at the engine; generate: as AsyncEngine's."""
+    """How prompts are answered. width: sequences per prompt in the engine; generate: has AsyncEngine.generate's
+    arguments."""
 
     width: int
     generate: Callable[..., AsyncGenerator[RequestOutput, None]]
@@ -159,8 +160,8 @@ class Way:
 def way_of(
     context: ServerContext, request: GenerationFields, params: SamplingParams, best_of: int | None = None
 ) -> Way:
-    """How the request's prompts are answered: by sampling, or by the beam search of LLM.beam_search, best beams first.
-    best_of: how many beams, of which the best n are returned; None is n. Raises RequestError."""
+    """How to answer the request's prompts: by sampling, or by beam search as in LLM.beam_search, best beam first.
+    best_of: the number of beams, of which the best n are returned; None is n. Raises RequestError."""
     if not request.use_beam_search:
         _check_sampling(request, params, best_of)
         return Way(params.n, context.engine.generate)
@@ -168,7 +169,7 @@ def way_of(
     width = params.n if best_of is None else best_of
     most = most_beams(context.engine.config.model, ignore_eos=params.ignore_eos)
     if most < 1:
-        raise RequestError("--max-logprobs of this server is too low for beam search.", param="use_beam_search")
+        raise RequestError("This server's --max-logprobs is too low for beam search.", param="use_beam_search")
     _check_width("n", params.n, 1, most)
     _check_width("best_of", width, params.n, most)
     penalty = 1.0 if request.length_penalty is None else request.length_penalty
@@ -213,7 +214,7 @@ async def _answers(
     cache_salt: str,
     tenant: str,
 ) -> AsyncGenerator[RequestOutput, None]:
-    """As AsyncEngine.generate, in one piece. Closing it ends the search."""
+    """Like AsyncEngine.generate, but yields a single output. Closing it ends the search."""
     prepared = await engine.prepare(prompt, params)
     search = BeamSearch(
         prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0

@@ -1,5 +1,5 @@
 """Tests a platform against the contract and shows what it leaves to core's reference: `tessera conformance --platform
-NAME` on the command line, `conformance_cases` for pytest. docs/conformance.md says what is tried."""
+NAME` on the command line, `conformance_cases` for pytest. docs/conformance.md says what is tested."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Answers: tiny models from prompts to tokens, on the platform and on the reference (bronze); and what the scheduler
-does with the cache, which must not be seen in an answer (silver)."""
+"""Answers: tiny models from prompts to tokens, on the platform and on the reference (bronze); and answers after
+preemption, prefix hits and block copies, which must not change them (silver)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tessera.testing.conformance.tiny import FAMILIES, VOCAB, Answers, TinyRun, 
 
 
 _ANSWER = 12  # tokens
-_SLACK = 10  # of a log probability, over the tolerance of one op: layers add up
+_SLACK = 10  # times the tolerance of one op: the errors of layers add up
 
 
 def model_cases(target: Target) -> Iterator[Case]:
-    """One a family and dtype, and one for their sum: a platform may refuse families, but not all."""
+    """One per family and dtype, and one for all of them: a platform may refuse some families, but not all."""
     trials = {
         f"{family}-{dtype}": _Trial(target, family, dtype)
         for family in FAMILIES
@@ -70,7 +70,7 @@ class _Trial:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why the platform does not run it; None where it starts."""
+        """Why the platform refuses the model; None if the engine starts."""
         with self._folder() as folder:
             try:
                 self._engine(folder, self.target.path).close()
@@ -114,8 +114,8 @@ class _Trial:
                 return ask(llm, None)  # the platform's own runner does not give them
 
     def _compare(self, what: str, found: RequestOutput, expected: RequestOutput) -> None:
-        """The prompt's log probabilities, where a runner of the platform's own gives them; then the answer as far as
-        rounding chooses none of its tokens. Raises ConformanceError."""
+        """Compares the prompt's log probabilities, unless the platform's own runner gives none; then the answer, up to
+        the first token that rounding may decide. Raises ConformanceError."""
         mine, theirs = (_logprobs(output) for output in (found, expected))
         if len(mine) == len(theirs):
             self._compare_prompt(what, mine, theirs)
@@ -139,8 +139,8 @@ class _Trial:
         return _SLACK * TOLERANCES[self.dtype]
 
     def _sure(self, expected: RequestOutput) -> int:
-        """Tokens of the answer up to the first where the second most likely is nearly as likely, or any was drawn by
-        chance."""
+        """How many tokens of the answer come before the first that is not the most likely, or whose runner-up is nearly
+        as likely."""
         answer = expected.outputs[0]
         for place, entry in enumerate(answer.logprobs or ()):
             ranked = sorted((one.logprob for one in entry.values()), reverse=True)
@@ -150,7 +150,7 @@ class _Trial:
 
 
 def _logprobs(output: RequestOutput) -> list[float]:
-    """Of the prompt's tokens but the first; none where the runner gives none."""
+    """The log probabilities of the prompt's tokens, except the first; empty if the runner gives none."""
     entries = output.prompt_logprobs
     if entries is None:
         return []
@@ -158,7 +158,7 @@ def _logprobs(output: RequestOutput) -> list[float]:
     return [entry[token].logprob for token, entry in zip(tokens, entries, strict=True) if entry is not None]
 
 
-# ---- blocks taken away and computed again, filled by another request, shared until they are written
+# ---- blocks that are freed and computed again, filled by another request, or shared until they are written
 
 
 _SIBLINGS = 3
@@ -166,7 +166,7 @@ _BLOCKS = 4  # that a request may fill, and that there are
 
 
 def scheduling_cases(target: Target) -> Iterator[Case]:
-    """One each, in the dtype that shows a mistake best."""
+    """One for each mechanism, in the dtype that shows mistakes best."""
     for name, subject, check in (
         ("preemption", "preemption", _preemption), ("prefix", "prefix", _prefix), ("forks", "block copy", _forks),
     ):  # fmt: skip
@@ -246,7 +246,7 @@ def _forks(target: Target) -> Verdict:
 
 
 class Copies:
-    """An observer of steps. blocks: that they copied."""
+    """An observer of steps. blocks: how many they copied."""
 
     def __init__(self) -> None:
         self.blocks = 0

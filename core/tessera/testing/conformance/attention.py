@@ -1,5 +1,5 @@
-"""Silver: each attention backend against the definition, over a cache poisoned with NaN, in blocks of the sizes that it
-claims; its layers as one composite; and its layout, which says where the bytes of a block are."""
+"""Silver: each attention backend against the definition, over a cache poisoned with NaN, at block sizes that it claims;
+its fused layers; and its layout, which says where the bytes of a block are."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.ops import placed
 from tessera.testing.conformance.target import Target, reference_ops
 
-_TRIED = 64  # tokens of the largest block size for whose sake a case is made longer
+_TRIED = 64  # the largest multiple of a backend's block sizes that is tested
 _LARGEST = "mixed-largest-heads"
 WITH_SCALES = "int8"  # dtype of a cache that has a scale for each token and head
-_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", WITH_SCALES)  # that another dtype computes over
+_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", WITH_SCALES)  # tested with other dtypes of activations
 _USUAL = "mixed-plain"
 _WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", _LARGEST)
 HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
-"""Sizes of heads, one of which a backend is tried with that does not take the usual one."""
+"""Head sizes to choose from if a backend does not support the usual one."""
 
 _CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the first are tried with
 
@@ -70,32 +70,32 @@ def backend_cases(target: Target) -> Iterator[Case]:
 
 
 def _over(backend: AttentionBackend, dtype: str, kept: str) -> Sequence[str]:
-    """Cases for a cache of another dtype: one asks whether the backend takes it; scales may go wrong in more ways."""
+    """Cases for a cache of another dtype: one, which asks whether the backend supports it; more if it has scales."""
     if kept == dtype:
         return ()
     return (_USUAL, *_WITH_SCALES) if kept == WITH_SCALES and takes(backend, dtype, kept) else (_USUAL,)
 
 
 def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
-    """Whether a backend computes in a dtype over a cache of another."""
+    """Whether a backend supports activations of one dtype over a cache of another."""
     case = AttentionCase(((1, 1),), dtype=dtype, kv_dtype=kept)
     return refusal(backend, fitted(backend, case)) is None
 
 
 def kept_in(backend: AttentionBackend, dtype: str) -> Sequence[str]:
-    """Dtypes of caches that all of a backend's checks are for; "": as it computes."""
+    """The cache dtypes with which all checks of a backend run; "" is that of activations."""
     return ("", WITH_SCALES) if takes(backend, dtype, WITH_SCALES) else ("",)
 
 
 def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
-    """The smallest and the largest that the backend names, and a multiple where it does multiples."""
+    """The smallest and the largest that the backend names, and a multiple if it supports multiples."""
     said = backend.constraints(case.spec())
     sizes = {min(said.block_sizes), max(said.block_sizes)}
     return sorted(sizes | ({2 * max(sizes)} if said.block_multiple and 2 * max(sizes) <= _TRIED else set()))
 
 
 def fitted(backend: AttentionBackend, case: AttentionCase, dims: Sequence[int] = HEAD_DIMS) -> AttentionCase:
-    """With the first of the sizes of heads that the backend takes, where it does not take the case's own."""
+    """The case, with the first head size that the backend supports; its own size is tried first."""
     sizes = (replace(case, head_dim=dim) for dim in (case.head_dim, *dims))
     return next((one for one in sizes if refusal(backend, one) is None), case)
 
@@ -122,8 +122,7 @@ def trial(target: Target, backend: AttentionBackend, case: AttentionCase) -> Att
 
 
 def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: list[torch.Tensor] | None = None) -> None:
-    """By row with what is right, the definition of attention unless something else is asked. Raises
-    ConformanceError."""
+    """Compares each row with `right`, by default what the definition of attention gives. Raises ConformanceError."""
     case = made.case
     right = right or made.expected()
     for row, (part, expected) in enumerate(zip(found, right, strict=True)):
@@ -151,17 +150,17 @@ def _check_attention(target: Target, backend: AttentionBackend, name: str, dtype
 def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
     usual = fitted(backend, AttentionCase(((1, 1),), dtype=dtype))
     if not backend.constraints(usual.spec()).returns_lse:
-        return absent("the backend does not return the log of the sum of exponents")
+        return absent("the backend does not return the log-sum-exp of the scores")
     for size in block_sizes(backend, usual):
         for name in ("mixed-plain", "mixed-window-softcap"):
             made = trial(target, backend, named_case(backend, name, size, dtype, ""))
             made.run()
-            compare("the log of the sum of exponents", made, made.sums(), made.expected_sums())
+            compare("the log-sum-exp", made, made.sums(), made.expected_sums())
     return PASSED
 
 
 def _by_precision(backend: AttentionBackend, dtypes: tuple[str, ...]) -> list[str]:
-    """What the backend takes first, of that float32, where a mistake shows best."""
+    """The dtypes that the backend supports come first, and of these float32, which shows mistakes best."""
 
     return sorted(dtypes, key=lambda dtype: (not takes(backend, dtype, ""), dtype != "float32"))
 
@@ -183,11 +182,11 @@ _ROTARIES: Mapping[str, Callable[[int], RotarySpec | None]] = MappingProxyType(
         "pairs": lambda dim: RotarySpec(dim, dim, "pairs"),
     }
 )
-"""By the size of a head."""
+"""Functions of the head size."""
 
 
 def fused_cases(target: Target) -> Iterator[Case]:
-    """One for each backend, way of turning heads, and dtype, with norms of heads and without."""
+    """One for each backend, kind of rotary embedding and dtype, with QK norms and without."""
     if target.brings_a_runner:
         return
     for backend in target.backends:
@@ -229,7 +228,7 @@ def _check_fused(
 
 
 def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
-    """[tokens, H D] of the same random activation, on the host."""
+    """What the layer returns for a fixed random activation: [tokens, H D], on the host."""
     made.run()
     ops: BoundOps = made.ops
     random = torch.Generator().manual_seed(1)
@@ -255,7 +254,7 @@ def _dtype(spec: LayerSpec) -> torch.dtype:
 # ---- a layout: blocks can be exported, loaded elsewhere and copied without knowing the backend
 
 
-_HALF = 0.51  # of a scale, by which rounding is off at most
+_HALF = 0.51  # of a scale: the most that rounding changes a number by
 
 
 def layout_cases(target: Target) -> Iterator[Case]:
@@ -275,13 +274,13 @@ def layout_cases(target: Target) -> Iterator[Case]:
 
 @dataclass
 class Stored:
-    """A trial whose tokens are written, and its layout."""
+    """A trial whose tokens are in the cache, and its layout."""
 
     trial: AttentionTrial
     layout: KVLayout
 
     def read(self, blocks: list[int]) -> Array:
-        """[n, nbytes] uint8, as the planes have them."""
+        """The bytes of blocks as the planes have them: [n, nbytes] uint8."""
         planes = self.trial.caches[0]
         parts = [plane[blocks].cpu().contiguous().flatten(1).view(torch.uint8).numpy() for plane in planes]
         return np.concatenate(parts, axis=1)
@@ -296,7 +295,7 @@ class Stored:
             cache[blocks] = typed.view(len(blocks), *plane.shape).to(cache.device)
 
     def exported(self, blocks: list[int]) -> dict[str, torch.Tensor]:
-        """Planes in canonical form by their names, flat."""
+        """The planes in canonical form, by name, flattened."""
         planes = self.layout.planes
         parts = np.split(
             self.layout.export(self.read(blocks)), np.cumsum([plane.nbytes for plane in planes])[:-1], axis=1
@@ -327,7 +326,7 @@ def _at_each_size(
 
 
 def _round_trip(stored: Stored) -> None:
-    """Any bytes, out and back."""
+    """Random bytes are the same after export and load."""
     layout = stored.layout
     data = np.random.default_rng(0).integers(0, 256, (3, layout.nbytes), dtype=np.uint8)
     if not (layout.load(layout.export(data)) == data).all():
@@ -335,7 +334,7 @@ def _round_trip(stored: Stored) -> None:
 
 
 def _export(stored: Stored) -> None:
-    """The canonical form has keys, then values, by token, head and dim; where there are scales, those first."""
+    """The canonical form has keys, then values, ordered by token, head and dim. Scales, if any, come first."""
     names = [plane.name for plane in stored.layout.planes]
     if names not in (["k", "v"], ["k_scale", "v_scale", "k", "v"]):
         return  # only its author knows what such planes hold
@@ -358,12 +357,12 @@ def _export(stored: Stored) -> None:
 
 
 def _load(stored: Stored) -> None:
-    """Exported blocks, loaded into others: attention over those is the same."""
+    """Attention is the same over other blocks, into which the exported ones were loaded."""
     _move(stored, "attention over loaded blocks", lambda data: stored.layout.load(stored.layout.export(data)))
 
 
 def _copy(stored: Stored) -> None:
-    """The bytes of blocks, copied into others."""
+    """Attention is the same over other blocks, into which the bytes were copied."""
     _move(stored, "attention over copied blocks", lambda data: data)
 
 

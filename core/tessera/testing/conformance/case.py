@@ -58,12 +58,12 @@ PASSED = Verdict()
 
 
 def falls_back(why: str) -> Verdict:
-    """It is not claimed, so core's reference runs there."""
+    """The verdict if the platform does not claim to support something, so that core's reference runs instead."""
     return Verdict("falls back", why)
 
 
 def absent(why: str) -> Verdict:
-    """The platform declares that it has no such thing."""
+    """The verdict if the platform declares that it does not have something."""
     return Verdict("n/a", why)
 
 

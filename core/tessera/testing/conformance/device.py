@@ -116,7 +116,7 @@ def read_cases(target: Target) -> Iterator[Case]:
 
 
 class StepReads:
-    """An observer of steps. device: whose to_host is how to read. found: where each read was made."""
+    """An observer of steps. Reads through device.to_host are allowed; found: where each other read was made."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -131,7 +131,7 @@ class StepReads:
 
 
 def _of_op(target: Target, op: Op[Any]) -> Verdict:
-    """At each place that its kernel supports."""
+    """Calls the op at each sample spec that its kernel supports."""
     assert op.kernel is not None
     assert op.sample_specs is not None
     claimed, ops = target.platform.capabilities.dtypes, target.bound()

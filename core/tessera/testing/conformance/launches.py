@@ -1,5 +1,5 @@
-"""Launches: of the keys alone that a platform of static shapes names, with padding that leaves no trace (silver); and
-captured ones, which give what they give eagerly (gold)."""
+"""Launches: if the shape policy lists keys, launches have only these, and their padding leaves no trace (silver);
+captured launches return the same as eager ones (gold)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shape_cases(target: Target) -> Iterator[Case]:
 
 @dataclass
 class RecordedShapes(ShapePolicy):
-    """A policy, and whatever is wrong with what it said."""
+    """A policy, and what is wrong with the launches that it returned."""
 
     policy: ShapePolicy
     launched: int = 0
@@ -54,7 +54,7 @@ class RecordedShapes(ShapePolicy):
 
 
 def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[LaunchKey]) -> Iterator[str]:
-    """What is wrong with the launches of a step; keys: those that the policy names."""
+    """What is wrong with the launches of a step. keys: those that the policy lists."""
     done = 0
     for shape in shapes:
         key, part = shape.key, slice(shape.first, shape.last)
@@ -127,12 +127,13 @@ def _said(step: StepShape) -> str:
     return f"a step of {step.num_decode} rows that decode, {lengths}"
 
 
-_FREE = 0x5A  # in every byte
+_FREE = 0x5A  # in every byte of a block that no row holds
 
 
 class CacheGuard:
-    """An observer of steps at op depth, of an engine without prefix caching: what no row holds is filled anew before
-    each step. Raises ConformanceError in the step that wrote elsewhere; the null block takes what padding writes."""
+    """An observer of steps at op depth, for an engine without prefix caching. Fills the blocks that no row holds before
+    each step. Raises ConformanceError after a step that wrote to slots it does not compute; padding may write to the
+    null block."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -161,7 +162,7 @@ def _bytes(buffer: Tensor) -> Tensor:
 
 
 def _fill_free(runner: CoreRunner, number: int, group: CacheGroup) -> None:
-    """So that whoever writes there is seen, though he may write the same each time."""
+    """Makes a write to a free block show, even if the same bytes are written in every step."""
     held = torch.zeros(group.num_blocks, dtype=torch.bool)
     held[torch.from_numpy(runner.batch.tables[number].astype("int64")).flatten()] = True
     free = (~held).nonzero()[:, 0].to(runner.device.target)
@@ -169,7 +170,7 @@ def _fill_free(runner: CoreRunner, number: int, group: CacheGroup) -> None:
 
 
 def _granted(runner: CoreRunner, number: int, group: CacheGroup, step: SchedulerOutput) -> Tensor:
-    """[blocks, tokens of one] that the step may write."""
+    """A mask [blocks, tokens of a block] of the slots that the step may write."""
     may = torch.zeros(group.num_blocks, group.block_size, dtype=torch.bool)
     may[0] = True
     for copy in step.copies:
@@ -197,8 +198,8 @@ def _check_changes(runner: CoreRunner, group: CacheGroup, changed: Tensor, may: 
 
 
 def _by_token(plane: Plane, changed: Tensor, block_size: int) -> Tensor:
-    """[blocks, bytes of a plane] -> [blocks, tokens]; a plane that does not say which axis its tokens are on counts
-    as a whole."""
+    """[blocks, bytes of a plane] -> [blocks, tokens]. If a plane has no axis "token", all tokens of its block count as
+    changed."""
     width = plane.nbytes // max(torch.Size(plane.shape).numel(), 1)
     whole = changed.view(len(changed), *plane.shape, width)
     axes = [place for place, (name, _) in enumerate(plane.axes) if name == "token"]
@@ -221,7 +222,7 @@ def graph_cases(target: Target) -> Iterator[Case]:
 
 @dataclass
 class ComparedGraphs(GraphRunner):
-    """Replays and runs the same launch eagerly after. Raises ConformanceError where rows differ."""
+    """Replays each launch, then runs it eagerly. Raises ConformanceError if rows differ."""
 
     graphs: GraphRunner
     dtype: str
@@ -275,7 +276,7 @@ def _if_captured(target: Target, check: Callable[[TinyRun], None]) -> Verdict:
 
 
 def _replay(run: TinyRun) -> None:
-    """Batches that come, grow and go, so that rows, blocks and lengths of each shape are others each time."""
+    """Requests start, grow and end, so that each replay of a shape has different rows, blocks and lengths."""
     compared = ComparedGraphs(run.runner.graphs, run.runner.model.facts.dtype)
     compared.invalidate()
     run.runner.graphs = compared
@@ -287,11 +288,11 @@ def _replay(run: TinyRun) -> None:
 
 
 def _invalidate(run: TinyRun) -> None:
-    """Caches and buffers elsewhere, and captured anew."""
+    """Moves caches and buffers to other addresses and captures again."""
     prompts = prompts_of(_CAPTURED[2])
     run.ask(prompts, 8)
     before = Answers.of(run)
-    old = run.runner.caches, run.runner.buffers, run.runner.memory  # held, so that nothing new lies at their addresses
+    old = run.runner.caches, run.runner.buffers, run.runner.memory  # kept, so that their addresses are not reused
     run.scheduler.reset_prefix_cache()
     run.runner.graphs.invalidate()
     run.runner.allocate(run.started.plan)

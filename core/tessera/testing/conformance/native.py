@@ -1,5 +1,5 @@
-"""Gold: linear and attention are native, which composites are bound whole, and how fast each native op is beside the
-reference; the support matrix."""
+"""Gold: linear and attention must be native; which composites are bound whole; the speed of each native op compared
+with the reference. Also the support matrix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tessera.testing.op_inputs import OpInputs
 
 
 def native_cases(target: Target) -> Iterator[Case]:
-    """One each for linear and attention in each dtype, and one a composite."""
+    """One each for linear and attention in each dtype, and one per composite."""
     if target.brings_a_runner:
         yield Case("native", "gold", "native", lambda: absent("the platform has its own model runner"))
         return
@@ -68,7 +68,7 @@ def _demanded(what: str, dtype: str, reason: Reason | None) -> Verdict:
 
 
 def _composite(target: Target, op: Op[Any]) -> Verdict:
-    """Bound whole at some place; bronze has compared it with its parts there."""
+    """Checks that the composite is bound whole where its kernel supports it; bronze compares it with its parts."""
     if op.kernel is None:
         return falls_back("no kernel: bound as its parts")
     assert op.sample_specs is not None
@@ -101,7 +101,7 @@ def matrix(target: Target, results: Sequence[Result] = ()) -> str:
 
 
 def support(target: Target) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """By op, and attention, what each dtype has."""
+    """For each op, and for attention: what runs in each dtype."""
     claimed = target.platform.capabilities.dtypes
     for name in target.ops.names():
         op = target.ops[name]
@@ -110,7 +110,7 @@ def support(target: Target) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _op_cell(target: Target, op: Op[Any], dtype: str) -> str:
-    """At the op's sample specs in this dtype, and at the size of a served model."""
+    """Judges by the op's sample specs in this dtype or, if there are none, by the spec of a served model."""
     if target.brings_a_runner:
         return ABSENT
     without = PARTS if has_native_parts(target.ops, op) else REFERENCE
@@ -155,8 +155,8 @@ def _cell(cell: str, speed: str | None, *, wrong: bool) -> str:
 
 
 TOKENS = (1, 16, 128)
-"""One row that decodes, some, and a chunk of a prompt."""
-_LAUNCHES = {16: tuple((1, 256) for _ in range(16)), 128: ((128, 128),)}  # rows by tokens of a launch
+"""One decode row, several, and a chunk of a prompt."""
+_LAUNCHES = {16: tuple((1, 256) for _ in range(16)), 128: ((128, 128),)}  # rows of a launch, by its tokens
 
 
 def perf_cases(target: Target, *, judged: bool = True) -> Iterator[Case]:
@@ -178,8 +178,8 @@ def perf_cases(target: Target, *, judged: bool = True) -> Iterator[Case]:
 
 
 def realistic(op: Op[Any], dtype: str) -> Any:
-    """A spec of the size of a served model; of an op that names none the first of its samples in this dtype, else
-    None."""
+    """A spec of the size of a served model. If the op has none, its first sample spec in this dtype; None if there is
+    none either."""
     if op.served_spec is not None:
         return op.served_spec(dtype)
     specs = op.sample_specs() if op.sample_specs is not None else ()
@@ -209,7 +209,7 @@ def _of_op(target: Target, op: Op[Any], dtype: str, judged: bool) -> Verdict:
 
 
 def _op_call(target: Target, op: Op[Any], spec: Any, dtype: str, tokens: int, *, native: bool) -> Call:
-    """Of the platform's kernel, or of the op as core has it."""
+    """A call of the op as the platform binds it, or as core does."""
     bound = target.bound() if native else BoundOps(target.reference, target.device, target.bound().groups)
     call: HotCall = bound.bind(op.name, spec)
     arguments = placed(OpInputs(tokens, ops=bound, dtype=dtype).of(op, spec), target.device.target)
@@ -235,7 +235,7 @@ def _of_attention(target: Target, backend: AttentionBackend, dtype: str, judged:
 
 
 def _attention_call(made: AttentionTrial) -> Call:
-    """attend of one launch over a cache that is filled."""
+    """A call of attend() for one launch over a filled cache."""
     made.run()
     held, launch, starts = next(made.launches(made.grants))
     q = made.laid(launch, starts, [made.queries[row][:tokens] for tokens, _, row in held])
@@ -243,7 +243,7 @@ def _attention_call(made: AttentionTrial) -> Call:
 
 
 def _timed(target: Target, name: str, dtype: str, tokens: int, native: Call, reference: Call) -> Timing:
-    """Measured again where it seems slower."""
+    """Measures again, up to REPEATS times, while the kernel seems slower."""
     for _ in range(REPEATS):
         timing = Timing(name, dtype, tokens, *seconds(target.device, (native, reference)))
         if not timing.slower:
@@ -263,22 +263,22 @@ def _verdict(timings: list[Timing], judged: bool) -> Verdict:
     return Verdict(timings=tuple(timings))
 
 
-# ---- measurement: calls in turn, so that both see the same machine
+# ---- measurement: calls alternate, so that both see the machine in the same state
 
 
 REPEATS = 3
-"""Measurements that must all say slower before it is called so."""
+"""How many measurements in a row must find a kernel slower before it is called slower."""
 
 _RUNS, _RUNS_OF_LONG = 7, 3
-_LONG = 0.03  # seconds of a call
-_SHORTEST = 0.002  # seconds of a run, of as many calls as that takes
+_LONG = 0.03  # seconds; longer calls have fewer runs
+_SHORTEST = 0.002  # seconds; a run repeats the call to last this long
 _MOST_CALLS = 200
 
 Call = Callable[[], object]
 
 
 def seconds(device: Device, calls: Sequence[Call]) -> list[float]:
-    """Of each, the median of several runs after a warm-up, taken in turn."""
+    """Seconds per call of each: the median of several runs after a warm-up. The runs alternate."""
     numbers = [_warmed(device, call) for call in calls]
     taken: list[list[float]] = [[] for _ in calls]
     while len(taken[0]) < (_RUNS_OF_LONG if taken[0] and taken[0][0] > _LONG else _RUNS):
@@ -298,7 +298,7 @@ def _run(device: Device, call: Call, number: int) -> float:
 
 
 def _warmed(device: Device, call: Call) -> int:
-    """How many calls a run takes."""
+    """Warms up; returns how many calls a run makes."""
     _run(device, call, 1)
     once = max(_run(device, call, 1), 1e-7)
     return max(1, min(_MOST_CALLS, int(_SHORTEST / once)))

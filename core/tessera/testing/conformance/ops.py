@@ -31,7 +31,7 @@ TOKENS = (19, 1, 2, 0)
 
 
 def op_cases(target: Target) -> Iterator[Case]:
-    """One a spec; one in all for an op that the platform leaves to core."""
+    """One per spec; only one for an op that the platform leaves to core."""
     for name in target.ops.names():
         op = target.ops[name]
         if target.brings_a_runner:
@@ -51,7 +51,7 @@ def has_native_parts(ops: OpSet, op: Op[Any]) -> bool:
 
 
 def _native_inside(target: Target, op: Op[Any], spec: Any) -> bool:
-    """Whether a part of a composite is native at this place, which that part's own supports says."""
+    """Whether a part of a composite is native at this spec."""
     bound = target.bound()
     if has_native_parts(target.ops, op):
         bound.bind(op.name, spec)
@@ -80,12 +80,12 @@ def _check(target: Target, op: Op[Any], spec: Any) -> Verdict:
     return PASSED
 
 
-# ---- one op at one place with so many tokens
+# ---- one op at one spec, with a given number of tokens
 
 
 @dataclass
 class OpTrial:
-    """native: the op is a kernel of the platform's, not its parts. tokens is the seed too."""
+    """native: the platform's kernel runs, not the op's parts. tokens: also the random seed."""
 
     target: Target
     op: Op[Any]
@@ -110,8 +110,8 @@ class OpTrial:
             self._compare("against its parts", plain, parts, self._tolerance)
 
     def run(self, how: str, call: HotCall, arguments: tuple[Any, ...], *, expected: bool = True, **out: Tensor) -> Any:
-        """What the call gives, or leaves in the arguments that it mutates, on the host; compared with the reference
-        where it is expected to be that."""
+        """What the call returns, or the arguments that it mutates, on the host. expected: compare that with the
+        reference. Raises ConformanceError."""
         given = mapped(arguments, lambda tensor: tensor if tensor.is_mkldnn else tensor.clone())
         try:
             result = call(*arguments, **out)
@@ -139,7 +139,7 @@ class OpTrial:
                 raise ConformanceError(self._line("inputs with a row stride", "it wrote outside the rows"))
 
     def _check_it_stays(self) -> None:
-        """A result is the caller's: the same bound op, called elsewhere in the model, leaves it alone."""
+        """A result belongs to the caller: calling the same bound op elsewhere in the model must not change it."""
         first = self._call(*self._arguments())
         kept = mapped(on_host(first), torch.clone)
         self._call(*self._arguments(seed=self.tokens + 1))
@@ -175,7 +175,7 @@ class OpTrial:
 
     @cached_property
     def _takes_out(self) -> bool:
-        """The hot call as core defines it has a keyword `out`."""
+        """Whether the hot call, as core defines it, has a keyword `out` for a float result."""
         defined = self.op.reference
         if self.op.compose is not None:
             defined = self.op.compose(self.spec, reference_ops(self.target.reference))
@@ -224,7 +224,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def placed(value: Any, target: Any) -> Any:
-    """On a device."""
+    """Nested arguments or results on a device."""
     return mapped(value, lambda tensor: tensor if tensor.device == target else tensor.to(target))
 
 
@@ -233,12 +233,12 @@ def on_host(value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Those that stand among the arguments themselves, not inside a weight."""
+    """The tensors that are arguments themselves, not parts of a weight."""
     return [part for part in value if isinstance(part, Tensor)]
 
 
 class Strided:
-    """arguments: with each activation of these tokens a view into something wider, NaN beside its rows."""
+    """arguments: each activation of these tokens is a view into a wider tensor, which has NaN beside the rows."""
 
     def __init__(self, arguments: tuple[Any, ...], tokens: int) -> None:
         self.tokens = tokens
@@ -251,7 +251,7 @@ class Strided:
 
     @property
     def untouched(self) -> bool:
-        """Nothing was written beside the rows."""
+        """Whether nothing was written beside the rows."""
         return all(bool(part.isnan().all()) for wide in self._wider for part in self._beside(wide))
 
     def _widened(self, part: Any) -> Any:

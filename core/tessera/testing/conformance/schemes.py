@@ -24,7 +24,7 @@ from tessera.testing.conformance.target import Target
 _SHAPES = ((40, 16), (130, 56))  # outputs, inputs
 _GROUP = 8
 _TOKENS = (19, 1, 0)
-_ROUNDED_INPUT = 0.05  # where the platform quantises activations of its own accord: of a result of about 1
+_ROUNDED_INPUT = 0.05  # tolerance, for results of about 1, if the platform quantizes activations in its own way
 
 
 def _scheme(dtype: str, stored: str, granularity: str) -> Scheme:
@@ -43,11 +43,11 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         **{f"int4-group-{group}": candidates("int4", group)[0] for group in (64, 32, 8)},
     }
 )
-"""By name, those that are offered to Platform.scheme; the last ones are what --quantization asks for."""
+"""The schemes that are offered to Platform.scheme, by name. The last ones are those of --quantization."""
 
 
 def scheme_cases(target: Target) -> Iterator[Case]:
-    """One a scheme and dtype."""
+    """One per scheme and dtype."""
     if type(target.platform).scheme is Platform.scheme or target.brings_a_runner:
         yield Case("scheme", "silver", "scheme", lambda: absent("the platform does not override scheme()"))
         return
@@ -71,14 +71,14 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
 
 
 def _chosen(target: Target, asked: LinearSpec, taken: Scheme, offered: Scheme) -> tuple[LinearSpec, Reason | None]:
-    """As core has it: the platform's own scheme where its kernel takes it, else the offered one; and why."""
+    """Chooses as core does: the platform's own scheme if its kernel supports it, else the offered one, and why."""
     kernel, own = target.ops["linear"].kernel, replace(asked, scheme=taken)
     reason = "no kernel" if kernel is None else kernel.supports(own)
     return (own, None) if reason is None else (replace(asked, scheme=offered), reason)
 
 
 def _try(target: Target, name: str, spec: LinearSpec, offered: Scheme) -> None:
-    """Where no kernel takes it the reference does, unless a kernel says that it does and cannot."""
+    """Compares products with the definition. The reference computes them if no kernel supports the spec."""
     assert spec.scheme is not None
     raw, weight = _raw(replace(spec, scheme=offered))
     ops, place = target.bound(), target.device.target
@@ -107,7 +107,7 @@ def _meant(x: Tensor, spec: LinearSpec, offered: Scheme) -> Tensor:
 
 
 def _raw(spec: LinearSpec) -> tuple[dict[str, Tensor], Tensor]:
-    """Random parts of a weight as a checkpoint of the scheme has them, and what they mean, float64 [n, k]."""
+    """Random parts of a weight in the spec's scheme, and the weight that they stand for, [n, k] float64."""
     assert spec.scheme is not None
     random = torch.Generator().manual_seed(spec.n)
     parts = quantised(torch.randn(spec.n, spec.k, generator=random) * spec.k**-0.5, spec.scheme)

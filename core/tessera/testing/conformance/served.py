@@ -34,7 +34,7 @@ def served_cases(target: Target) -> Iterator[Case]:
 
 
 def _check(target: Target) -> Verdict:
-    """Every answer under load is the one that is given alone; health stays; nothing runs on afterwards."""
+    """Answers under load are the same as without; /health stays 200; no process remains afterwards."""
     prompts = [f"{_START[number % len(_START)]} {number * 'very '}old" for number in range(_PROMPTS)]
     with server(target) as served, served.client() as client:
         alone = [answer(client, prompt) for prompt in prompts]
@@ -79,14 +79,14 @@ class Server:
                 time.sleep(0.05)
 
     def last_line(self) -> str:
-        """Of the log, the last that gives a reason and does not send the reader to one above."""
+        """The last line of the log that gives a reason, not one that refers to the log above."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         reasons = [line for line in lines if line.strip() and "the log above says why" not in line]
         return reasons[-1][-300:] if reasons else "its log is empty"
 
     @contextmanager
     def watched(self) -> Iterator[Health]:
-        """/health is asked until the end."""
+        """Polls /health until the context ends."""
         health, over = Health([]), threading.Event()
 
         def watch() -> None:
@@ -105,12 +105,12 @@ class Server:
             thread.join()
 
     def end(self) -> None:
-        """Raises ConformanceError where it does not end well, or leaves a process behind."""
+        """Stops the server. Raises ConformanceError if it does not exit cleanly or leaves a process behind."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            raise ConformanceError(f"tessera serve still runs {_END_SECONDS:g} s after SIGTERM") from None
+            raise ConformanceError(f"tessera serve is still running {_END_SECONDS:g} s after SIGTERM") from None
         if code:
             raise ConformanceError(f"tessera serve ended with exit code {code} after SIGTERM: {self.last_line()}")
         try:
@@ -122,7 +122,7 @@ class Server:
 
 @contextmanager
 def server(target: Target) -> Iterator[Server]:
-    """`tessera serve` of the bundled model, ready; a process group of its own, none of which outlives this."""
+    """Runs `tessera serve` with the bundled model in its own process group, which ends with the context."""
     port = _free_port()
     command = [
         sys.executable, "-m", "tessera.cli", "serve", "--platform", target.path, "--dtype", target.exact_dtype,
@@ -163,7 +163,7 @@ def answer(client: httpx.Client, prompt: str) -> str:
 
 
 def _under_load(served: Server, prompts: list[str]) -> list[tuple[str, str]]:
-    """Prompts and answers of clients that ask all at once, each a few times."""
+    """Prompts and their answers. All clients send requests at the same time, each one several."""
 
     def one(number: int) -> list[tuple[str, str]]:
         with served.client() as client:

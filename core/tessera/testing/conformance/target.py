@@ -103,5 +103,5 @@ class Target:
 
 
 def reference_ops(ops: OpSet = REFERENCE) -> BoundOps:
-    """References on the host, which all else is compared with."""
+    """The references on the host, with which everything else is compared."""
     return BoundOps(ops, host_device(), {"tensor": Alone()})

@@ -1,5 +1,5 @@
-"""Tiny models of random weights: their checkpoints, an engine of one in this process with its steps observed, and
-whether two runs answered alike."""
+"""Tiny models with random weights: their checkpoints, an engine in this process whose steps can be observed, and
+whether two runs gave the same answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256) -> No
 
 
 def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> None:
-    """settings: those of config.json. The same weights each time, whole and by the names that checkpoints have."""
+    """Writes config.json with these settings, and weights: the same each time, unsharded, with checkpoint names."""
     folder.joinpath("config.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
     source, kind = Dummy(seed=0), torch_dtype(dtype)
     whole = {part.name: Part(part.name, part.whole, fill=part.fill) for part in _parts(folder, dtype, source)}
@@ -91,7 +91,7 @@ def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> No
 
 
 def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
-    """All that a model of the folder's configuration reads."""
+    """All weights that a model with the folder's configuration reads."""
     config = build_config(
         model=str(folder), platform=OWN["reference"], load_format="dummy", skip_tokenizer_init=True, dtype=dtype
     )
@@ -108,14 +108,14 @@ def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
 
 
 class Observer(Protocol):
-    """Looks at what a step does on the device."""
+    """Observes what a step does on the device."""
 
     def around(self, runner: ModelRunner, step: SchedulerOutput | None) -> AbstractContextManager[Any]:
-        """A context about one execute(step), or about one sample(), where step is None."""
+        """A context around one execute(step), or around one sample() if step is None."""
 
 
 class ObservedExecutor(InProcessExecutor):
-    """observers: told of every step."""
+    """observers: entered around every execute() and sample()."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -173,7 +173,7 @@ class TinyRun:
         return self.executor.worker.runner
 
     def ask(self, prompts: Sequence[Sequence[int]], max_tokens: int, **params: Any) -> list[list[int]]:
-        """The answers to all at once, each of max_tokens; that of prompt i draws by seed i."""
+        """The answers to all prompts, run together, each of max_tokens tokens. Prompt i has seed i."""
         first = len(self.answers)
         for seed, prompt in enumerate(prompts):
             self.add(prompt, max_tokens, seed, **params)
@@ -237,7 +237,7 @@ def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
 # ---- answers
 
 
-_SLACK = 10  # of a log probability, over the tolerance of one op: layers add up
+_SLACK = 10  # times the tolerance of one op: the errors of layers add up
 
 
 class Answered(Protocol):
@@ -256,14 +256,14 @@ class Answers:
 
     @classmethod
     def of(cls, run: Answered, first: int = 0, last: int | None = None) -> Answers:
-        """Those of some requests of a run, as they are now."""
+        """The answers so far of some requests of a run."""
         part = slice(first, last)
         return cls([list(answer) for answer in run.answers[part]], [list(row) for row in run.logprobs[part]])
 
 
 def compare_answers(what: str, found: Answers, expected: Answers, dtype: str) -> None:
-    """In float32 every token; in fewer bits up to where two tokens were as likely as each other. Raises
-    ConformanceError."""
+    """Compares every token in float32; in 16 bits, up to a position where both runs' tokens were about equally likely.
+    Raises ConformanceError."""
     slack = _SLACK * TOLERANCES[dtype]
     for number, (mine, theirs) in enumerate(zip(found.answers, expected.answers, strict=True)):
         said = f"{what}, request {number} in {dtype}"

@@ -21,12 +21,12 @@ struct Bf16 {
 
   template <int M, int V> static void begin(const Product &, const At &, Sum (&sum)[M][V]) { clear(sum); }
 
-  template <class Fetch, int M, int V>
+  template <class Fetcher, int M, int V>
   [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     int64_t pairs = groups_of(task.k, 2);
     const bf16 *weights = (const bf16 *)task.packed + (at.panel * pairs + at.from / 2) * 2 * PANEL + 2 * left;
     int64_t k = at.to - at.from;
-    Fetch fetch(weights, groups_of(k, 2), at, left, V * W);
+    Fetcher fetch(weights, groups_of(k, 2), at, left, V * W);
     terms::accumulate(terms::rows_of<M>(task, at.row, at.from), weights, 2 * W, 2 * PANEL, k, sum, fetch, order_of<M>(k / 2));
   }
 

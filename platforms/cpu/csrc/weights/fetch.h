@@ -56,9 +56,10 @@ constexpr bool is_used(int way, int rows) {
   return way == 2 ? rows > 2 : rows >= ROWS / 2 || (way == 0 && rows <= 2);
 }
 
-inline int way_of(const At &at, int64_t rows) {
+constexpr int way_of(const At &at, int64_t rows) {
   if (!READS_AHEAD || rows <= 2 || at.tile > 1) return 0;
   return at.tiles == 1 ? 2 : 1;
 }
+constexpr At ONLY_TILE{0, 0, 0, 0, 0, 1};
 
 }  // namespace VARIANT::gemm

@@ -21,13 +21,13 @@ struct Int4 {
     }
   }
 
-  template <class Fetch, int M, int V>
+  template <class Fetcher, int M, int V>
   [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     const int8_t *x = (const int8_t *)task.x + at.row * task.x_stride + at.from;
     int64_t groups = task.k / task.group, step = 0;
     const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * task.k + at.from) / 8 * 4 * PANEL + 4 * left;
     const bf16 *scale = (const bf16 *)task.scale + (at.panel * groups + at.from / task.group) * PANEL + left;
-    Fetch fetch(weights, (at.to - at.from) / 8, at, left, V * W);
+    Fetcher fetch(weights, (at.to - at.from) / 8, at, left, V * W);
     for (int64_t g = at.from / task.group; g < at.to / task.group; g++, scale += PANEL)
       for (int64_t i = 0; i < task.group; i += NIBBLES) {
         auto before = [&](int m) { return i ? 0 : -8 * task.x_sum[(at.row + m) * groups + g]; };

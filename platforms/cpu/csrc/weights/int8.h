@@ -15,12 +15,12 @@ struct Int8 {
       for (int v = 0; v < V; v++) sum[m][v] = set_whole(-128 * task.x_sum[at.row + m]);
   }
 
-  template <class Fetch, int M, int V>
+  template <class Fetcher, int M, int V>
   [[gnu::always_inline]] static void add(const Product &task, const At &at, int left, Sum (&sum)[M][V]) {
     auto rows = terms::byte_rows_of<M>(task, at.row, at.from);
     int64_t quads = groups_of(task.k, 4), steps = groups_of(at.to - at.from, 4);
     const uint8_t *weights = (const uint8_t *)task.packed + (at.panel * quads + at.from / 4) * 4 * PANEL + 4 * left;
-    Fetch fetch(weights, steps, at, left, V * W);
+    Fetcher fetch(weights, steps, at, left, V * W);
     for (int64_t q = 0; q < steps; q++, weights += 4 * PANEL) {
       fetch(q);
       terms::add_products(rows, q, weights, sum);
