@@ -207,3 +207,46 @@ def test_a_model_is_a_file_and_a_row(change: Change) -> None:
 
     done = change.python("-c", SERVES_IT, "model")
     assert done.stdout == "3\n", done.stderr
+
+
+FORMAT = """
+from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, TensorSpec
+
+SCHEME = Scheme(
+    QuantSpec("int8", "channel"), parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
+)
+
+
+class Dummy:
+    def __init__(self, config):
+        self.heads = config["heads"]
+
+    def stored(self, weight, module, dtype):
+        if weight.name == "lm_head.weight" and not self.heads:
+            return "it is the head"
+        name, (n, k) = weight.name.removesuffix(".weight"), weight.whole
+        elements = Part(f"{name}.qweight", (n, k), weight.rows, weight.columns, dtype="int8")
+        return StoredWeight(
+            SCHEME, {"weight": elements, "scale": Part(f"{name}.scales", (n,), weight.rows, fill=0.01, dtype="float32")}
+        )
+"""
+
+
+def test_a_quantization_format_is_a_file_and_a_row(change: Change) -> None:
+    (change.folder / "model").mkdir()
+    config = {"architectures": ["LlamaForCausalLM"], **LLAMA, "quantization_config": {"quant_method": "dummy"}}
+    config["quantization_config"]["heads"] = False
+    (change.folder / "model/config.json").write_text(json.dumps(config), encoding="utf-8")
+    change.write("core/tessera/quantization/formats/dummy.py", FORMAT)
+    change.after(
+        "core/tessera/plugins/builtin.py",
+        '    "compressed-tensors"',
+        '    "dummy": "tessera.quantization.formats.dummy:Dummy",\n',
+    )
+    assert len(change.edited) == 2
+
+    done = change.python("-c", SERVES_IT, "model")
+    assert done.stdout == "3\n", done.stderr
+    explained = change.tessera("plan", "model", "--platform", "tessera.testing:ReferencePlatform", "--explain")
+    assert "int8, one scale per row" in explained.stdout, explained.stderr
+    assert "it is the head" in explained.stdout

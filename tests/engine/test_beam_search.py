@@ -153,5 +153,5 @@ def test_what_does_not_fit_is_refused(llm):
         BeamSearchParams(beam_width=1, max_tokens=1, length_penalty=float("nan"))
     with pytest.raises(RequestError, match=r"prompts\[1\]: The prompt is empty"):
         llm.beam_search([[1], {"prompt_token_ids": []}], BeamSearchParams(beam_width=2, max_tokens=2))
-    with pytest.raises(RequestError, match="at most 20 are given"):
+    with pytest.raises(RequestError, match="at most 20 are allowed"):
         llm.beam_search([[1]], BeamSearchParams(beam_width=63, max_tokens=2))

@@ -77,6 +77,24 @@ class WideIndexPlatform(StrictPlatform):
     capabilities = WIDE_INDICES
 
 
+class LosingPlatform(StrictPlatform):
+    """What its second device computes never arrives."""
+
+    def open(self, index: int) -> Device:
+        device = super().open(index)
+        if index == 1:
+            device.to_host = lambda _: _Lost()
+        return device
+
+
+class _Lost:
+    def done(self) -> bool:
+        return False
+
+    def result(self) -> Any:
+        raise RuntimeError("the device is lost")
+
+
 class _ByParts(Kernel[GatedMLPSpec]):
     """Refuses every place, so that the composite is bound as its parts."""
 

@@ -93,7 +93,7 @@ class ThreadWorker(Worker):
         super().__init__(config, platform, spec)
         self.table = table
 
-    def _join(self, device: Any) -> Communicator:
+    def join_group(self, device: Any) -> Communicator:
         return AtTable(self.table, self.spec.rank)
 
 

@@ -52,7 +52,8 @@ def save_family(family: str, folder: Path, **differs: Any) -> Path:
     """A model of a family in a new folder of this name; the same weights every time. differs: fields of its
     configuration."""
     target = folder / family
-    sizes = {name: value for name, value in {**_SIZES, **FAMILIES[family], **differs}.items() if value != LEFT_OUT}
+    settings = {**_SIZES, **FAMILIES.get(family, {}), **differs}
+    sizes = {name: value for name, value in settings.items() if value != LEFT_OUT}
     config = transformers.AutoConfig.for_model(family, **sizes)
     torch.manual_seed(20)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -95,6 +95,7 @@ async def test_metrics_are_prometheus_text(api):
     await api.chat()
     await api.chat(n=0)
     await api.client.get("/a/made/up/path")
+    await api.client.get("/v1/models/fake-model")
     response = await api.client.get("/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     families = {family.name: family for family in text_string_to_metric_families(response.text)}
@@ -120,6 +121,7 @@ async def test_metrics_are_prometheus_text(api):
     assert value("http_requests_total", **chat, status="200") == 1
     assert value("http_requests_total", **chat, status="400") == 1
     assert value("http_requests_total", method="GET", handler="other", status="404") == 1
+    assert value("http_requests_total", method="GET", handler="/v1/models/{model}", status="200") == 1
     assert value("http_requests_in_progress") == 1
 
 

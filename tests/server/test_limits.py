@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from tessera.server.settings import Limits, ServerSettings
-from tests.server.conftest import in_process
+from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_errors import check_error
 
@@ -122,6 +123,23 @@ async def test_a_body_of_its_limit_is_taken_and_one_byte_more_is_not():
         response = await api.complete(prompt="x" * (1001 - frame))
         check_error(response, 413)
         assert response.headers["connection"] == "close"
+
+
+async def test_a_length_of_thousands_of_digits_is_a_client_error(caplog):
+    async with on_socket(FakeEngine()) as server:
+        for digits, status in ((b"0" * 5000, b"400"), (b"0" * 5000 + b"9" * 12, b"413")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % digits)
+            assert status in (await asyncio.wait_for(reader.readuntil(b"\r\n"), 5))
+            writer.close()
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+async def test_a_body_counts_whatever_the_method():
+    settings = ServerSettings(limits=Limits(body_bytes=1000))
+    async with in_process(FakeEngine(), settings) as api:
+        for method in ("GET", "DELETE"):
+            check_error(await api.client.request(method, "/v1/models", content=b"x" * 1001), 413)
 
 
 async def test_the_largest_bodies_cost_no_memory():

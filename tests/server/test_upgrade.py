@@ -16,7 +16,7 @@ WEBSOCKET = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version
 BODY = json.dumps({"model": MODEL, "prompt": "a", "metadata": {"x": "y" * 200_000, "z": "\r\nUpgrade: h2c"}}).encode()
 
 
-@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, b""])
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, H2C.replace(b"Upgrade: h2c", b"UPGRADE: h2c"), b""])
 async def test_the_offer_is_not_taken_up(offer, caplog):
     engine = FakeEngine()
     async with on_socket(engine) as server:
@@ -38,3 +38,40 @@ async def test_the_offer_is_not_taken_up(offer, caplog):
         assert (await asyncio.wait_for(reader.readuntil(b"}"), 5)).startswith(b"HTTP/1.1 200 ")
         writer.close()
         assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+async def ask(port: int, *pieces: bytes) -> bytes:
+    """The status line of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    line = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+    writer.close()
+    return line
+
+
+async def test_a_header_that_arrives_in_pieces_is_not_missed():
+    """Each piece ends within the header or its line break."""
+    async with on_socket(FakeEngine()) as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + H2C
+        head += b"Content-Length: %d\r\n\r\n" % len(BODY)
+        at = head.index(b"\r\nUpgrade")
+        for cut in (at + 1, at + 2, at + 5, len(head) - 2, len(head) - 1):
+            assert (await ask(server.port, head[:cut], head[cut:], BODY)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_nothing_is_held_back_once_the_head_is_complete():
+    """A request is answered although it ends in what may be the start of the header."""
+    async with on_socket(FakeEngine()) as server:
+        get = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+        for cut in range(len(get) - 4, len(get)):
+            assert (await ask(server.port, get[:cut], get[cut:])).startswith(b"HTTP/1.1 200 ")
+        body = json.dumps({"model": MODEL, "prompt": "a"}).encode() + b"\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        assert (await ask(server.port, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)).startswith(
+            b"HTTP/1.1 200 "
+        )
+        chunked = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body)
+        assert (await ask(server.port, chunked, body + b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")

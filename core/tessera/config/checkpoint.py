@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from tessera.config.model_folder import find_weights, names_in, read_json, refus
 from tessera.errors import ModelError
 
 FILE = "config.json"
+
+WEIGHT_FORMAT = "tessera.plugins:weight_format"
+"""Raises ModelError for quantized weights that cannot be read. A dotted path, because config cannot import plugins."""
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "num_kv_heads", "n_head", "n_heads", "head_dim")
@@ -93,13 +97,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ModelError(f"'{path}' names no architectures, so it is not known what to build.")
-    quantization = config.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else "unnamed"
-        raise ModelError(
-            f"'{shown(folder)}' is quantized ({shown(str(method), 40)}), which is not supported yet; use the "
-            "unquantized model."
-        )
+    if config.get("quantization_config") is not None:
+        module, _, function = WEIGHT_FORMAT.partition(":")
+        try:
+            getattr(importlib.import_module(module), function)(config)
+        except ModelError as error:
+            raise ModelError(f"'{shown(folder)}': {error.message}") from None
     return config
 
 

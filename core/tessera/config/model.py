@@ -22,6 +22,8 @@ def model_config(model: str | None, options: ModelOptions, values: Mapping[str, 
     own_tokenizer = asked is None and not options.skip_tokenizer_init
     folder, name = locate_model(model, hub, weights=weights, tokenizer=own_tokenizer)
     checkpoint = read_checkpoint(folder, weights=weights)
+    if values.get("quantization") is not None and checkpoint.config.get("quantization_config") is not None:
+        raise ConfigError("the model is already quantized; remove --quantization.", param="quantization")
     tokenizer = None if options.skip_tokenizer_init else tokenizer_of_model(folder, name, asked, hub)
     recommended = generation_folder(options.generation_config, folder)
     return record_of(

@@ -52,6 +52,11 @@ def start_up(config: EngineConfig, executor_path: str, report: Report) -> Starte
     with phases("executor"):
         make: Callable[[EngineConfig], Executor] = load_path(executor_path)
         executor = make(config)
+    return bring_up(config, executor, report, phases)
+
+
+def bring_up(config: EngineConfig, executor: Executor, report: Report, phases: Phases) -> StartedEngine:
+    """start_up() with an executor that has been made."""
     try:
         with phases("load"):
             config, stages, notes = load(config, executor, report)

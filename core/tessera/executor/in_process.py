@@ -24,8 +24,12 @@ class InProcessExecutor(Executor):
     def __init__(self, config: EngineConfig, api: Api = API) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels, api)
-        (spec,) = self.platform.placement(config.parallel)
-        self.worker = Worker(config, self.platform, replace(spec, shared=config.embedded))
+        self.worker = self.make_worker()
+
+    def make_worker(self) -> Worker:
+        """The only one."""
+        (spec,) = self.platform.placement(self.config.parallel)
+        return Worker(self.config, self.platform, replace(spec, shared=self.config.embedded))
 
     def load(self, report: Report) -> list[LoadedModel]:
         return [self.worker.load(report)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import threading
 from typing import Any, TypeVar
 
 import msgspec
@@ -141,16 +142,18 @@ Answer = Loaded | Under | Layout | Done | Stepped | Failed
 
 
 class Frames:
-    """Sends and receives whole messages over a stream socket. Not thread-safe."""
+    """Sends and receives whole messages over a stream socket. Several threads may send; only one may receive."""
 
     def __init__(self, stream: socket.socket, incoming: Any) -> None:
         self.stream = stream
         self._encode = encoder().encode
         self._decode = decoder(incoming).decode
+        self._sending = threading.Lock()
 
     def send(self, message: Any) -> None:
-        data = self._encode(message)
-        self.stream.sendall(_LENGTH.pack(len(data)) + data)
+        with self._sending:
+            data = self._encode(message)
+            self.stream.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> Any:
         """Waits for the next message. Raises EOFError if the other side is gone."""

@@ -11,7 +11,10 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tessera import parent, stacks
@@ -34,9 +37,11 @@ from tessera.executor.messages import (
     WarmUp,
 )
 from tessera.log import set_up_logging
+from tessera.platform.device import Future
 from tessera.platform.runner import LoadedModel, Progress
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
+from tessera.step import StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +64,40 @@ class ExecutorWatch(threading.Thread):
         os._exit(0)
 
 
+class Results(threading.Thread):
+    """Waits for the outputs of steps and sends them, in the order of the steps, while the main thread takes the next
+    order. send: called with each output. failed: called with the first error of a step or of sending; nothing is sent
+    after it."""
+
+    def __init__(self, send: Callable[[StepOutput], None], failed: Callable[[Exception], None]) -> None:
+        super().__init__(name="results", daemon=True)
+        self.send, self.failed = send, failed
+        self._outputs: SimpleQueue[Future[StepOutput] | None] = SimpleQueue()
+
+    def add(self, output: Future[StepOutput]) -> None:
+        """Never blocks. Even an output that is ready is sent by the thread: if its main thread sent it, a worker and
+        its executor could each wait for the other to receive."""
+        self._outputs.put(output)
+
+    def run(self) -> None:
+        try:
+            while (output := self._outputs.get()) is not None:
+                self.send(output.result())
+        except Exception as error:  # noqa: BLE001  # whatever it is, failed() tells the executor
+            self.failed(error)
+
+    def close(self) -> None:
+        """Returns when all outputs have been sent."""
+        if self.is_alive():
+            self._outputs.put(None)
+            self.join()
+
+
 class WorkerProcess:
     def __init__(self, frames: Frames, watch: ExecutorWatch) -> None:
         self.frames = frames
         self.watch = watch
+        self.results = Results(self._send, self._failed)
         self.worker: Worker | None = None
         self.loaded: LoadedModel
         self.pending: Any = None
@@ -72,6 +107,7 @@ class WorkerProcess:
         while True:
             match self.frames.receive():
                 case Close():
+                    self.results.close()
                     self.frames.send(Done())
                     return
                 case Start() as start:
@@ -87,6 +123,7 @@ class WorkerProcess:
         platform = load_platform(start.config.platform, start.config.platform_levels)
         worker = self.worker = Worker(start.config, platform, start.spec, start.rendezvous)
         self.loaded = worker.load(lambda progress: self._report(worker, progress))
+        self.results.start()
         self.frames.send(Loaded.of(self.loaded))
 
     def _do(self, worker: Worker, order: Order) -> None:
@@ -104,9 +141,16 @@ class WorkerProcess:
             case Execute(step):
                 self.pending = worker.execute(step)
             case Sample():
-                output = worker.sample(self.pending)
-                if worker.gives_output:
-                    send(Stepped(output.result()))
+                self.results.add(worker.sample(self.pending))
+
+    def _send(self, output: StepOutput) -> None:
+        assert self.worker is not None
+        if self.worker.gives_output:
+            self.frames.send(Stepped(output))
+
+    def _failed(self, error: Exception) -> None:
+        """Ends the process at once: its main thread may be in a collective that never returns."""
+        os._exit(report_failure(self.frames, error))
 
     def close(self) -> None:
         if self.worker is not None:
@@ -131,15 +175,22 @@ def main() -> int:
         process.serve()
     except EOFError:
         return 0
-    except TesseraError as error:
-        frames.send(Failed(type(error).__name__, error.message))
-        return error.exit_code
-    except Exception as error:
-        log.exception("the worker failed")
-        frames.send(Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
-        return 1
+    except Exception as error:  # noqa: BLE001  # whatever it is, the executor is told
+        return report_failure(frames, error)
     process.close()
     return 0
+
+
+def report_failure(frames: Frames, error: Exception) -> int:
+    """Tells the executor, if it is still there, which error ends this worker. Returns the exit code."""
+    failed, exit_code = Failed("", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"), 1
+    if isinstance(error, TesseraError):
+        failed, exit_code = Failed(type(error).__name__, error.message), error.exit_code
+    else:
+        log.error("the worker failed", exc_info=error)
+    with suppress(OSError):
+        frames.send(failed)
+    return exit_code
 
 
 if __name__ == "__main__":

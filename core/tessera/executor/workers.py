@@ -163,6 +163,11 @@ class WorkersExecutor(Executor):
         return sorted(ready, key=lambda worker: worker is wanted)
 
     def _gone(self, worker: _WorkerHandle) -> TesseraError:
+        """Why a worker has closed its socket: its last message if that says why, else its exit code."""
+        with suppress(EOFError, ConnectionError):
+            while not isinstance(answer := worker.frames.receive(), Failed):
+                pass
+            return self._failure(worker, answer)
         code = worker.process.wait(CLOSE_SECONDS)
         return EngineStepError(f"worker {worker.spec.rank} ended with exit code {code}; the log says why.")
 

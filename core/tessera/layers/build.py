@@ -24,7 +24,7 @@ from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import QuantSpec
-from tessera.quantization import AsTheyAre, Weights
+from tessera.quantization.negotiation import AsTheyAre, Weights
 
 TENSOR_GROUP: Axis = "tensor"
 PIPELINE_GROUP: Axis = "pipeline"

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from tessera.layers.build import TENSOR_GROUP, Build
 from tessera.layers.linear import product_parameter
-from tessera.layers.weights import Parameter, Part
+from tessera.layers.weights import Parameter
 from tessera.ops import EmbeddingSpec, LinearSpec, LogitsSampleSpec, PackedEmbeddingSpec, SampleSpec
 from tessera.ops.sampling import bind_finish
 from tessera.platform.ops import BoundOps, Packed
+from tessera.platform.quantization import Part
 
 
 def vocabulary_part(build: Build, name: str, vocab: int, n: int) -> tuple[Part, int]:
@@ -67,13 +68,19 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 class Head:
-    """[S, k] -> logits [S, vocab]. sampling_spec: the same, fused with sampling into one composite."""
+    """[S, k] -> logits [S, vocab]. tied: the weight is the embedding's. sampling_spec: the same, fused with sampling
+    into one composite."""
 
-    def __init__(self, build: Build, name: str, vocab: int, k: int, *, cap: float = 0.0, scale: float = 1.0) -> None:
+    def __init__(
+        self, build: Build, name: str, vocab: int, k: int, *, tied: bool = False, cap: float = 0.0, scale: float = 1.0
+    ) -> None:
         self.build, self.cap, self.scale = build, cap, scale
         part, self.start = vocabulary_part(build, name, vocab, k)
         self.spec, self.parameter = product_parameter(
-            build, LinearSpec(part.shape[0], k, build.dtype), {"weight": [part]}
+            build,
+            LinearSpec(part.shape[0], k, build.dtype),
+            {"weight": [part]},
+            module="Embedding" if tied else "Linear",
         )
         self.linear = build.ops.bind("linear", self.spec)
         self.finish = bind_finish(self.sampling_spec(SampleSpec(vocab)), build.ops)
@@ -113,7 +120,7 @@ def vocabulary_ends(
     head = None
     if last or (first and tied):
         before = len(build.parameters)
-        head = Head(build, name if tied else "lm_head", vocab, n, cap=logits_cap, scale=logits_scale)
+        head = Head(build, name if tied else "lm_head", vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
         if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
             return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head if last else None
         if not last:  # its weight cannot be looked up in

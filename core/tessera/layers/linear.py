@@ -1,50 +1,50 @@
-"""Linear layers and their weights, as stored or quantized at load."""
+"""Linear layers and their weights: as stored, quantized at load, or quantized by the checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from tessera.layers.build import Build
-from tessera.layers.weights import Join, Parameter, Part
+from tessera.layers.weights import Join, Parameter
 from tessera.ops import LinearSpec
 from tessera.platform.ops import Packed
-from tessera.platform.quantization import Scheme
-from tessera.quantization import quantised
+from tessera.platform.quantization import Part
+from tessera.quantization.negotiation import Chosen
 
 Parts = Mapping[str, Join | Sequence[Join]]
 
 
 def product_parameter(
-    build: Build, asked: LinearSpec, parts: Parts, *, stacked: bool = False, turned: bool = False, keep: str = ""
+    build: Build,
+    asked: LinearSpec,
+    parts: Parts,
+    *,
+    stacked: bool = False,
+    module: str = "Linear",
+    keep: str = "",
 ) -> tuple[LinearSpec, Parameter]:
-    """The spec to bind and the registered parameter. turned: the checkpoint stores the weight as [k, n]. keep: the
-    reason why it must not be quantized, if any."""
-    spec, stored = _chosen(build, asked, _name(parts["weight"]), keep)
+    """The spec to bind and the registered parameter. module: the class that holds the weight in the model's original
+    code; "Conv1D" stores it as [k, n]. keep: the reason why it must not be quantized, if any."""
+    weight: Any = parts["weight"] if stacked else [parts["weight"]]
+    if keep:
+        build.weights.leave(weight[0][0].name.removesuffix(".weight"), keep)
+        chosen = Chosen(asked, {"weight": weight})
+    else:
+        chosen = build.weights.choose(asked, weight, build.ops, module)
+    read = {name: joins if stacked else joins[0] for name, joins in chosen.parts.items()}
 
     def prepare(raw: dict[str, Tensor], into: Packed | None) -> Packed:
-        if turned:
+        if module == "Conv1D":
             raw["weight"] = raw["weight"].T.contiguous()
-        if stored is not None:  # pop it, so that the original is freed before packing
-            raw.update(quantised(raw.pop("weight"), stored))
-        return build.ops.prepare("linear", spec, raw, into)
+        if chosen.made is not None:
+            chosen.made(raw)
+        return build.ops.prepare("linear", chosen.spec, raw, into)
 
-    return spec, build.register_parameter(Parameter(parts, prepare, stacked=stacked))
-
-
-def _chosen(build: Build, asked: LinearSpec, name: str, keep: str) -> tuple[LinearSpec, Scheme | None]:
-    if not keep:
-        return build.weights.choose(asked, name, build.ops)
-    build.weights.leave(name, keep)
-    return asked, None
-
-
-def _name(joins: Join | Sequence[Join]) -> str:
-    """The name of the first tensor, without ".weight"."""
-    first = joins[0]
-    return (first if isinstance(first, Part) else first[0]).name.removesuffix(".weight")
+    return chosen.spec, build.register_parameter(Parameter({**parts, **read}, prepare, stacked=stacked))
 
 
 Bounds = tuple[int, int]

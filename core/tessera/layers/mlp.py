@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear, WeightShard, product_parameter
-from tessera.layers.weights import Part
 from tessera.ops import ActivationSpec, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MLPSpec, MoESpec, RouteSpec
+from tessera.platform.quantization import Part
 
 ROUTER = "routers choose, and are small"
 """Why routers are never quantized."""

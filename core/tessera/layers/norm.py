@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear
-from tessera.layers.weights import Parameter, Part
+from tessera.layers.weights import Parameter
 from tessera.ops import AddLayerNormSpec, AddNormSpec, LayerNormSpec, NormAddSpec, NormLinearSpec, NormSpec
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, Part
 
 
 @dataclass(frozen=True)

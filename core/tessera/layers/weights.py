@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from torch import Tensor
 
 from tessera.platform.ops import Packed
-
-
-@dataclass(frozen=True)
-class Part:
-    """A shard of a checkpoint tensor. rows, columns: (start, stop), or None for all; rows past the end of the tensor
-    are zeros. whole: the tensor's shape that config.json implies. fill: the constant for a dummy load; None for random
-    values. also: other names it has in some checkpoints. dtype: to keep it in, if not the model's."""
-
-    name: str
-    whole: tuple[int, ...]
-    rows: tuple[int, int] | None = None
-    columns: tuple[int, int] | None = None
-    fill: float | None = None
-    also: tuple[str, ...] = ()
-    dtype: str | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the shard."""
-        if not self.whole:
-            return ()
-        rows, *rest = self.whole
-        if self.rows is not None:
-            rows = self.rows[1] - self.rows[0]
-        if self.columns is not None:
-            rest[0] = self.columns[1] - self.columns[0]
-        return rows, *rest
-
+from tessera.platform.quantization import Part
 
 Join = Sequence[Part]
 """Parts to concatenate along the first dimension."""
@@ -87,4 +58,4 @@ def count_numbers(parameters: Sequence[Parameter]) -> int:
     parts = {
         part for parameter in parameters for name in parameter.parts for join in parameter.joins(name) for part in join
     }
-    return sum(prod(part.shape) for part in parts)
+    return sum(part.numbers for part in parts)

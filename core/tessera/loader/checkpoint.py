@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +15,13 @@ from torch import Tensor
 
 from tessera.config.model_folder import INDEX, find_weights, first_line, regular_file, shown
 from tessera.errors import ModelError
-from tessera.layers.weights import Part
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.quantization import Part
 
-_APART = "the folder's files and config.json do not belong together"
+_FLOATS: Mapping[str, str] = MappingProxyType(
+    {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
+)
+APART = "the folder's files and config.json do not belong together"
 
 SMALL = 1 << 20
 """Tensors of fewer bytes are copied, because a view would keep the whole file mapped."""
@@ -59,7 +64,7 @@ class Safetensors:
         shape = tuple(stored.get_shape())
         if shape != part.whole:
             raise ModelError(
-                f"'{part.name}' has shape {shown(str(shape), 80)} where config.json implies {part.whole}; {_APART}."
+                f"'{part.name}' has shape {shown(str(shape), 80)} where config.json implies {part.whole}; {APART}."
             )
         rows = _within(part.rows, shape[0]) if shape else ...
         return self._taken(stored[rows] if part.columns is None else stored[rows, slice(*part.columns)])
@@ -77,7 +82,7 @@ class Safetensors:
     def _stored(self, name: str) -> Any:
         """A tensor in its file; none of it is read yet."""
         if name not in self._where:
-            raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {_APART}.")
+            raise ModelError(f"the checkpoint has no '{name}', which this architecture needs; {APART}.")
         file = self._where[name]
         try:
             return self._open(file).get_slice(name)
@@ -102,10 +107,10 @@ class Safetensors:
         return index or {name: file for file in files for name in self._open(file).keys()}  # noqa: SIM118 - not a dict
 
     def _dtype_of_matrices(self) -> str:
-        """The dtype of the first matrix; norms may have a wider one."""
-        stored = (self._stored(name) for name in self._where)
-        kind = next((tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1), "F32")
-        return {"BF16": "bfloat16", "F16": "float16"}.get(kind, "float32")
+        """The dtype of the first matrix that is not quantized; norms and scales may have a wider one."""
+        stored = (self._stored(name) for name in self._where if not name.endswith("_scale"))
+        kinds = (tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1)
+        return next((_FLOATS[kind] for kind in kinds if kind in _FLOATS), "float32")
 
 
 class Dummy:
@@ -121,6 +126,15 @@ class Dummy:
         if part.fill is not None:
             return torch.full(part.shape, part.fill)
         generator = torch.Generator().manual_seed(self._seed_of(part))
+        kind = torch_dtype(part.dtype or self.dtype)
+        if kind in (torch.int8, torch.int32):  # quantized weights
+            limits = torch.iinfo(kind)
+            return torch.randint(limits.min, limits.max, part.shape, generator=generator, dtype=kind)
+        if not kind.is_floating_point:
+            return torch.zeros(part.shape, dtype=kind)
+        if kind.itemsize == 1:
+            limit = torch.finfo(kind).max
+            return torch.empty(part.shape).uniform_(-limit, limit, generator=generator).to(kind)
         spread = 1.0 / math.sqrt(part.shape[-1])
         return torch.empty(part.shape, dtype=torch.bfloat16).uniform_(-spread, spread, generator=generator)
 

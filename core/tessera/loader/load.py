@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tessera.layers.weights import Join, Parameter, Part
-from tessera.loader.checkpoint import WeightSource
+from tessera.errors import ModelError
+from tessera.layers.weights import Join, Parameter
+from tessera.loader.checkpoint import APART, WeightSource
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Arena, Device
+from tessera.platform.quantization import Part
 from tessera.platform.runner import Progress
 
 LEAST = 4 << 20
@@ -70,7 +72,7 @@ class _Loader:
     def _join(self, join: Join) -> Tensor:
         if len(join) == 1:
             return self._part(join[0])
-        return self._filled(map(self._part, join), sum(part.shape[0] for part in join))
+        return self._filled(map(self._part, join), sum(part.length for part in join))
 
     def _filled(self, parts: Iterable[Tensor], rows: int) -> Tensor:
         """Concatenates tensors, holding only one of them besides the result."""
@@ -86,13 +88,29 @@ class _Loader:
     def _part(self, part: Part) -> Tensor:
         if part in self.kept:
             return self.kept[part]
-        tensor = self.source.read(part).to(dtype=self.dtype if part.dtype is None else torch_dtype(part.dtype))
+        tensor = _converted(self.source.read(part), self.dtype if part.dtype is None else torch_dtype(part.dtype), part)
         if tensor.shape != part.shape:
             tensor = torch.cat((tensor, tensor.new_zeros(part.shape[0] - tensor.shape[0], *tensor.shape[1:])))
+        if part.unpacking is not None:
+            tensor = part.unpacking.call(tensor.contiguous())
         tensor = tensor.to(self.device.target).contiguous()
         if part in self.shared:
             self.kept[part] = tensor
         return tensor
+
+
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""Dtypes that are converted into each other."""
+
+
+def _converted(stored: Tensor, dtype: torch.dtype, part: Part) -> Tensor:
+    """Raises ModelError if that would change what the numbers mean, as for a quantized tensor that config.json does not
+    mention."""
+    if stored.dtype != dtype and not (stored.dtype in _FLOATS and dtype in _FLOATS):
+        found, implied = (str(one).removeprefix("torch.") for one in (stored.dtype, dtype))
+        implied = "bfloat16, float16 or float32" if dtype in _FLOATS else implied
+        raise ModelError(f"'{part.name}' is stored as {found} where config.json implies {implied}; {APART}.")
+    return stored.to(dtype)
 
 
 def _taken_twice(parameters: Sequence[Parameter]) -> frozenset[Part]:

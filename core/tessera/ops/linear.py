@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.ops.quantize import INT8, Activation, QuantizeSpec, meaning, part_rows, plain, quantize
+from tessera.ops.quantize import INT8, Activation, meaning, part_rows, plain, rounded
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, into, torch_dtype
 from tessera.platform.ops import Op, Packed, TrialInputs
-from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
+from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
 
 __all__ = ["EmbeddingSpec", "LinearSpec", "PackedEmbeddingSpec"]
 
@@ -95,8 +95,9 @@ def linear(spec: LinearSpec, x: Activation, weight: Packed, *, out: Tensor | Non
 
 
 def _product(spec: LinearSpec, scheme: Scheme, x: Activation, weight: Packed) -> Tensor:
-    """With a weight in the parts of a scheme, x [T, k] rounded as the scheme has activations; computed in float32."""
-    wide = _rounded(x, scheme.activation, spec)
+    """The product with a weight in the parts of a scheme, computed in float32. x [T, k] is rounded as the scheme
+    says."""
+    wide = rounded(plain(x, torch.float32).float(), scheme.activation, weight.get("input_scale"))
     result = wide.new_empty(len(wide), spec.n, dtype=torch_dtype(spec.dtype))
     step = max(_STRETCH // spec.k, 1)
     for start in range(0, spec.n, step):
@@ -104,14 +105,6 @@ def _product(spec: LinearSpec, scheme: Scheme, x: Activation, weight: Packed) ->
         sums = wide @ meaning(part_rows(weight, scheme, some), scheme).T
         result[:, some] = sums + weight["bias"][some].float() if spec.bias else sums
     return result
-
-
-def _rounded(x: Activation, activation: ActSpec | None, spec: LinearSpec) -> Tensor:
-    """[T, k] float32."""
-    wide = plain(x, torch.float32).float()
-    if activation is None:
-        return wide
-    return plain(quantize(QuantizeSpec(spec.k, spec.dtype, activation), wide), torch.float32)
 
 
 def linears() -> Iterator[LinearSpec]:

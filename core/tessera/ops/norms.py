@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tessera.ops.linear import LinearSpec, linears
 from tessera.ops.quantize import Activation, QuantizeSpec, quantize
-from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, into
+from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, into, largest, torch_dtype
 from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
 from tessera.platform.quantization import ActSpec
 
@@ -66,8 +66,26 @@ def _norms() -> Iterator[NormSpec]:
         yield NormSpec(520, dtype, 1e-2)  # reveals a sum in too few bits, because it is wide, and a wrong eps
 
 
+def _rms_norms() -> Iterator[NormSpec]:
+    yield from _norms()
+    for dtype in DTYPES:
+        yield NormSpec(_OF_A_HEAD, dtype, 1e-6)
+
+
 def _rms_norm_inputs(spec: NormSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return make.normal(make.tokens, spec.n, dtype=spec.dtype), make.normal(spec.n, dtype=spec.dtype)
+    return _activation(spec, make), make.normal(spec.n, dtype=spec.dtype)
+
+
+_OF_A_HEAD = 24  # elements; norms of this size are tested on [T, heads, n]
+_HEADS = 6
+
+
+def _activation(spec: NormSpec | LayerNormSpec, make: TrialInputs) -> Tensor:
+    """[T, n] or [T, heads, n]. Every third row is near the limit of its dtype, so its squares exceed it."""
+    heads = (_HEADS,) if spec.n == _OF_A_HEAD else ()
+    x = make.normal(make.tokens, *heads, spec.n)
+    x[1::3] *= largest(spec.n, spec.dtype)
+    return x.to(torch_dtype(spec.dtype))
 
 
 def _served_norm(dtype: str) -> NormSpec:
@@ -103,10 +121,14 @@ def _layer_norms() -> Iterator[LayerNormSpec]:
         yield LayerNormSpec(520, dtype, 1e-2)
 
 
+def _layer_norms_of_heads() -> Iterator[LayerNormSpec]:
+    yield from _layer_norms()
+    for dtype in DTYPES:
+        yield LayerNormSpec(_OF_A_HEAD, dtype, 1e-5)
+
+
 def _layer_norm_inputs(spec: LayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return make.normal(make.tokens, spec.n, dtype=spec.dtype), *(
-        make.normal(spec.n, dtype=spec.dtype) for _ in range(2)
-    )
+    return _activation(spec, make), *(make.normal(spec.n, dtype=spec.dtype) for _ in range(2))
 
 
 def _served_layer_norm(dtype: str) -> LayerNormSpec:
@@ -153,9 +175,9 @@ def _add_norms() -> Iterator[AddNormSpec]:
         yield AddNormSpec(norm, multiplier=0.22)
 
 
-def _add_norm_inputs(spec: AddNormSpec | NormAddSpec, make: TrialInputs) -> tuple[Any, ...]:
-    x, weight = _rms_norm_inputs(spec.norm, make)
-    return x, make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
+def _add_norm_inputs(spec: AddNormSpec, make: TrialInputs) -> tuple[Any, ...]:
+    residual, weight = _rms_norm_inputs(spec.norm, make)
+    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), residual, weight
 
 
 # ---- add_layer_norm
@@ -186,8 +208,8 @@ def add_layer_norm(spec: AddLayerNormSpec, ops: BoundOps) -> HotCall:
 
 
 def _add_layer_norm_inputs(spec: AddLayerNormSpec, make: TrialInputs) -> tuple[Any, ...]:
-    x, *weights = _layer_norm_inputs(spec.norm, make)
-    return x, make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), *weights
+    residual, *weights = _layer_norm_inputs(spec.norm, make)
+    return make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), residual, *weights
 
 
 # ---- norm_add
@@ -210,6 +232,11 @@ def norm_add(spec: NormAddSpec, ops: BoundOps) -> HotCall:
         return into(norm(x if group is None else group.all_reduce(x), weight) + residual, out)
 
     return call
+
+
+def _norm_add_inputs(spec: NormAddSpec, make: TrialInputs) -> tuple[Any, ...]:
+    x, weight = _rms_norm_inputs(spec.norm, make)
+    return x, make.normal(make.tokens, spec.norm.n, dtype=spec.norm.dtype), weight
 
 
 # ---- qk_norm
@@ -252,8 +279,9 @@ def _qk_norms() -> Iterator[QKNormSpec]:
 
 
 def _qk_norm_inputs(spec: QKNormSpec, make: TrialInputs) -> tuple[Any, ...]:
-    x = make.normal(make.tokens, spec.q + 2 * spec.k, dtype=spec.dtype)
-    return x, make.normal(spec.q, dtype=spec.dtype), make.normal(spec.k, dtype=spec.dtype)
+    x = make.normal(make.tokens, spec.q + 2 * spec.k)
+    x[1::3] *= largest(spec.q, spec.dtype)
+    return x.to(torch_dtype(spec.dtype)), make.normal(spec.q, dtype=spec.dtype), make.normal(spec.k, dtype=spec.dtype)
 
 
 # ---- norm_linear
@@ -294,11 +322,12 @@ def _norm_linear_inputs(spec: NormLinearSpec, make: TrialInputs) -> tuple[Any, .
 OPS = (
     Op(
         "rms_norm", "core", rms_norm,
-        sample_specs=_norms, inputs=_rms_norm_inputs, tolerances=ROUNDED_ONCE, served_spec=_served_norm,
+        sample_specs=_rms_norms, inputs=_rms_norm_inputs, tolerances=ROUNDED_ONCE, served_spec=_served_norm,
     ),
     Op(
         "layer_norm", "core", layer_norm,
-        sample_specs=_layer_norms, inputs=_layer_norm_inputs, tolerances=ROUNDED_ONCE, served_spec=_served_layer_norm,
+        sample_specs=_layer_norms_of_heads, inputs=_layer_norm_inputs, tolerances=ROUNDED_ONCE,
+        served_spec=_served_layer_norm,
     ),
     Op(
         "add_norm", "core", compose=add_norm, parts=("rms_norm",),
@@ -313,7 +342,7 @@ OPS = (
     ),
     Op(
         "norm_add", "core", compose=norm_add, parts=("rms_norm",),
-        sample_specs=lambda: map(NormAddSpec, _norms()), inputs=_add_norm_inputs,
+        sample_specs=lambda: map(NormAddSpec, _norms()), inputs=_norm_add_inputs,
         served_spec=lambda dtype: NormAddSpec(_served_norm(dtype)),
     ),
     Op(

@@ -45,14 +45,35 @@ def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
     int32 where that is not 0, else None
 
     Symmetric. scale is [T, 1] where the granularity is "token", [1] where it is "tensor"."""
-    dtype = torch_dtype(spec.emit.dtype)
-    limit = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
-    wide = x.float()
+    limit, wide = _limits(spec.emit).max, x.float()
     peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
     scale = peak.clamp(min=1e-12) / limit
-    data = wide / scale
-    data = (data if dtype.is_floating_point else data.round()).clamp(-limit, limit).to(dtype)
+    data = _divided(wide, scale, spec.emit)
     return Quantized(data, scale, _sums(data, spec.emit.sums) if spec.emit.sums else None)
+
+
+def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tensor:
+    """x [T, n] float32 -> float32, rounded to the numbers that an activation of a scheme can have. scale: the weight's
+    input_scale if the activation is static."""
+    if activation is None:
+        return x
+    if activation.static:
+        assert scale is not None, "a static activation comes with its scale"
+        return _divided(x, scale, activation).float() * scale
+    data, of_token, _ = quantize(QuantizeSpec(x.shape[-1], "float32", activation), x)
+    return data.float() * of_token
+
+
+def _divided(wide: Tensor, scale: Tensor, emit: ActSpec) -> Tensor:
+    """wide / scale in the emitted dtype, clamped to its range."""
+    dtype, limits = torch_dtype(emit.dtype), _limits(emit)
+    data = wide / scale
+    return (data if dtype.is_floating_point else data.round()).clamp(limits.min, limits.max).to(dtype)
+
+
+def _limits(emit: ActSpec) -> Any:
+    dtype = torch_dtype(emit.dtype)
+    return (torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype)
 
 
 def _sums(data: Tensor, size: int) -> Tensor:
@@ -71,7 +92,10 @@ def meaning(parts: Packed, scheme: Scheme) -> Tensor:
     elements = apart(stored) if scheme.weight.dtype == "int4" else stored
     if not scheme.weight.group:
         return elements.float() * scale.unsqueeze(-1)
-    return (elements.float().unflatten(-1, (-1, scheme.weight.group)) * scale.unsqueeze(-1)).flatten(-2)
+    groups = elements.float().unflatten(-1, (-1, scheme.weight.group))
+    if not scheme.weight.symmetric:
+        groups = groups - parts["zero_point"].float().unsqueeze(-1)
+    return (groups * scale.unsqueeze(-1)).flatten(-2)
 
 
 def apart(pairs: Tensor) -> Tensor:
@@ -81,7 +105,7 @@ def apart(pairs: Tensor) -> Tensor:
 
 def part_rows(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Mapping[str, Tensor]:
     """The parts of some of a weight's rows."""
-    return {part: weight[part][some] for part in scheme.parts}
+    return {part: weight[part][some] for part, spec in scheme.parts.items() if spec.per}
 
 
 def _specs() -> Iterator[QuantizeSpec]:

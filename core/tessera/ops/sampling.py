@@ -8,7 +8,7 @@ sharded. Masks, edits and penalties change float32 logits [S, vocab] in place, e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from tessera.ops.linear import LinearSpec, linear_inputs
 from tessera.ops.mlp import SoftCapSpec
 from tessera.ops.tensors import HIDDEN, VOCAB
-from tessera.platform.ops import BoundOps, HotCall, Op, Packed, TrialInputs
+from tessera.platform.ops import SAMPLE_TOKENS, BoundOps, HotCall, Op, Packed, TrialInputs
 
 __all__ = [
     "EditLogitsSpec",
@@ -69,6 +69,21 @@ def logprobs(spec: LogprobsSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
         torch.cat((own, best), dim=-1),
         (values > own).sum(-1).to(torch.int32) + 1,
     )
+
+
+_WIDE = 131_100
+"""Entries of a vocabulary half of whose ids need more than 16 bits."""
+
+
+def _logprobs_specs() -> Iterator[LogprobsSpec]:
+    for alternatives in (0, 1, 5, 97):
+        yield LogprobsSpec(97, alternatives)
+    yield LogprobsSpec(_WIDE, 2)
+
+
+def _tokens(spec: LogprobsSpec | SampleSpec) -> Sequence[int]:
+    """Wide rows take long to draw; four of them have greedy ones and others."""
+    return (4,) if spec.vocab == _WIDE else SAMPLE_TOKENS
 
 
 def _logprobs_inputs(spec: LogprobsSpec, make: TrialInputs) -> tuple[Any, ...]:
@@ -326,15 +341,31 @@ def _samples() -> Iterator[SampleSpec]:
             yield SampleSpec(97, filters=filters, logprobs=logprobs)
 
 
+def _sample_specs() -> Iterator[SampleSpec]:
+    yield from _samples()
+    yield SampleSpec(_WIDE, greedy=True)
+    yield SampleSpec(_WIDE)
+    yield SampleSpec(_WIDE, filters=True)
+
+
 def _sample_inputs(spec: SampleSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return make.normal(make.tokens, spec.vocab, scale=2.0), _rows(make)
+    """In a greedy row, one of the last logits is the largest; one of the first is smaller, but not in 16 bits."""
+    logits = make.normal(make.tokens, spec.vocab, scale=2.0)
+    row = torch.arange(0, make.tokens, 1 if spec.greedy else _GREEDY)
+    logits[row, row % 11] = _PEAK - 2.0**-12
+    logits[row, spec.vocab - 1 - row % 5] = _PEAK
+    return logits, _rows(make)
+
+
+_PEAK = 16.0  # far above the other logits
+_GREEDY = 3  # of so many rows the first is greedy
 
 
 def _rows(make: TrialInputs) -> SamplingRows:
-    """Every third row is greedy; each filter is off for some."""
+    """Some rows are greedy; each filter is off for some."""
     row = torch.arange(make.tokens)
     return SamplingRows(
-        temperature=torch.where(row % 3 == 0, 0.0, make.uniform(0.3, 2.0)),
+        temperature=torch.where(row % _GREEDY == 0, 0.0, make.uniform(0.3, 2.0)),
         top_k=make.integers(0, 9, make.tokens),
         top_p=torch.where(row % 2 == 0, 1.0, make.uniform(0.1, 1.0)),
         min_p=torch.where(row % 4 < 2, 0.0, make.uniform(0.0, 0.3)),
@@ -397,7 +428,7 @@ def _logits_sample_inputs(spec: LogitsSampleSpec, make: TrialInputs) -> tuple[An
 OPS = (
     Op(
         "logprobs", "sampling", logprobs,
-        sample_specs=lambda: (LogprobsSpec(97, k) for k in (0, 1, 5, 97)), inputs=_logprobs_inputs,
+        sample_specs=_logprobs_specs, sample_tokens=_tokens, inputs=_logprobs_inputs,
         served_spec=lambda _: LogprobsSpec(VOCAB, 5),
     ),
     Op(
@@ -417,7 +448,8 @@ OPS = (
     ),
     Op(
         "sample", "sampling", sample,
-        sample_specs=_samples, inputs=_sample_inputs, served_spec=lambda _: SampleSpec(VOCAB, greedy=True),
+        sample_specs=_sample_specs, sample_tokens=_tokens, inputs=_sample_inputs,
+        served_spec=lambda _: SampleSpec(VOCAB, greedy=True),
     ),
     Op(
         "logits_sample", "sampling", compose=logits_sample, parts=("linear", "soft_cap", "sample"),

@@ -17,12 +17,19 @@ HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
 ROUNDED_ONCE: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})
 """Tolerances of ops that compute in float32 and round at the end: two units in the last place."""
 
+_SHORT: Mapping[str, str] = MappingProxyType({"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"})
+
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch's dtype of a name that a spec or a checkpoint uses, such as "bfloat16"."""
-    dtype = getattr(torch, name)
+    """torch's dtype of a name that a spec or a checkpoint uses, such as "bfloat16" or "fp8_e4m3"."""
+    dtype = getattr(torch, _SHORT.get(name, name))
     assert isinstance(dtype, torch.dtype), name
     return dtype
+
+
+def largest(n: int, dtype: str) -> float:
+    """A standard deviation near the limit of a dtype, but small enough for a sum of n squares in float32."""
+    return min(torch.finfo(torch_dtype(dtype)).max, (torch.finfo(torch.float32).max / n) ** 0.5) / 16
 
 
 def into(result: Tensor, out: Tensor | None) -> Tensor:

@@ -59,7 +59,17 @@ from tessera.platform.platform import (
     Problem,
     WorkerSpec,
 )
-from tessera.platform.quantization import KV_INT8, ActSpec, QuantSpec, Scheme, TensorSpec
+from tessera.platform.quantization import (
+    KV_INT8,
+    ActSpec,
+    Part,
+    QuantSpec,
+    Scheme,
+    StoredWeight,
+    TensorSpec,
+    Unpacking,
+    WeightFormat,
+)
 from tessera.platform.runner import (
     CacheGroup,
     CacheNeeds,
@@ -133,6 +143,7 @@ __all__ = [
     "Op",
     "OpSet",
     "Packed",
+    "Part",
     "Plan",
     "Plane",
     "Platform",
@@ -156,11 +167,14 @@ __all__ = [
     "StepOutput",
     "StepRules",
     "StepShape",
+    "StoredWeight",
     "Tensor",
     "TensorSpec",
     "TorchCommunicator",
     "TorchDevice",
     "Transfer",
+    "Unpacking",
+    "WeightFormat",
     "WorkerSpec",
     "hookimpl",
     "replace",

@@ -1,4 +1,4 @@
-"""One opened device: its memory, its copies to the host, and ready-made classes for torch devices.
+"""One opened device: its memory, copies to and from the host, and ready-made classes for torch devices.
 
 torch is passed in, because tessera.platform itself never imports it.
 """
@@ -6,9 +6,13 @@ torch is passed in, because tessera.platform itself never imports it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
+
+from tessera.arrays import Array
+from tessera.errors import PlatformError
 
 Tensor = Any
 """A tensor of the device: torch's at op depth, possibly another library's where a platform brings its own runner."""
@@ -32,7 +36,8 @@ class MemoryFigures:
 
 
 class Future(Protocol[T_co]):
-    """A value that is not computed or copied yet; result() waits for it."""
+    """A value that is not computed or copied yet. Both methods may be called from a thread other than the one that
+    launches: in a worker process, one thread waits for outputs while another launches the next step."""
 
     def done(self) -> bool:
         """Whether result() would return at once."""
@@ -94,6 +99,13 @@ class Device(ABC):
     def to_host(self, tensor: Tensor) -> Future[Any]:
         """Starts a copy to the host, on a separate stream if the device has them. result() is a NumPy array."""
 
+    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+        """Starts a copy of a C-contiguous host array to the device and returns the device's tensor, without waiting.
+        out: a dense tensor of the array's shape to copy into, of any dtype that NumPy has; default: a new tensor of the
+        array's shape and dtype. The copy is ordered after all work launched before it. The caller may change values as
+        soon as this returns. Default: raises NotImplementedError; only core's model runner calls it."""
+        raise NotImplementedError(f"{type(self).__name__} has no to_device(), which core's model runner needs")
+
     def arena(self, tag: Tag) -> Arena:
         """Default: only counts."""
         return Arena(tag)
@@ -104,12 +116,14 @@ class Device(ABC):
 
 class TorchDevice(Device):
     """`TorchDevice(torch, "mychip", 0)`: a device that torch.accelerator supports. to_host() starts a copy, and its
-    result() waits for an event, so work that is launched later continues meanwhile. memory() needs torch 2.10 or newer;
-    override it for an older one."""
+    result() waits for an event, so work that is launched later continues meanwhile. to_device() copies through a ring
+    of pinned host buffers, on the current stream. pinned: torch can allocate pinned memory for the device; if not, each
+    copy waits for all work launched before it. memory() needs torch 2.10 or newer; override it for an older one."""
 
-    def __init__(self, torch: Any, kind: str, index: int) -> None:
+    def __init__(self, torch: Any, kind: str, index: int, *, pinned: bool = True) -> None:
         self.torch = torch
         self.target = torch.device(kind, index)
+        self._staging = _Staging(torch, self.target) if pinned else None
 
     def memory(self) -> MemoryFigures:
         free, total = self.torch.accelerator.get_memory_info(self.target)
@@ -123,6 +137,12 @@ class TorchDevice(Device):
         arrived = self.torch.Event(device=self.target)
         arrived.record(self.torch.accelerator.current_stream(self.target))
         return _Copy(copy, arrived)
+
+    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+        if self._staging is None:
+            source = self.torch.tensor(values)
+            return source.to(self.target) if out is None else out.copy_(source)
+        return self._staging.copy(values, out)
 
 
 class HostDevice(TorchDevice):
@@ -142,6 +162,12 @@ class HostDevice(TorchDevice):
     def to_host(self, tensor: Tensor) -> Future[Any]:
         return Ready(tensor.numpy())
 
+    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            return self.torch.tensor(values)
+        out.numpy()[...] = values
+        return out
+
 
 class _Copy:
     """On its way to the host until its event has passed."""
@@ -155,3 +181,76 @@ class _Copy:
     def result(self) -> Any:
         self.arrived.synchronize()
         return self.copy.numpy()
+
+
+_BUFFER_BYTES = 1 << 18  # holds the inputs of several decode steps
+_ALIGNMENT = 64  # bytes, at which each array in a buffer begins
+
+
+@dataclass
+class _PinnedBuffer:
+    """memory: size bytes of pinned host memory, as a uint8 tensor. used: bytes taken by arrays, from the start. copied:
+    an event recorded after the last copy out of it. views: by torch dtype, all of it as a tensor and as an array."""
+
+    memory: Any
+    size: int
+    copied: Any
+    used: int = 0
+    views: dict[Any, tuple[Any, Array]] = field(default_factory=dict)
+
+    def as_dtype(self, dtype: Any) -> tuple[Any, Array]:
+        if dtype not in self.views:
+            tensor = self.memory.view(dtype)
+            self.views[dtype] = tensor, tensor.numpy()
+        return self.views[dtype]
+
+
+class _Staging:
+    """A ring of pinned host buffers. Each array is written into the current buffer and copied to the device from there.
+    A full buffer is used again once all copies out of it are done; if none is, another one is allocated. So nothing
+    waits, and after a few steps there are as many buffers as the steps in flight need. Not thread-safe: only the thread
+    that launches may copy."""
+
+    def __init__(self, torch: Any, target: Any) -> None:
+        self.torch, self.target = torch, target
+        self._current: _PinnedBuffer | None = None
+        self._full: dict[int, deque[_PinnedBuffer]] = {}  # by size, oldest first
+
+    def copy(self, values: Array, out: Tensor | None) -> Tensor:
+        if out is None:
+            dtype = getattr(self.torch, values.dtype.name)
+            out = self.torch.empty(values.shape, dtype=dtype, device=self.target)
+        buffer = self._with_room(out.nbytes)
+        tensor, array = buffer.as_dtype(out.dtype)
+        first = buffer.used // out.itemsize
+        last = first + out.numel()
+        buffer.used += -(-out.nbytes // _ALIGNMENT) * _ALIGNMENT
+        array[first:last] = values.reshape(-1)
+        out.copy_(tensor[first:last].view(out.shape), non_blocking=True)
+        return out
+
+    def _with_room(self, nbytes: int) -> _PinnedBuffer:
+        """The current buffer, or the next one if the array does not fit any more."""
+        buffer = self._current
+        if buffer is None or buffer.used + nbytes > buffer.size:
+            if buffer is not None:
+                buffer.copied.record(self.torch.accelerator.current_stream(self.target))
+                self._full.setdefault(buffer.size, deque()).append(buffer)
+            buffer = self._current = self._empty(max(_BUFFER_BYTES, 1 << (nbytes - 1).bit_length()))
+        return buffer
+
+    def _empty(self, size: int) -> _PinnedBuffer:
+        """The oldest buffer of this size if its copies are done, else a new one."""
+        full = self._full.get(size)
+        if full and full[0].copied.query():
+            buffer = full.popleft()
+            buffer.used = 0
+            return buffer
+        try:
+            memory = self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise PlatformError(
+                f"torch allocated no pinned host memory for {self.target} ({str(error).partition(chr(10))[0]}); if "
+                "there is none for this device, its platform must open it with TorchDevice(..., pinned=False)."
+            ) from error
+        return _PinnedBuffer(memory, size, self.torch.Event(device=self.target))

@@ -212,4 +212,5 @@ class Buffers(Protocol):
         """A tensor of this shape at the start of the buffer of this name."""
 
     def put(self, name: str, values: Any, dtype: str) -> Tensor:
-        """Copies a host array into the buffer of this name and returns the device's tensor."""
+        """Starts a copy of a host array into the buffer of this name, without waiting for the device, and returns the
+        device's tensor."""

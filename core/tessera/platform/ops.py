@@ -98,6 +98,10 @@ REPLACED_OPS: Mapping[str, str] = MappingProxyType({})
 
 _AS_IT_IS = FunctionKernel(lambda *_: None)
 
+SAMPLE_TOKENS = (19, 1, 2, 0, 133)
+"""Numbers of tokens that an op is tested with, unless it says otherwise: none, few, and more than fit the tiles of 64
+and 128 at which kernels change their path."""
+
 
 class TrialInputs(Protocol):
     """Helpers with which Op.inputs creates random arguments on the host. tokens: T. ops: prepares weights; None leaves
@@ -134,9 +138,10 @@ class Op(Generic[S]):
     receives its input. any_dtype: activations have the model's dtype, which the spec does not name; if the spec names
     none and this is False, they are float32.
 
-    For conformance: sample_specs are the specs to test; inputs(spec, make) returns random positional arguments of the
-    hot call, on the host; tolerances are by dtype, if tighter than tessera.testing.TOLERANCES; served_spec(dtype) has
-    the size of a served model, for measuring speed (default: the first sample).
+    For conformance: sample_specs are the specs to test; sample_tokens(spec) are the numbers of tokens to test one with;
+    inputs(spec, make) returns random positional arguments of the hot call, on the host; tolerances are by dtype, if
+    tighter than tessera.testing.TOLERANCES; served_spec(dtype) has the size of a served model, for measuring speed
+    (default: the first sample).
     """
 
     name: str
@@ -150,6 +155,7 @@ class Op(Generic[S]):
     takes_by: Callable[[S], tuple[str, Any]] | None = None
     any_dtype: bool = False
     sample_specs: Callable[[], Iterator[S]] | None = None
+    sample_tokens: Callable[[S], Sequence[int]] = lambda _: SAMPLE_TOKENS
     inputs: Callable[[S, TrialInputs], tuple[Any, ...]] | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict, hash=False)
     served_spec: Callable[[str], S] | None = None

@@ -136,8 +136,10 @@ class Platform(ABC):
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
         """Accepts a quantization scheme, returns a transformed one, or returns the reason why not. A transformed scheme
-        goes into the specs of the kernels that support it; prepare() still receives the parts of the offered scheme.
-        Default: accept. Each kernel then decides, and the reference computes the products that no kernel supports."""
+        goes into the specs of the kernels that support it; prepare() still receives the parts of the offered scheme. If
+        the answer is a reason, --quantization is refused, products with a checkpoint's quantized weights run on the
+        reference, and no kernel may support the scheme. Default: accept. Each kernel then decides, and the reference
+        computes the products that no kernel supports."""
         return scheme
 
     def attention_backends(self) -> Sequence[AttentionBackend]:

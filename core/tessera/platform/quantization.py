@@ -1,10 +1,13 @@
-"""A quantization format after parsing: what the bytes of a weight mean."""
+"""Quantized numbers: what the bytes of a weight mean, and how checkpoints store quantized weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import lcm
+from math import lcm, prod
+from typing import Protocol
+
+from tessera.platform.device import Reason, Tensor
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,11 @@ class QuantSpec:
 @dataclass(frozen=True)
 class ActSpec(QuantSpec):
     """An activation that the op producing it quantizes. sums: if not 0, also emit the sum of every `sums` elements of a
-    row, for weights with a nonzero zero point; the row length is a multiple of it."""
+    row, for weights with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed
+    from the activation but is the part "input_scale" of the weight, so only the product can quantize."""
 
     sums: int = 0
+    static: bool = False
 
 
 KV_INT8 = QuantSpec("int8", granularity="token")
@@ -33,7 +38,8 @@ KV_INT8 = QuantSpec("int8", granularity="token")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One of the tensors that a quantized weight consists of. Its shape is (n, k) divided by `per`."""
+    """One of the tensors that a quantized weight consists of. per: the divisors of its shape: (1, 2) is
+    [n, k / 2], (1,) is [n], and () is a single number."""
 
     dtype: str
     per: tuple[int, ...] = ()
@@ -42,7 +48,8 @@ class TensorSpec:
 @dataclass(frozen=True)
 class Scheme:
     """The format of a weight, and of activations and the KV cache if they are quantized too. parts: the tensors of the
-    weight, by name. granules: the smallest shard along (n, k)."""
+    weight: "weight" and "scale"; "zero_point" if it is not symmetric; "input_scale" if the activation is static. The
+    value of an element is (weight - zero_point) * scale. granules: the smallest shard along (n, k)."""
 
     weight: QuantSpec
     activation: ActSpec | None = None
@@ -53,3 +60,76 @@ class Scheme:
     def granule(self, dim: int) -> int:
         """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold."""
         return lcm(self.granules[dim], self.weight.group if dim == 1 and self.weight.group else 1)
+
+
+# ---- weights that a checkpoint has quantized
+
+
+@dataclass(frozen=True)
+class Unpacking:
+    """How a shard of a stored tensor becomes a part of a Scheme. call: receives the shard, on the host or on torch's
+    meta device, and returns the part. rows: of the part. numbers: the number of the weight's elements that it holds; 0
+    for scales and zero points."""
+
+    call: Callable[[Tensor], Tensor] = field(compare=False)
+    rows: int
+    numbers: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a checkpoint tensor. rows, columns: (start, stop), or None for all; rows past the end of the tensor
+    are zeros. whole: the tensor's shape that config.json implies. fill: the constant for a dummy load; None for random
+    values. also: other names it has in some checkpoints. dtype: to keep it in, if not the model's. unpacking: what to
+    do with the shard before it is joined with others, if anything."""
+
+    name: str
+    whole: tuple[int, ...]
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+    fill: float | None = None
+    also: tuple[str, ...] = ()
+    dtype: str | None = None
+    unpacking: Unpacking | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the shard in the checkpoint."""
+        if not self.whole:
+            return ()
+        rows, *rest = self.whole
+        if self.rows is not None:
+            rows = self.rows[1] - self.rows[0]
+        if self.columns is not None:
+            rest[0] = self.columns[1] - self.columns[0]
+        return rows, *rest
+
+    @property
+    def length(self) -> int:
+        """The number of rows it has when it is joined with others."""
+        return self.shape[0] if self.unpacking is None else self.unpacking.rows
+
+    @property
+    def numbers(self) -> int:
+        """The number of elements of the model's weights that it holds."""
+        return prod(self.shape) if self.unpacking is None else self.unpacking.numbers
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A quantized weight in a checkpoint. parts: for each part of the scheme, the tensor to read."""
+
+    scheme: Scheme
+    parts: Mapping[str, Part]
+
+
+class WeightFormat(Protocol):
+    """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
+    quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is
+    not supported. It also runs in processes without torch, so only Unpacking.call may import torch."""
+
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
+        """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
+        the reason why this weight is not quantized. module: the class that holds the weight in the model's original
+        code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the weight or the shard does
+        not fit the format."""

@@ -157,7 +157,8 @@ class ModelRunner(ABC):
 
     @abstractmethod
     def sample(self, pending: Any) -> Future[StepOutput]:
-        """Launches sampling for a step. pending: what execute() returned for it."""
+        """Launches sampling for a step. pending: what execute() returned for it. In a worker process, another thread
+        waits for the output while the main thread launches the next step."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tessera.plugins.contract import load_platform
 from tessera.plugins.discovery import Discovered, discover
-from tessera.plugins.extensions import load_registry
+from tessera.plugins.extensions import load_registry, weight_format
 from tessera.plugins.loading import Plugin, Plugins, load_plugins
 from tessera.plugins.paths import load_path
 from tessera.plugins.registry import Registry, Table
@@ -24,4 +24,5 @@ __all__ = [
     "load_registry",
     "probe",
     "select",
+    "weight_format",
 ]

@@ -1,4 +1,4 @@
-"""Core's own models and policies, added through the same hooks that plugins use."""
+"""Core's own models, policies and formats, added through the same hooks that plugins use."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ NATIVE_MODELS: Mapping[str, str] = {
 
 _POLICIES = {"fcfs": "FirstComeFirstServed", "priority": "Priority", "fair": "FairShare"}
 
+_FORMATS = {
+    "compressed-tensors": "tessera.quantization.formats.compressed_tensors:compressed_tensors",
+}
+
 
 @hookimpl
 def extensions(registry: Registry) -> None:
@@ -37,3 +41,5 @@ def extensions(registry: Registry) -> None:
         registry.models.add(architecture, path, level=registry.models.level)
     for name, policy in _POLICIES.items():
         registry.policies.add(name, f"tessera.scheduler.policy:{policy}", level=registry.policies.level)
+    for name, path in _FORMATS.items():
+        registry.formats.add(name, path, level=registry.formats.level)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.config.environment import read_environment
-from tessera.errors import ConfigError, PlatformError
+from tessera.config.model_folder import shown
+from tessera.errors import ConfigError, ModelError, PlatformError
+from tessera.platform import WeightFormat
 from tessera.plugins.loading import CORE, Plugin, Plugins, load_plugins
-from tessera.plugins.paths import path_problem
+from tessera.plugins.paths import load_path, path_problem
 from tessera.plugins.registry import Entry, Registry
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ def fill_registry(plugins: Plugins) -> Registry:
         _ask(plugins, plugin, "extensions", registry=own)
         registry.take_all(own)
     return registry
+
+
+def weight_format(checkpoint: Mapping[str, Any], registry: Registry | None = None) -> WeightFormat | None:
+    """How a checkpoint stores its quantized weights; None if it has none. checkpoint: its config.json. registry: by
+    default this process's. Raises ModelError, naming the field, for what cannot be read."""
+    config = checkpoint.get("quantization_config")
+    if config is None:
+        return None
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    if not isinstance(method, str):
+        raise ModelError("quantization_config in config.json is not an object with a quant_method.")
+    formats = (registry or load_registry()).formats
+    if method not in formats:
+        raise formats.unsupported(shown(method, 40))
+    make: Callable[[Mapping[str, Any]], WeightFormat] = load_path(formats.resolve(method))
+    return make(config)
 
 
 def plugin_commands(plugins: Plugins) -> tuple[dict[str, click.Command], list[str]]:

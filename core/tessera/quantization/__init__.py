@@ -1,7 +1,2 @@
-"""Weights of an unquantised checkpoint in fewer bits, as they are loaded."""
-
-from tessera.quantization.negotiation import AsTheyAre, AtLoad, Left, Weights, weights_of
-from tessera.quantization.rounding import quantised
-from tessera.quantization.schemes import GROUPS, candidates
-
-__all__ = ["GROUPS", "AsTheyAre", "AtLoad", "Left", "Weights", "candidates", "quantised", "weights_of"]
+"""Quantized weights: rounded while they are loaded, or read from a quantized checkpoint. Only `formats` and `schemes`
+can be imported without torch."""

@@ -9,7 +9,7 @@ from tessera.layers.build import BoundMixer, Build
 from tessera.platform.attention import layer_place
 from tessera.platform.explain import Explained, op_place
 from tessera.platform.ops import Choice, Emission
-from tessera.quantization import Weights
+from tessera.quantization.negotiation import Weights
 
 
 def explain(build: Build) -> tuple[Explained, ...]:

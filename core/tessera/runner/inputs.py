@@ -101,7 +101,8 @@ class DeviceBuffers:
 
     def put(self, name: str, values: Any, dtype: str) -> Tensor:
         host = np.ascontiguousarray(values)
-        return self.get(name, host.shape, dtype).copy_(torch.from_numpy(host))
+        placed: Tensor = self.device.to_device(host, self.get(name, host.shape, dtype))
+        return placed
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class CacheMemory:
     alignment. Raises MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
+        self.device = device
         self.layouts: dict[int, KVLayout] = {}
         self.starts: dict[int, int] = {}
         self.buffers: list[Tensor] = []
@@ -89,9 +90,7 @@ class CacheMemory:
         """Copies whole blocks within their group, all layers at once."""
         for copy in copies:
             buffer = self.buffers[copy.group]
-            sources, targets = (
-                torch.from_numpy(ids.astype("int64")).to(buffer.device) for ids in (copy.sources, copy.targets)
-            )
+            sources, targets = (self.device.to_device(ids.astype("int64")) for ids in (copy.sources, copy.targets))
             buffer[targets] = buffer[sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:

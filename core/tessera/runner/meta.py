@@ -14,13 +14,13 @@ from tessera.config.engine import ModelConfig
 from tessera.config.model_folder import names_in, served_weights
 from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
-from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Safetensors
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform
+from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
@@ -82,7 +82,7 @@ class Shapes:
         self.dtype = dtype
 
     def read(self, part: Part) -> Tensor:
-        return torch.empty(part.shape, dtype=torch_dtype(self.dtype), device="meta")
+        return torch.empty(part.shape, dtype=torch_dtype(part.dtype or self.dtype), device="meta")
 
     def release(self) -> None:
         """Does nothing: there is nothing to release."""

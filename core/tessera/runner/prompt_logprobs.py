@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from tessera.arrays import Array
 from tessera.ops import LogprobsSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.model import Model
@@ -67,9 +65,6 @@ class PromptScorer:
         index[:count] = np.arange(at, at + count)
         tokens[:count] = self.batch.tokens[row, start : start + count]
         asked = int(self.batch.sampling.prompt_logprobs[row])
-        logits = self.model.logits(hidden[self._put(index)])
-        scored = self.bind(LogprobsSpec(logits.shape[-1], asked))(logits, self._put(tokens))
+        logits = self.model.logits(hidden[self.device.to_device(index)])
+        scored = self.bind(LogprobsSpec(logits.shape[-1], asked))(logits, self.device.to_device(tokens))
         return Scoring(row, start, count, asked, tuple(self.device.to_host(part) for part in scored))
-
-    def _put(self, values: Array) -> Tensor:
-        return torch.from_numpy(values).to(self.device.target)

@@ -24,7 +24,6 @@ from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
 from tessera.plugins.contract import check_members
-from tessera.quantization import weights_of
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, left_in_words
@@ -117,7 +116,7 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        weights = weights_of(services.config.model.quantization, platform)
+        weights = services.weights_of(platform)
         self.model = services.build_model(ops, backends, weights)
         assert services.build is not None
         self.build = services.build
@@ -208,7 +207,7 @@ class CoreRunner(ModelRunner):
         bind_ahead(self.model, self.build.ops)
 
     def _allocate_sampling(self) -> None:
-        editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind)
+        editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind, self.device.to_device)
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
 
@@ -235,8 +234,8 @@ class CoreRunner(ModelRunner):
         began = perf_counter()
         self.batch.apply(step)
         for opened in step.opened:
-            known = len(opened.tokens)
-            self.device_tokens[opened.row, :known].copy_(torch.from_numpy(self.batch.tokens[opened.row, :known]))
+            known = slice(len(opened.tokens))
+            self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])
         self.memory.copy(step.copies)
         results = []
         for prepared in self.builder.build(step):

@@ -202,10 +202,12 @@ class RowSet:
 
 class LogitsEditor:
     """Applies masks, edits and penalties. tokens [rows, M] int32: the tokens of all rows, on the device. bind: returns
-    an op bound to a spec."""
+    an op bound to a spec. to_device: copies an array to the device (Device.to_device)."""
 
-    def __init__(self, columns: SamplingColumns, tokens: Tensor, bind: Bind) -> None:
-        self.columns, self.tokens, self.bind = columns, tokens, bind
+    def __init__(
+        self, columns: SamplingColumns, tokens: Tensor, bind: Bind, to_device: Callable[[Array], Tensor]
+    ) -> None:
+        self.columns, self.tokens, self.bind, self.to_device = columns, tokens, bind, to_device
         self._calls: dict[tuple[str, Any], HotCall] = {}
         self._sets: dict[bytes, RowSet] = {}
         self._changed = 0
@@ -297,7 +299,7 @@ class LogitsEditor:
         return Edits(rows_of, tokens, self._put(value, np.float32), untils, prefixes)
 
     def _put(self, values: Array, dtype: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(self.tokens.device)
+        return self.to_device(np.ascontiguousarray(values, dtype))
 
 
 def _power_of_two(number: int) -> int:

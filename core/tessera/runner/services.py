@@ -28,8 +28,8 @@ from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
-from tessera.plugins import load_path, load_registry
-from tessera.quantization import Weights
+from tessera.plugins import load_path, load_registry, weight_format
+from tessera.quantization.negotiation import Weights, weights_of
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor
 from tessera.step import RowLogprobs
@@ -102,6 +102,12 @@ class Services:
     def checkpoint(self) -> Mapping[str, Any]:
         return self.config.model.checkpoint
 
+    def weights_of(self, platform: Platform) -> Weights:
+        """What --quantization or the checkpoint says about the weights of products."""
+        form = weight_format(self.checkpoint(), self.registry)
+        method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
+        return weights_of(self.config.model.quantization, platform, form, method)
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(self.source, Safetensors):
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
@@ -130,7 +136,7 @@ def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Ar
     """A HostSampler that uses the reference ops."""
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
-    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call)
+    editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
     edited = host
     if ops := editor.ops_of(rows):
         edited = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)

@@ -38,7 +38,7 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.world = self._join(device)
+        self.world = self.join_group(device)
         self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, device, self.groups, platform.capabilities)
         self.runner = self._own_runner(services) or core_runner(services, platform, report)
@@ -47,7 +47,8 @@ class Worker:
         services.fill_defaults(platform, loaded.facts)
         return loaded
 
-    def _join(self, device: Device) -> Communicator:
+    def join_group(self, device: Device) -> Communicator:
+        """The group of all workers."""
         return join(self.platform, self.spec, self.rendezvous, device)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
@@ -65,6 +66,11 @@ class Worker:
             raise PlatformError(
                 f"platform '{self.platform.name}' runs models its own way, which does not take "
                 "--pipeline-parallel-size; remove the flag."
+            )
+        if own is not None and config.model.checkpoint.get("quantization_config") is not None:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
+                "use the unquantized model."
             )
         return own
 

@@ -9,7 +9,7 @@ from tessera.scheduler.outputs import (
     SchedulerCounters,
     StartedRequest,
 )
-from tessera.scheduler.policy import FairShare, FirstComeFirstServed, Priority, SchedulingPolicy, policy_named
+from tessera.scheduler.policy import FairShare, FirstComeFirstServed, Priority, SchedulingPolicy
 from tessera.scheduler.scheduler import Scheduler
 
 __all__ = [
@@ -23,5 +23,4 @@ __all__ = [
     "SchedulerCounters",
     "SchedulingPolicy",
     "StartedRequest",
-    "policy_named",
 ]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tessera.errors import ConfigError
 from tessera.platform.launch import RequestView
 
 
@@ -139,19 +138,3 @@ class _Held:
 
     def part(self, all_: _Held) -> float:
         return max(self.places / max(all_.places, 1), self.tokens / max(all_.tokens, 1))
-
-
-POLICIES: Mapping[str, type[SchedulingPolicy]] = {
-    "fcfs": FirstComeFirstServed,
-    "priority": Priority,
-    "fair": FairShare,
-}
-
-
-def policy_named(name: str) -> SchedulingPolicy:
-    """A new policy of this name. Raises ConfigError if there is none."""
-    if name not in POLICIES:
-        raise ConfigError(
-            f"--scheduling-policy {name} is not known; use one of {', '.join(POLICIES)}.", param="scheduler.policy"
-        )
-    return POLICIES[name]()

@@ -7,9 +7,10 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError
@@ -63,9 +64,11 @@ def _given_id(scope: Scope) -> str | None:
 
 class Access:
     """ASGI middleware: gives each request an id (its X-Request-Id or a new one), counts it and logs it. Answers 503
-    while max_requests are in progress."""
+    while max_requests are in progress. routes: returns the application's routes."""
 
-    def __init__(self, app: ASGIApp, counts: Counts, routes: frozenset[str], max_requests: int) -> None:
+    def __init__(
+        self, app: ASGIApp, counts: Counts, routes: Callable[[], Sequence[BaseRoute]], max_requests: int
+    ) -> None:
         self._app = app
         self._counts = counts
         self._routes = routes
@@ -104,8 +107,16 @@ class Access:
             self._record(scope, status or 500, time.monotonic() - began)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in self._routes else "other"
+        route = self._route(scope)
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
         self._counts.done[method, route, status] += 1
         if route not in _UNLOGGED:
             _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(request_id_of(scope)))
+
+    def _route(self, scope: Scope) -> str:
+        """The path of the request's route, such as /v1/models/{model}, or "other" if there is none."""
+        if "route" in scope:
+            return str(scope["route"].path_format)
+        # Refused before it reached the router.
+        path: str = scope["path"]
+        return path if any(getattr(route, "path", None) == path for route in self._routes()) else "other"

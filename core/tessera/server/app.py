@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.server import status, tokenization
@@ -35,12 +35,11 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
         route for family in (chat, completions, tokenization, status) for route in family.routes(context)
     ]
     if not settings.disable_fastapi_docs:
-        # A function, because plugins add routes later.
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
 
     app = FastAPI(
         routes=[*routes],
-        middleware=list(_middleware(context, frozenset(route.path for route in routes))),
+        middleware=list(_middleware(context, lambda: app.routes)),
         exception_handlers=error_handlers(),
         # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
         redirect_slashes=False,
@@ -52,12 +51,13 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     return app
 
 
-def _middleware(context: ServerContext, paths: frozenset[str]) -> Iterator[Middleware]:
-    """The middleware, outermost first. A feature that is off adds none."""
+def _middleware(context: ServerContext, all_routes: Callable[[], Sequence[BaseRoute]]) -> Iterator[Middleware]:
+    """The middleware, outermost first. A feature that is off adds none. all_routes: a function, because plugins add
+    routes later."""
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(Access, context.counts, paths, settings.max_requests)
+    yield Middleware(Access, context.counts, all_routes, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
     # Outside ApiKeys, because browsers send preflight requests without a key.

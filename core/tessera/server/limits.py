@@ -14,6 +14,7 @@ from tessera.server.security import KEY_NUMBER
 from tessera.server.settings import Limits
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+"""Methods whose body, if they have one, may be of any type."""
 
 
 class UnsupportedMediaTypeError(RequestError):
@@ -65,7 +66,7 @@ class BodyLimits:
         self._held = HeldBytes(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif error := self._refusal(scope):
             await refuse(error, receive, send)
@@ -80,10 +81,11 @@ class BodyLimits:
 
     def _refusal(self, scope: Scope) -> TesseraError | None:
         """The error that the headers alone show, if any."""
-        length = header(scope, b"content-length") or b"0"
-        if not length.isdigit() or int(length[:20]) > self._limits.body_bytes:
+        digits = header(scope, b"content-length") or b"0"
+        length = digits.lstrip(b"0")[:20]  # int() refuses thousands of digits
+        if not digits.isdigit() or int(length or b"0") > self._limits.body_bytes:
             return _too_large(self._limits)
-        if int(length) == 0 and header(scope, b"transfer-encoding") is None:
+        if (not length and header(scope, b"transfer-encoding") is None) or scope["method"] in _WITHOUT_BODY:
             return None
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind != b"application/json":

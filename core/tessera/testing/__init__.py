@@ -4,7 +4,8 @@ weights, the reference platform and the strict one."""
 from __future__ import annotations
 
 from tessera.ops import REFERENCE
-from tessera.quantization import candidates, quantised
+from tessera.quantization.rounding import quantised
+from tessera.quantization.schemes import candidates
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing.attention import AttentionCase, AttentionTrial, attention_cases
 from tessera.testing.compare import TOLERANCES, assert_same, difference, tolerance

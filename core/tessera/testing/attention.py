@@ -15,7 +15,14 @@ from torch import Tensor
 from tessera.ops import REFERENCE, QuantizeSpec
 from tessera.ops.quantize import quantize
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import AttentionBackend, AttentionLayer, FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from tessera.platform.attention import (
+    AttentionBackend,
+    AttentionLayer,
+    FullAttentionSpec,
+    KVLayout,
+    LayerSpec,
+    SlidingWindowSpec,
+)
 from tessera.platform.launch import Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, ActSpec
@@ -78,7 +85,8 @@ VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 
 
 def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tuple[str, AttentionCase]]:
-    """Cases by name: every kind of launch in every variant, with gaps between rows, and over shared blocks."""
+    """Cases by name: every kind of launch in every variant, with gaps between rows, over shared blocks, and of more
+    keys, queries and rows than fit the tiles at which kernels change their path."""
     for kind, rows in rows_by_kind(block_size).items():
         plain = AttentionCase(rows, block_size, dtype=dtype)
         for name, different in VARIANTS.items():
@@ -86,6 +94,15 @@ def attention_cases(block_size: int = 16, dtype: str = "float32") -> Iterator[tu
         yield f"{kind}-spaced", replace(plain, stride=max(tokens for tokens, _ in rows) + 2, padding=2)
     yield "shared", AttentionCase(_sharing(block_size), block_size, shared=2, dtype=dtype)
     yield "shared-window", AttentionCase(_sharing(block_size), block_size, shared=2, window=9, dtype=dtype)
+    yield "long", AttentionCase(_LONG, block_size, dtype=dtype)
+    yield "long-window", AttentionCase(_LONG, block_size, window=150, dtype=dtype)
+    yield "many-rows", AttentionCase(_MANY, block_size, dtype=dtype)
+
+
+_LONG: Rows = (1, 533), (1, 130), (9, 290), (133, 133)
+"""A little more than 128, 256 and 512 keys and 128 queries: kernels use tiles of 64 or 128, and split many keys."""
+_MANY: Rows = tuple((1, 1 + 7 * row % 50) for row in range(70))
+"""More than 64 rows, the size that a kernel's grid or table may have."""
 
 
 def rows_by_kind(block_size: int) -> Mapping[str, Rows]:
@@ -210,23 +227,33 @@ class AttentionTrial:
                 row[:past] = rows[0][:past]
         self.queries = [heads(tokens, case.heads) for tokens, _ in case.rows]
         blocks = [-(-length // case.block_size) for _, length in case.rows]
-        order = torch.randperm(sum(blocks), generator=random) + 1
-        self.tables = [part.tolist() for part in order.split(blocks)]
+        numbers = self.numbers(sum(blocks), random)
+        self.tables = [part.tolist() for part in numbers.split(blocks)]
         for table in self.tables[1:]:
             table[: case.shared] = self.tables[0][: case.shared]
-        self.num_blocks = sum(blocks) + SPARE
+        self.num_blocks = int(numbers.max()) + SPARE
         layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
-        self.caches = [
-            tuple(
-                torch.empty((self.num_blocks, *plane.shape), dtype=torch_dtype(plane.dtype), device=self.target)
-                for plane in layout.planes
-            )
-        ]
-        for plane in self.caches[0]:
-            poison(plane)
+        self.caches = [tuple(self._planes(layout, self.backend.constraints(spec).align_bytes))]
         layer = self.backend.bind(spec, {}, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
+
+    def numbers(self, count: int, random: torch.Generator) -> Tensor:
+        """The numbers of the rows' blocks, [count]."""
+        return torch.randperm(count, generator=random) + 1
+
+    def buffer(self, block_bytes: int) -> Tensor:
+        """The cache's memory, [blocks, at least block_bytes] uint8, all bits set: NaN in every float format."""
+        return torch.empty(self.num_blocks, block_bytes, dtype=torch.uint8, device=self.target).fill_(255)
+
+    def _planes(self, layout: KVLayout, align: int) -> Iterator[Tensor]:
+        """Views of the memory, laid out as by core: in each block, another layer's bytes come before this one's."""
+        start = -(-layout.nbytes // align) * align
+        memory = self.buffer(2 * start)
+        for plane in layout.planes:
+            part = memory[:, start : start + plane.nbytes].view(torch_dtype(plane.dtype))
+            yield part.unflatten(1, plane.shape)
+            start += plane.nbytes
 
     def _kept(self, rows: Tensor) -> Tensor:
         """Rounds rows to the dtype of the cache, if that is a float."""
@@ -239,6 +266,11 @@ class AttentionTrial:
             return rows.double()
         kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
         return kept.data.double() * kept.scale.double()
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of all rows, row by row."""
+        return [block for table in self.tables for block in table]
 
     @property
     def target(self) -> Any:

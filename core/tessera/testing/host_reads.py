@@ -1,5 +1,5 @@
-"""Detects implicit reads of device memory by the host. They stall an asynchronous device and give wrong results in a
-captured step."""
+"""Detects where the host waits for an asynchronous device: implicit reads of its memory, which also give wrong results
+in a captured step, copies to it from memory that is not pinned, and synchronization."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _READING_METHODS = ("item", "numpy", "tolist", "cpu", "__array__", "__bool__", "
 
 
 class HostReads(TorchDispatchMode):
-    """`with HostReads() as reads: ...; assert not reads.found`. found: where each implicit read happened. Explicit
-    reads go through Device.to_host."""
+    """`with HostReads() as reads: ...; assert not reads.found`. found: where each implicit read, and each other wait,
+    happened. Explicit reads go through Device.to_host, copies to the device through Device.to_device. A device whose
+    memory is the host's hides copies, and torch hides an event that is waited for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
         self._inside = False
         self._patches = [patch.object(torch.Tensor, name, self._reading(name)) for name in _READING_METHODS]
+        self._patches.append(patch.object(torch.accelerator, "synchronize", self._synchronizing()))
 
     def __enter__(self) -> Self:
         for method in self._patches:
@@ -63,6 +65,8 @@ class HostReads(TorchDispatchMode):
         to_host = name in _COPIES and _leaves_the_device(args, kwargs or {})
         if to_host or name in _READING_OPS or (name in _INDEXING_OPS and _by_mask(args[1])):
             self._note(name)
+        elif name in _COPIES and _waits_for_the_device(args, kwargs or {}):
+            self._note(f"{name} to the device, from memory that is not pinned,")
         return func(*args, **(kwargs or {}))
 
     def explicit(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,10 +85,20 @@ class HostReads(TorchDispatchMode):
         original = self.explicit(getattr(torch.Tensor, name))  # what it calls is not another read
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            self._note(name)
+            if not tensor.is_pinned():  # which only the host's memory is
+                self._note(name)
             return original(tensor, *args, **kwargs)
 
         return method
+
+    def _synchronizing(self) -> Any:
+        original = torch.accelerator.synchronize
+
+        def synchronize(*args: Any, **kwargs: Any) -> None:
+            self._note("torch.accelerator.synchronize")
+            original(*args, **kwargs)
+
+        return synchronize
 
     def _note(self, what: str) -> None:
         if self._inside:
@@ -101,6 +115,16 @@ def _name(func: Any) -> str:
 def _by_mask(indices: Any) -> bool:
     """Whether one of the indices is a mask: the host must know how many of its elements are set."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _waits_for_the_device(args: Any, kwargs: Any) -> bool:
+    """Of a copy: to a device, from memory of the host that has to be read before the copy returns."""
+    if len(args) > 1 and isinstance(args[1], torch.Tensor):
+        to, source, non_blocking = args[0].device.type, args[1], kwargs.get("non_blocking", len(args) > 2 and args[2])
+    else:
+        to, source = torch.device(kwargs.get("device") or "cpu").type, args[0]
+        non_blocking = kwargs.get("non_blocking", False)
+    return source.device.type == "cpu" != to != "meta" and not (non_blocking and source.is_pinned())
 
 
 def _leaves_the_device(args: Any, kwargs: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,18 +12,28 @@ from torch import Tensor
 from tessera.ops import REFERENCE, LinearSpec
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.ops import BoundOps, Op, Packed
-from tessera.quantization import quantised
+from tessera.quantization.rounding import quantised
 
 
 class OpInputs:
     """`OpInputs(tokens, seed).of("linear", spec)`: random positional arguments of the op's hot call, on the host. The
     same seed gives the same arguments. ops: its kernels prepare the weights of matrix products, on its device; None:
-    weights stay raw. dtype: of activations if the spec does not say (Op.any_dtype). Op.inputs uses the methods below;
-    random: the generator they draw from."""
+    weights stay raw. dtype: of activations if the spec does not say (Op.any_dtype). into: prepared weights to
+    overwrite, in order. prepared: the weights, in order. Op.inputs uses the methods below; random: the
+    generator they draw from."""
 
-    def __init__(self, tokens: int, seed: int = 0, ops: BoundOps | None = None, dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        tokens: int,
+        seed: int = 0,
+        ops: BoundOps | None = None,
+        dtype: str = "float32",
+        into: Sequence[Packed] = (),
+    ) -> None:
         self.tokens, self.ops, self.dtype = tokens, ops, dtype
         self.random = torch.Generator().manual_seed(seed)
+        self.prepared: list[Packed] = []
+        self._into = iter(into)
 
     def of(self, op: str | Op[Any], spec: Any) -> tuple[Any, ...]:
         """The arguments of an op at a spec. op: the name of one of core's, or any op that has inputs."""
@@ -36,6 +47,8 @@ class OpInputs:
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """int32, from low to below high."""
+        if 0 in shape:  # for which low may be high
+            return torch.empty(shape, dtype=torch.int32)
         return torch.randint(low, high, shape, generator=self.random, dtype=torch.int32)
 
     def uniform(self, low: float, high: float) -> Tensor:
@@ -53,4 +66,6 @@ class OpInputs:
         if self.ops is None:
             return packed
         target = self.ops.device.target
-        return self.ops.prepare("linear", spec, {name: tensor.to(target) for name, tensor in packed.items()})
+        raw = {name: tensor.to(target) for name, tensor in packed.items()}
+        self.prepared.append(self.ops.prepare("linear", spec, raw, next(self._into, None)))
+        return self.prepared[-1]

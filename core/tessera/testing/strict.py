@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tessera.arrays import Array
 from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
 from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
@@ -94,6 +95,10 @@ class StrictDevice(HostDevice):
 
     def to_host(self, tensor: Tensor) -> Future[Any]:
         return _Late(tensor)
+
+    def to_device(self, values: Array, out: Tensor | None = None) -> Tensor:
+        source = torch.tensor(values)
+        return source if out is None else out.copy_(source)
 
     def arena(self, tag: Tag) -> Arena:
         return PoisonedArena(tag) if tag == "kv" else Arena(tag)
@@ -241,9 +246,6 @@ class BufferedMLP(Kernel[GatedMLPSpec]):
 
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
         return SCALED if spec.gate_up.dtype == "float32" else None
-
-    def workspace(self, spec: GatedMLPSpec, max_tokens: int) -> int:
-        return max_tokens * spec.gate_up.n * 4
 
     def bind(self, spec: GatedMLPSpec, ops: BoundOps, device: Device) -> HotCall:
         gate_up, down = ops.bind("linear", spec.gate_up), ops.bind("linear", spec.down)

@@ -28,6 +28,7 @@ NATIVE = (
     "fused/native",
     "cache/native",
     "scheme/int",
+    "packed/int",
 )
 
 

@@ -7,11 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
-from tessera.platform import TorchDevice
+from tessera.config import EngineConfig
+from tessera.platform import ModelFacts, Problem, TorchDevice
+from tessera.testing import HostReads
+from tessera.testing.conformance import conformance_cases
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
@@ -65,7 +69,65 @@ def test_blocks_are_of_24_tokens_and_indices_of_32_bits(llama: Path) -> None:
         assert {buffer.device for buffer in runner.memory.buffers} == {torch.device("fakechip", 0)}
 
 
-@pytest.mark.parametrize("platform", [pytest.param("fakechip", marks=pytest.mark.nightly), "fakechip-static"])
+def test_a_step_waits_for_nothing_but_the_token_of_the_step_before(chip: Any, llama: Path) -> None:
+    """Whatever is asked for; on a device of which the host runs ahead."""
+    with EngineRun(llama, "fakechip", depth=2, max_num_batched_tokens=32) as run:
+        run.ask(QUESTIONS, 4)
+        chip.reset()
+        before = len(run.steps)
+        run.ask(QUESTIONS, 100, ignore_eos=True)
+        assert set(chip.waits()) == {"an event"}
+        assert chip.waits()["an event"] <= len(run.steps) - before
+        run.ask(QUESTIONS, 8, ignore_eos=True, **EVERYTHING)
+    assert set(chip.waits()) == {"an event"}
+
+
+def busy_share(model: Path, platform: str, depth: int) -> float:
+    """Of 100 decode steps with host work of 0.6 of a step in each, by the chip's clocks."""
+    chip = torch.get_device_module("fakechip")
+    with EngineRun(model, platform, depth=depth) as run:
+        for first in (5, 6, 7):
+            run.add([first, 3, 4], 240, ignore_eos=True)
+
+        def share(work: float) -> tuple[float, float]:
+            for _ in range(10):
+                run.step()
+            began, busy = chip.host_clock.monotonic(), chip.busy(0)
+            for _ in range(100):
+                chip.host_clock.sleep(work)
+                run.step()
+            computed = chip.busy(0) - busy
+            return computed / 100, computed / (chip.host_clock.monotonic() - began)
+
+        step, _ = share(0.0)
+        return share(0.6 * step)[1]
+
+
+@pytest.mark.usefixtures("chip")
+def test_the_host_works_while_the_device_does(llama: Path) -> None:
+    """With one step in flight, or where inputs are copied from pageable memory, they take turns."""
+    assert busy_share(llama, "fakechip", depth=2) >= 0.97
+    pageable = "tests.platforms.faulty.on_fakechip:PageableCopies"
+    for platform, depth in (("fakechip", 1), (pageable, 2)):
+        assert busy_share(llama, platform, depth) == pytest.approx(1 / 1.6, abs=0.02)
+
+
+def test_a_platform_that_refuses_two_workers_is_not_timed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tessera_fakechip.platform import FakechipPlatform
+
+    def check(_: Any, config: EngineConfig, model: ModelFacts) -> list[Problem]:
+        return [Problem("it runs on one device alone.")] if config.parallel.world_size > 1 else []
+
+    monkeypatch.setattr(FakechipPlatform, "check", check)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / path) for path in PATHS))
+    cases = conformance_cases("tessera_fakechip.platform:FakechipPlatform", num_devices=2)
+    (verdict,) = [case.run() for case in cases if case.id == "overlap/workers"]
+    assert (verdict.status, verdict.text) == ("n/a", "it runs on one device alone.")
+
+
+@pytest.mark.parametrize(
+    "platform", ["fakechip", "fakechip-static", pytest.param("fakechip-bronze", marks=pytest.mark.nightly)]
+)
 def test_its_two_devices_answer_as_one(
     llama: Path, alone: Alone, platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +182,89 @@ READS = {
 def test_what_lies_elsewhere_is_refused(chip: Any, name: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match="fakechip"):
         MIXED[name](torch.ones(3, device="fakechip:0"))
+
+
+def test_the_host_runs_ahead_and_waits_only_for_what_it_asks(chip: Any) -> None:
+    clock, device = torch.get_device_module("fakechip").host_clock, TorchDevice(torch, "fakechip", 0)
+    x = torch.ones(3, device=device.target)
+    torch.accelerator.synchronize(device.target)
+    chip.reset()
+    began = clock.monotonic()
+    early = device.to_host(x + 1)
+    for _ in range(1000):
+        x = x * 1
+    assert clock.monotonic() == began
+    early.result()
+    assert clock.monotonic() - began == pytest.approx(55e-6)  # an op and a copy
+    clock.sleep(0.01)
+    assert chip.waits() == {"an event": 1}
+    assert x.sum().item() == 3
+    assert clock.monotonic() - began == pytest.approx(1002 * 50e-6 + 5e-6)
+    assert chip.waits() == {"an event": 1, "aten::_local_scalar_dense": 1}
+    assert x.sum().item() == 3
+
+
+def test_a_copy_from_pinned_memory_alone_does_not_wait(chip: Any) -> None:
+    x, pageable, pinned = torch.zeros(3, device="fakechip:0"), torch.ones(3), torch.ones(3, pin_memory=True)
+    chip.reset()
+    x.copy_(pinned, non_blocking=True)
+    assert chip.waits() == {}
+    for source, non_blocking in ((pageable, True), (pageable, False), (pinned, False)):
+        x.copy_(source, non_blocking=non_blocking)
+    assert chip.waits() == {"a copy from the host that waits": 3}
+
+
+def test_the_kit_sees_what_waits(chip: Any) -> None:
+    device = TorchDevice(torch, "fakechip", 0)
+    x, array = torch.zeros(3, device=device.target), np.ones(3, np.float32)
+    with HostReads() as reads:
+        device.to_device(array, x)
+        device.to_device(array)
+    assert reads.found == []
+    waits = (
+        lambda: x.copy_(torch.from_numpy(array)), lambda: torch.from_numpy(array).to(x.device), device.synchronize,
+        lambda: torch.from_numpy(array).to(x.device, non_blocking=True),
+    )  # fmt: skip
+    for wait in waits:
+        with HostReads() as reads:
+            wait()
+        assert len(reads.found) == 1, reads.found
+        assert __file__ in reads.found[0] or "device.py" in reads.found[0]
+
+
+def test_memory_of_the_host_that_is_still_copied_must_not_change(chip: Any) -> None:
+    x, pinned = torch.zeros(3, device="fakechip:0"), torch.ones(3, pin_memory=True)
+    x.copy_(pinned, non_blocking=True)
+    pinned.zero_()
+    with pytest.raises(RuntimeError, match="wrote to memory while a copy out of it was under way"):
+        torch.accelerator.synchronize(x.device)
+
+
+def test_to_device_copies_at_once_and_takes_as_much_memory_as_is_under_way(chip: Any) -> None:
+    """The array may change as soon as to_device returns; memory is used again when its copies are done."""
+    device, values = TorchDevice(torch, "fakechip", 0), np.zeros(20_000, np.int32)
+    placed = torch.empty(20_000, dtype=torch.int32, device=device.target)
+    chip.reset()
+    for lap in range(5):
+        found = []
+        for number in range(40):  # 3.2 MB in flight
+            values[:] = 40 * lap + number
+            assert device.to_device(values, placed) is placed
+            found.append(device.to_host(placed))
+        assert [int(copy.result()[-1]) for copy in found] == list(range(40 * lap, 40 * lap + 40))
+    assert set(chip.waits()) == {"an event"}
+    taken = [buffer for buffers in device._staging._full.values() for buffer in buffers]
+    assert len(taken) <= 40 // 3 + 1
+    assert device.to_device(np.arange(6, dtype=np.int64).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
+    large = np.arange(1 << 20, dtype=np.float32)
+    assert (device.to_device(large).cpu().numpy() == large).all()
+
+
+def test_without_pinned_memory_it_copies_all_the_same(chip: Any) -> None:
+    device = TorchDevice(torch, "fakechip", 0, pinned=False)
+    chip.reset()
+    assert device.to_device(np.arange(3)).tolist() == [0, 1, 2]
+    assert chip.waits()["a copy from the host that waits"] == 1
 
 
 @pytest.mark.parametrize("name", READS)

@@ -105,7 +105,7 @@ def test_what_is_quantised_and_what_is_not_is_explained(mixtral: Path) -> None:
     with EngineRun(mixtral, "reference", quantization="int4") as run:
         found = [one for one in run.engine.info.choices if one.what == "quantization"]
     assert found[0] == Explained(
-        "quantization", "weights of 9 products", "int4, a scale a group of 8; activations int8, a scale a token"
+        "quantization", "weights of 9 products", "int4, one scale per group of 8; activations int8, one scale per token"
     )
     assert {(one.place, one.others[0]) for one in found[1:3]} == {
         ("weight of model.embed_tokens", ("int4", "a table to look up in, which is no product")),
@@ -132,7 +132,9 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
         EngineRun(llama, "numpy", quantization="int8")
     config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "awq"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"is quantized \(awq\), which is not supported yet"):
+    with pytest.raises(
+        ModelError, match=r"quantization format 'awq' is not supported; there is compressed-tensors, and"
+    ):
         EngineRun(tmp_path, "cpu", quantization="int8", load_format="dummy")
 
 

@@ -50,8 +50,20 @@ def test_two_ranks_give_the_same_tokens(family: str, request: pytest.FixtureRequ
     assert not folder.exists()
 
 
+def test_a_step_that_fails_on_any_rank_is_one_line(llama: Path) -> None:
+    """Although only the first rank's outputs are sent, and the next order finds the process gone."""
+    losing = "tests.platforms.broken:LosingPlatform"
+    with EngineRun(llama, losing, depth=2, executor=None, tensor_parallel_size=2) as run:
+        executor: Any = run.engine._executor
+        run.add(QUESTIONS[0], 60, ignore_eos=True)
+        run.step()
+        assert executor.workers[1].process.wait(20) == 1
+        with pytest.raises(EngineStepError, match=r"^worker 1 failed: RuntimeError: the device is lost$"):
+            run.finish()
+
+
 def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
-    run = EngineRun(llama, "cpu", executor=None, tensor_parallel_size=2)
+    run = EngineRun(llama, "cpu", depth=2, executor=None, tensor_parallel_size=2)
     executor: Any = run.engine._executor
     folder, processes = executor.folder, [worker.process for worker in executor.workers]
     run.add(QUESTIONS[0], 60, ignore_eos=True)

@@ -10,6 +10,7 @@ import torch
 from tessera.platform import (
     AttentionBackend,
     Capabilities,
+    Communicator,
     Device,
     OpSet,
     Platform,
@@ -17,6 +18,7 @@ from tessera.platform import (
     WorkerSpec,
     replace,
 )
+from tessera_fakechip import collectives
 from tessera_fakechip.attention import FakechipAttention
 from tessera_fakechip.linear import Linear
 from tessera_fakechip.mlp import GatedMLP
@@ -46,3 +48,6 @@ class FakechipPlatform(Platform):
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (FakechipAttention(),)
+
+    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
+        return collectives.join(spec, rendezvous)

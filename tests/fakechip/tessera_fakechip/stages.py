@@ -12,6 +12,7 @@ from tessera.platform import (
     GraphRunner,
     ModelFacts,
     OpSet,
+    Platform,
     ShapePolicy,
     StepRules,
 )
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class Bronze(FakechipPlatform):
-    """As generated: every op and attention on core's reference."""
+    """As generated: every op and attention on core's reference, collectives through the host."""
 
     name = "fakechip-bronze"
+    communicator = Platform.communicator
 
     def ops(self, reference: OpSet) -> OpSet:
         return reference

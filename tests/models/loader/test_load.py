@@ -11,9 +11,9 @@ import torch
 
 from tessera.engine.engine import Engine
 from tessera.errors import ModelError
-from tessera.layers.weights import Part
 from tessera.loader import checkpoint as loading
 from tessera.loader.checkpoint import Dummy, Safetensors
+from tessera.platform.quantization import Part
 from tests.models.loader.folders import config_only, dummy_config, split
 
 FAMILIES = {

@@ -30,24 +30,26 @@ def __getattr__(name: str) -> Base:
 @dataclass(frozen=True)
 class Fault:
     """subject: the op or the part of the contract at fault. kinds: of cases that are tried, the first part of their
-    ids; the first of them must name it. also: subjects whose cases may fail with it. strict_only: it is in a feature
-    that fakechip does not claim."""
+    ids; the first of them must name it. also: subjects whose cases may fail with it. only: the one place where it can
+    be; "": wherever there is a part of its own."""
 
     subject: str
     kinds: tuple[str, ...] = ("op", "fused")
     also: tuple[str, ...] = ()
     devices: int = 1
-    strict_only: bool = False
+    only: str = ""
 
     @property
-    def in_fakechip(self) -> bool:
-        """Whether fakechip has a part of its own where the mistake is."""
-        return self.subject in _OF_FAKECHIP and not self.strict_only
+    def places(self) -> tuple[str, ...]:
+        """Where it is planted: strict, and fakechip if that has a part of its own where the mistake is."""
+        if self.only:
+            return (self.only,)
+        return ("strict", "fakechip") if self.subject in _OF_FAKECHIP else ("strict",)
 
 
 _OF_FAKECHIP = frozenset({
     "attention", "fused attention", "cache layout", "block copy", "shapes: padding", "shapes: keys", "graph capture",
-    "linear", "rms_norm", "all_reduce", "all_gather",
+    "linear", "rms_norm", "all_reduce", "all_gather", "memory",
 })  # fmt: skip
 
 
@@ -72,16 +74,24 @@ FAULTS: Mapping[str, Fault] = {
             "HeadsInTurn",
             "HeadsOfOneKeyShifted",
             "ScoresInFewBits",
+            "KeysOfOneTile",
+            "RowsOfOneGrid",
+            "PlanesDense",
         ),
         _in_attention(),
     ),
-    **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), strict_only=True)),
+    **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), only="strict")),
     "PlanesSwapped": _in_attention("cache layout"),
+    "AddressesOf32Bits": dataclasses.replace(_in_attention(), only="strict"),
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),
     "SecondLayerApart": Fault("block copy", ("forks",)),
+    "WindowLostAfterHit": Fault("prefix", ("prefix", "attention")),
+    "TablesKept": Fault("preemption", ("preemption",)),
     **dict.fromkeys(("NormInFewBits", "EpsOutside", "OffsetLeftOut"), Fault("rms_norm")),
+    **dict.fromkeys(("SquaresInFloat16", "HeadsNormedTogether"), Fault("rms_norm")),
     **dict.fromkeys(("StrideIgnored", "BiasLeftOut"), Fault("linear")),
+    **dict.fromkeys(("TilesOf128Repeat", "IntoIgnored"), Fault("linear")),
     **dict.fromkeys(("PairsForHalves", "KeysUnturned"), Fault("rotary")),
     **dict.fromkeys(("OutIgnored", "InputChanged", "EmptyBatchRefused"), Fault("gate")),
     "ReadsTheDevice": Fault("gate", ("reads",), ("gated_mlp",)),
@@ -93,16 +103,28 @@ FAULTS: Mapping[str, Fault] = {
     "NotRenormalised": Fault("route"),
     "CapBeforeScale": Fault("soft_cap"),
     **dict.fromkeys(("OneSeedForAll", "TopKOneTooFew", "TopPOneTooFew"), Fault("sample")),
+    **dict.fromkeys(("GreedyInFewBits", "IdsOf16Bits", "TablesOf64Rows"), Fault("sample")),
+    "ExpertsSwappedFrom64": Fault("experts"),
+    "MadeOnTheFirst": Fault("activation", ("devices",), devices=2, only="fakechip"),
+    "MemoryInMB": Fault("memory", ("device",)),
+    "MemoryOfTheFirst": Fault("memory", ("devices",), devices=2, only="fakechip"),
+    "SumOfOwnPart": Fault("tensor parallel", ("tensor-parallel",), devices=2),
     "GateAndUpSwapped": Fault("gated_mlp"),
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),
     "KeyUnnamed": Fault("shapes: keys", ("shapes",)),
+    "PageableCopies": Fault("steps in flight", ("overlap",), only="fakechip"),
+    "ResultsAwaited": Fault("steps in flight", ("overlap",), devices=2, only="fakechip"),
     "AllReduceAverages": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
+    "LastRankUnsummed": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
+    "AllReduceInScratch": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "GatheredBackwards": Fault("all_gather", ("collectives",), devices=2),
     "AllReduceRounded": Fault("all_reduce", ("collectives",), ("new_group",), devices=2),
     "PartOfTheNext": Fault("reduce_scatter", ("collectives",), devices=2),
     "NothingExchanged": Fault("all_to_all", ("collectives",), devices=2),
     **dict.fromkeys(("SentAsItLies", "OneInbox"), Fault("send_recv", ("collectives",), devices=2)),
+    "GatherMissing": Fault("all_gather", ("collectives",), devices=2),
     "OneScaleForAllRows": Fault("scheme", ("scheme",)),
+    **dict.fromkeys(("ScalesOfTheNextRow", "NibblesSwapped"), Fault("packed", ("packed",))),
 }
 """By mistake."""

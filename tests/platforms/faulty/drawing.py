@@ -32,6 +32,26 @@ def top_p_one_too_few(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> S
     return Sampled(tokens, *sampling.logprobs(LogprobsSpec(spec.vocab, spec.logprobs), logits.float(), tokens))
 
 
+def greedy_in_few_bits(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    return sampling.sample(spec, logits.bfloat16() if spec.greedy else logits, rows)
+
+
+def ids_of_16_bits(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    found = sampling.sample(spec, logits, rows)
+    return found._replace(tokens=found.tokens & 0xFFFF)
+
+
+def tables_of_64_rows(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
+    """A row finds what it asks for at its number's last six bits."""
+    row = torch.arange(len(logits), device=logits.device) % 64
+    return sampling.sample(spec, logits, SamplingRows(*(column[row] for column in rows)))
+
+
+GreedyInFewBits = with_ops(sample=greedy_in_few_bits)
+IdsOf16Bits = with_ops(sample=ids_of_16_bits)
+TablesOf64Rows = with_ops(sample=tables_of_64_rows)
+EditsAsTheyAre = with_ops(edit_logits=sampling.edit_logits)
+"""Without a mistake."""
 OneSeedForAll = with_ops(sample=one_seed_for_all)
 TopKOneTooFew = with_ops(sample=top_k_one_too_few)
 TopPOneTooFew = with_ops(sample=top_p_one_too_few)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,12 +18,16 @@ from tessera.platform import (
     HeadsLayer,
     LayerSpec,
     Mixer,
+    ModelFacts,
     OpSet,
     Platform,
     WorkerSpec,
     replace,
 )
 from tessera.runner import collectives
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
 
 Base = type[Platform]
 Plant = Callable[[Base], Base]
@@ -41,19 +45,68 @@ def with_ops(**kernels: Any) -> Plant:
     return plant
 
 
+def with_float16(mistake: Plant) -> Plant:
+    """For a mistake in a dtype that not every platform claims."""
+
+    def plant(base: Base) -> Base:
+        class Wider(base):
+            capabilities = dataclasses.replace(
+                base.capabilities, dtypes=tuple(dict.fromkeys((*base.capabilities.dtypes, "float16")))
+            )
+
+        return mistake(Wider)
+
+    return plant
+
+
+def with_exact_shapes(mistake: Plant) -> Plant:
+    """For a mistake in launches that are larger than the platform's own."""
+
+    def plant(base: Base) -> Base:
+        class Exact(base):
+            capabilities = dataclasses.replace(base.capabilities, static_shapes=False, capture=False)
+
+            def shapes(self, model: ModelFacts, config: EngineConfig) -> None:
+                return None
+
+        return mistake(Exact)
+
+    return plant
+
+
+def with_device(change: Callable[[Device, Callable[[int], Device]], Device]) -> Plant:
+    """change: from a device, and what opens others, to the same device with a mistake."""
+
+    def plant(base: Base) -> Base:
+        class Faulty(base):
+            def open(self, index: int) -> Device:
+                return change(super().open(index), super().open)
+
+        return Faulty
+
+    return plant
+
+
 Bind = Callable[[LayerSpec, Mapping[str, Tensor], BoundOps, Device], Mixer]
 
 
 def with_bind(change: Callable[[Bind, LayerSpec], Bind]) -> Plant:
     """change: from a backend's bind and the spec of a layer to another."""
 
+    class Attention(AttentionBackend):
+        def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
+            return change(super().bind, spec)(spec, weights, ops, device)
+
+    return with_backend(Attention)
+
+
+def with_backend(mistake: type[AttentionBackend]) -> Plant:
+    """mistake: stands before the backend's own class."""
+
     def faulty(backend: AttentionBackend) -> AttentionBackend:
-        class Attention(type(backend)):
+        class Attention(mistake, type(backend)):
             def __init__(self) -> None:
                 vars(self).update(vars(backend))
-
-            def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
-                return change(super().bind, spec)(spec, weights, ops, device)
 
         return Attention()
 

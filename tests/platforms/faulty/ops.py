@@ -14,9 +14,11 @@ from torch.nn import functional as F
 from tessera.ops import linear, mlp, moe, norms, rotary
 from tessera.ops.tensors import into
 from tessera.platform import (
+    AddNormSpec,
     BoundOps,
     Device,
     EmbeddingSpec,
+    ExpertsSpec,
     GatedMLPSpec,
     GateSpec,
     Kernel,
@@ -30,7 +32,7 @@ from tessera.platform import (
     RouteSpec,
     SoftCapSpec,
 )
-from tests.platforms.faulty.making import with_ops
+from tests.platforms.faulty.making import with_float16, with_ops
 
 
 def norm_in_few_bits(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
@@ -131,6 +133,63 @@ class ResidualBeforeSum(Kernel[Any]):
         return add_norm
 
 
+def tiles_of_128_repeat(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    """From the second tile of tokens on, each is the first."""
+    return linear.linear(spec, x[torch.arange(len(x), device=x.device) % 128], weight, out=out)
+
+
+class PreparedElsewhere(Kernel[LinearSpec]):
+    """A weight that is prepared again lies elsewhere."""
+
+    def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
+        return {name: tensor.clone() for name, tensor in raw.items()}
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
+        return ops.reference("linear", spec)
+
+
+def experts_swapped_from_64(
+    spec: ExpertsSpec, x: Tensor, weights: Tensor, ids: Tensor, *packed: Packed, out: Tensor | None = None
+) -> Tensor:
+    swapped = torch.where(ids < 2, 1 - ids, ids) if len(x) >= 64 else ids
+    return moe.experts(spec, x, weights, swapped, *packed, out=out)
+
+
+def squares_in_float16(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    """Summed in float32."""
+    if spec.dtype != "float16":
+        return norms.rms_norm(spec, x, weight, out=out)
+    root = torch.rsqrt(x.square().float().mean(-1, keepdim=True) + spec.eps)
+    return into((x.float() * root * (weight.float() + spec.offset)).to(x.dtype), out)
+
+
+def heads_normed_together(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
+    """A row is what belongs to a token."""
+    wide = x.float()
+    mean = wide.square().flatten(1).mean(-1).view(-1, *[1] * (x.dim() - 1))
+    return into((wide * torch.rsqrt(mean + spec.eps) * (weight.float() + spec.offset)).to(x.dtype), out)
+
+
+class ReduceIgnored(Kernel[AddNormSpec]):
+    """Each rank has the sum with its own part alone."""
+
+    def bind(self, spec: AddNormSpec, ops: BoundOps, device: Device) -> Any:
+        return ops.reference("add_norm", dataclasses.replace(spec, reduce=None))
+
+
+def on_the_first_device(spec: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The result is made in memory of device 0."""
+    result = mlp.activation(spec, x, out=out)
+    return result if out is not None or not x.device.index else result.to(torch.device(x.device.type, 0))
+
+
+TilesOf128Repeat = with_ops(linear=tiles_of_128_repeat)
+IntoIgnored = with_ops(linear=PreparedElsewhere())
+ExpertsSwappedFrom64 = with_ops(experts=experts_swapped_from_64)
+SquaresInFloat16 = with_float16(with_ops(rms_norm=squares_in_float16))
+HeadsNormedTogether = with_ops(rms_norm=heads_normed_together)
+SumOfOwnPart = with_ops(add_norm=ReduceIgnored())
+MadeOnTheFirst = with_ops(activation=on_the_first_device)
 NormInFewBits = with_ops(rms_norm=norm_in_few_bits)
 EpsOutside = with_ops(rms_norm=eps_outside)
 OffsetLeftOut = with_ops(rms_norm=offset_left_out)

@@ -25,6 +25,19 @@ def to_the_end_of_the_block(plan: Any) -> Mapping[str, Tensor]:
     return {"back": torch.where(stale, 0, plan.back)}
 
 
+def first_128_keys(plan: Any) -> Mapping[str, Tensor]:
+    """Keys behind the first tile are not there."""
+    if hasattr(plan, "filled"):
+        return {"filled": plan.filled & (plan.key < 128)}
+    key = torch.arange(plan.back.shape[-1], device=plan.back.device)
+    return {"back": torch.where(key < 128, plan.back, -1)}
+
+
+def rows(plan: Any) -> Tensor:
+    """Of tokens, [T]."""
+    return getattr(plan, "grid", plan).row
+
+
 def places(plan: Any) -> Tensor:
     """Of tokens in their rows, [T]."""
     grid = getattr(plan, "grid", plan)

@@ -1,4 +1,4 @@
-"""Mistakes in graphs, shapes of launches, collectives and quantized weights."""
+"""Mistakes in graphs, shapes of launches, copies between host and device, collectives and quantized weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from tessera.arrays import Array
+from tessera.ops.quantize import meaning
 from tessera.platform import (
     BoundOps,
     Buffers,
     Communicator,
     Device,
+    Future,
     GraphRunner,
     Launch,
     LaunchKey,
@@ -22,6 +25,7 @@ from tessera.platform import (
     ModelFacts,
     OpSet,
     Packed,
+    Ready,
     Reason,
     Scheme,
     ShapePolicy,
@@ -31,7 +35,7 @@ from tessera.platform import (
 from tessera.platform.collectives import Transfer
 from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
-from tests.platforms.faulty.making import Base, Plant, with_communicator, with_graphs
+from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -115,6 +119,32 @@ def KeyUnnamed(base: Base) -> Base:  # named as the class that it makes
     return Faulty
 
 
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+def _pageable(device: Device, _: Callable[[int], Device]) -> Device:
+    def to_device(values: Array, out: Tensor | None = None) -> Tensor:
+        source = torch.tensor(values)
+        return source.to(device.target) if out is None else out.copy_(source)
+
+    device.to_device = to_device
+    return device
+
+
+def _awaiting(device: Device, _: Callable[[int], Device]) -> Device:
+    start = device.to_host
+
+    def to_host(tensor: Tensor) -> Future[Any]:
+        return Ready(start(tensor).result())
+
+    device.to_host = to_host
+    return device
+
+
+PageableCopies = with_device(_pageable)
+ResultsAwaited = with_device(_awaiting)
+
+
 # ---- collectives -----------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +186,28 @@ class _Group(Communicator):
 class _Averaging(_Group):
     def all_reduce(self, x: Tensor) -> Tensor:
         return super().all_reduce(x) / self.size
+
+
+class _LastUnsummed(_Group):
+    """The last rank keeps what it has brought."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        mine, total = x.clone(), super().all_reduce(x)
+        return total.copy_(mine) if self.rank == self.size - 1 else total
+
+
+class _OneScratch(_Group):
+    """The sums of all calls of a shape are in the same memory."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        found = super().all_reduce(x.clone())
+        kept = vars(self).setdefault("kept", {})
+        return kept.setdefault((found.shape, found.dtype), found).copy_(found)
+
+
+class _GatherMissing(_Group):
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        raise NotImplementedError("not written yet")
 
 
 class _GatheringBackwards(_Group):
@@ -212,54 +264,99 @@ PartOfTheNext = with_communicator(_PartOfTheNext)
 NothingExchanged = with_communicator(_NothingExchanged)
 SentAsItLies = with_communicator(_SendsAsItLies)
 OneInbox = with_communicator(_OneInbox)
+AllReduceInScratch = with_communicator(_OneScratch)
+GatherMissing = with_communicator(_GatherMissing)
 AllReduceAverages = with_communicator(_Averaging)
+LastRankUnsummed = with_communicator(_LastUnsummed)
 GatheredBackwards = with_communicator(_GatheringBackwards)
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def _in_mb(device: Device, _: Callable[[int], Device]) -> Device:
+    exact = device.memory()
+    device.memory = lambda: dataclasses.replace(exact, total=exact.total >> 20, free=exact.free >> 20)
+    return device
+
+
+def _of_the_first(device: Device, opened: Callable[[int], Device]) -> Device:
+    device.memory = opened(0).memory
+    return device
+
+
+MemoryInMB = with_device(_in_mb)
+MemoryOfTheFirst = with_device(_of_the_first)
 
 
 # ---- quantized weights -----------------------------------------------------------------------------------------------
 
 
-class Int8Linear(BufferedLinear):
-    """Weights of 8 bits with a scale a row."""
+def served(scheme: Scheme) -> Scheme | Reason:
+    kinds = ("int8", "channel"), ("int4", "group")
+    kind = scheme.weight.dtype, scheme.weight.granularity
+    if kind in kinds and scheme.weight.symmetric and scheme.activation is None:
+        return scheme
+    return "only int8 with a scale per row and int4 with a scale per group are supported"
+
+
+class QuantizedLinear(BufferedLinear):
+    """Weights of 8 bits with a scale per row, and of 4 bits with a scale per group."""
 
     def supports(self, spec: LinearSpec) -> str | None:
-        return super().supports(dataclasses.replace(spec, scheme=None))
+        taken = spec.scheme and served(spec.scheme)
+        return taken if isinstance(taken, str) else super().supports(dataclasses.replace(spec, scheme=None))
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> HotCall:
-        plain = super().bind(spec, ops, device)
-        if spec.scheme is None:
+        plain, scheme = super().bind(spec, ops, device), spec.scheme
+        if scheme is None:
             return plain
 
         def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
-            wide = weight["weight"].float() * self.scales(weight["scale"])[:, None]
-            return plain(x.float(), {**weight, "weight": wide}, out=None).to(x.dtype)
+            parts = {"weight": self.elements(weight["weight"]), "scale": self.scales(weight["scale"])}
+            wide = {name: tensor.float() for name, tensor in weight.items()} | {"weight": meaning(parts, scheme)}
+            return plain(x.float(), wide, out=None).to(x.dtype)
 
         return linear
+
+    def elements(self, stored: Tensor) -> Tensor:
+        return stored
 
     def scales(self, scale: Tensor) -> Tensor:
         return scale
 
 
-class _OneScale(Int8Linear):
+class _OneScale(QuantizedLinear):
     def scales(self, scale: Tensor) -> Tensor:
-        return scale[:1].expand(len(scale))
+        return scale[:1].expand_as(scale)
 
 
-def _with_int8(linear: type[Int8Linear]) -> Plant:
+class _ScalesOfTheNextRow(QuantizedLinear):
+    def scales(self, scale: Tensor) -> Tensor:
+        return scale.roll(1, 0)
+
+
+class _NibblesSwapped(QuantizedLinear):
+    def elements(self, stored: Tensor) -> Tensor:
+        return stored >> 4 | stored << 4 if stored.dtype == torch.uint8 else stored
+
+
+def _quantizing(linear: type[QuantizedLinear]) -> Plant:
     def plant(base: Base) -> Base:
         class Platform(base):
             def ops(self, reference: OpSet) -> OpSet:
                 return replace(super().ops(reference), linear=linear())
 
             def scheme(self, scheme: Scheme) -> Scheme | Reason:
-                by_row = scheme.weight.dtype == "int8" and scheme.weight.granularity == "channel"
-                return scheme if by_row and scheme.activation is None else "int8 with a scale a row alone"
+                return served(scheme)
 
         return Platform
 
     return plant
 
 
-Int8 = _with_int8(Int8Linear)
+Quantizing = _quantizing(QuantizedLinear)
 """Without a mistake."""
-OneScaleForAllRows = _with_int8(_OneScale)
+OneScaleForAllRows = _quantizing(_OneScale)
+ScalesOfTheNextRow = _quantizing(_ScalesOfTheNextRow)
+NibblesSwapped = _quantizing(_NibblesSwapped)

@@ -29,6 +29,6 @@ def _registered() -> tuple[ModuleType, str]:
 
 device, part = _registered()
 kind = device.KIND
-reads, ops, copies, allocated = device.reads, device.ops, device.copies, device.allocated
+reads, waits, ops, copies, allocated = device.reads, device.waits, device.ops, device.copies, device.allocated
 refused_reads, only_ops, reset, Graph = device.refused_reads, device.only_ops, device.reset, device.Graph
 device_count = device.device_count

@@ -60,6 +60,11 @@ def reads() -> dict[str, int]:
     return _counts(_ops.reads())
 
 
+def waits() -> dict[str, int]:
+    """How often the host waited for a device, by what made it wait; not counted where the device was done already."""
+    return _counts(_ops.waits())
+
+
 def copies() -> int:
     """Copies to the host that did not wait (non_blocking)."""
     number: int = _ops.copies()
@@ -78,7 +83,7 @@ def allocated(index: int) -> int:
 
 
 def reset() -> None:
-    """Counts reads, copies and ops from 0 again."""
+    """Counts reads, waits, copies and ops from 0 again."""
     _ops.reset()
 
 
@@ -104,6 +109,49 @@ def only_ops(names: Sequence[str]) -> Iterator[None]:
 
 def _counts(lines: str) -> dict[str, int]:
     return {name: int(count) for name, count in (line.split("\t") for line in lines.splitlines())}
+
+
+# ---- clocks: an op takes 50 us of the device, a copy 5 us; the host's work takes what the host says ------------------
+
+
+class _HostClock:
+    """The calling thread's time, as the module `time` has it. It moves when the thread waits for a device and when it
+    says that it works: sleep() takes no time of the machine."""
+
+    def monotonic(self) -> float:
+        return float(_ops.host_time()) / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        _ops.work(round(seconds * 1e9))
+
+
+host_clock = _HostClock()
+
+
+def busy(index: int) -> float:
+    """Seconds that a device has computed and copied since the process began."""
+    return float(_ops.busy(index)) / 1e9
+
+
+# ---- for collectives -------------------------------------------------------------------------------------------------
+
+
+def memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of the host, which is only there as long as the other one is. To read it is no wait:
+    as if the device did it."""
+    alias: torch.Tensor = _ops.memory(tensor)
+    return alias
+
+
+def end(index: int) -> int:
+    """The time, in ns, at which a device will be done with what was launched."""
+    time: int = _ops.end(index)
+    return time
+
+
+def launch_collective(index: int, time: int) -> None:
+    """Launches an op that does not begin before a time, in ns."""
+    _ops.launch_collective(index, time)
 
 
 # ---- captured launches -----------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ def reads() -> dict[str, int]:
     return dict(_reads)
 
 
+def waits() -> dict[str, int]:
+    raise NotImplementedError(PART)
+
+
 def copies() -> int:
     return int(_rules["copies"])
 

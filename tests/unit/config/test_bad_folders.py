@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_right_is_named(good, file, content, what):
 
 def test_words_of_a_file_do_not_stretch_the_line(good):
     (good / "config.json").write_text(said(quantization_config={"quant_method": "x" * 1000 + "\n"}))
-    assert "is quantized (...xxx" in refusal(good)
+    assert "quantization format '...xxx" in refusal(good)
 
 
 def test_an_index_of_80_megabytes(good):

@@ -167,7 +167,10 @@ def test_sampling_defaults(folder):
         ({"config__json": {**CONFIG, "max_position_embeddings": -1}}, "max_position_embeddings is not a positive"),
         ({"config__json": {**CONFIG, "max_position_embeddings": None}}, "set --max-model-len"),
         ({"config__json": {**CONFIG, "text_config": 3}}, "text_config in '.*' is not an object"),
-        ({"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}}, r"is quantized \(awq\), which"),
+        (
+            {"config__json": {**CONFIG, "quantization_config": {"quant_method": "awq"}}},
+            "quantization format 'awq' is not supported; there is",
+        ),
         ({"config__json": {**CONFIG, "eos_token_id": [-1]}}, "eos_token_id in '.*' is neither"),
         ({"model__safetensors": None}, r"has no \*\.safetensors; add them, or use --load-format dummy"),
         ({"model__safetensors": None, "model__bin": ""}, r"has its weights as \*\.bin, which .*from_pretrained"),

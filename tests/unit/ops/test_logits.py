@@ -61,7 +61,7 @@ def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tens
         table[row, : len(tokens)] = torch.from_numpy(tokens)
         params = SamplingParams(**{"max_tokens": 100, **fields})
         columns.open(RowOpened(row, "", tokens, len(prompt), 0, params, 0))
-    editor = LogitsEditor(columns, table, reference_call)
+    editor = LogitsEditor(columns, table, reference_call, torch.from_numpy)
     ops = editor.ops_of(order)
     places = torch.from_numpy(np.concatenate((order, int32([rows] * padding))))
     before = logits.clone()
@@ -107,7 +107,7 @@ def test_a_prefix_holds_only_within_the_answer() -> None:
 
 def test_a_row_that_is_opened_again_forgets_what_was_asked_for_before() -> None:
     columns = SamplingColumns(2, EOS, 40)
-    editor = LogitsEditor(columns, torch.zeros(2, 40, dtype=torch.int32), reference_call)
+    editor = LogitsEditor(columns, torch.zeros(2, 40, dtype=torch.int32), reference_call, torch.from_numpy)
     rows, places = int32([0]), torch.tensor([0], dtype=torch.int32)
 
     def run(**fields: Any) -> list[float]:

@@ -144,6 +144,24 @@ print(registry.models.resolve("FixtureForCausalLM"), registry.policies.resolve("
     assert done.stdout == "fixture_extras:Model fixture_extras:Shortest\n"
 
 
+def test_a_format_of_a_plugin_reads_quantization_config(site):
+    """Found where configuration is built too, before a model's weights are fetched."""
+    program = """
+from tessera.errors import ModelError
+from tessera.plugins import weight_format
+print(weight_format({}), weight_format({"quantization_config": {"quant_method": "fixture", "bits": 2}}))
+for said in ("fixtures", 3, None):
+    try:
+        weight_format({"quantization_config": {"quant_method": said}})
+    except ModelError as error:
+        print(error)
+"""
+    lines = site.install("extras").run(program=program).stdout.splitlines()
+    assert lines[0] == "None (\"a format of the fixture's\", {'quant_method': 'fixture', 'bits': 2})"
+    assert lines[1] == ("quantization format 'fixtures' is not supported; there is fixture, and a plugin can add more.")
+    assert lines[2:] == ["quantization_config in config.json is not an object with a quant_method."] * 2
+
+
 def test_a_plugin_that_claims_a_name_of_core_gives_none_of_its_names(site):
     program = """
 from tessera.errors import PlatformError

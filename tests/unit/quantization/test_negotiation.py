@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
-from tessera.errors import PlatformError
-from tessera.platform import BoundOps, Kernel, LinearSpec, replace
-from tessera.quantization import AsTheyAre, candidates, weights_of
+from tessera.errors import ModelError, PlatformError
+from tessera.platform import BoundOps, Kernel, LinearSpec, Part, StoredWeight, TensorSpec, replace
+from tessera.quantization.negotiation import AsTheyAre, weights_of
+from tessera.quantization.schemes import candidates
 from tessera.testing import REFERENCE, ReferencePlatform
 
 
@@ -36,7 +38,9 @@ def chosen(name, spec, answer, kernel=None):
     platform = Answering(answer)
     table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
     weights = weights_of(name, platform)
-    return (*weights.choose(spec, "a.b", BoundOps(table, platform.open(0))), weights)
+    made = weights.choose(spec, [[Part("a.b.weight", (spec.n, spec.k))]], BoundOps(table, platform.open(0)))
+    assert list(made.parts) == ["weight"]
+    return made.spec, None if made.made is None else made.made.keywords["scheme"], weights
 
 
 def weight_only(scheme):
@@ -102,3 +106,77 @@ def test_a_shard_too_small_for_the_kernel_is_the_reference_s():
     for n, k, native in ((64, 48, True), (48, 48, False), (64, 40, False)):
         spec, stored, _ = chosen("int8", LinearSpec(n, k, "float32"), in_panels, Taking())
         assert (spec.scheme != stored) is native
+
+
+# ---- weights that a checkpoint has quantized
+
+
+INT8 = candidates("int8", 64)[0]
+
+
+class Storing:
+    """schemes: of weights by their names; others are not quantized."""
+
+    def __init__(self, **schemes):
+        self.schemes = schemes
+
+    def stored(self, weight, module, dtype):
+        name = weight.name.removesuffix(".weight")
+        if name not in self.schemes:
+            return f"{name} is no {module} of {dtype} that is quantized"
+        parts = {part: Part(f"{name}.{part}", weight.whole) for part in self.schemes[name].parts}
+        return StoredWeight(self.schemes[name], parts)
+
+
+def stored(form, sources, answer=lambda scheme: scheme, kernel=None):
+    platform = Answering(answer)
+    table = REFERENCE if kernel is None else replace(REFERENCE, linear=kernel)
+    weights = weights_of(None, platform, form, "packing")
+    joins = [[Part(f"{name}.weight", (5, 64)) for name in sources]]
+    asked = LinearSpec(5 * len(sources), 64, "float32")
+    return weights.choose(asked, joins, BoundOps(table, platform.open(0))), weights
+
+
+def test_sources_of_one_product_are_read_part_by_part():
+    chosen, weights = stored(Storing(q=INT8, k=INT8), "qk")
+    assert chosen.spec == LinearSpec(10, 64, "float32", INT8)
+    assert {name: [part.name for part in joins[0]] for name, joins in chosen.parts.items()} == {
+        "weight": ["q.weight", "k.weight"],
+        "scale": ["q.scale", "k.scale"],
+    }
+    assert (weights.name, list(weights.quantised.values()), weights.left) == ("packing", [1], [])
+
+
+def test_a_weight_that_is_not_quantized_is_read_as_it_is():
+    chosen, weights = stored(Storing(k=INT8), "q")
+    assert (chosen.spec.scheme, list(chosen.parts), chosen.made) == (None, ["weight"], None)
+    (left,) = weights.left
+    assert (left.name, left.reason, left.wanted) == ("q", "q is no Linear of float32 that is quantized", False)
+
+
+@pytest.mark.parametrize("other", [{}, {"k": candidates("int4", 64)[0]}], ids=["plain", "int4"])
+def test_sources_that_are_stored_differently_are_one_line(other):
+    with pytest.raises(ModelError) as raised:
+        stored(Storing(q=INT8, **other), "qk")
+    assert raised.value.message == (
+        "the checkpoint stores 'q' and 'k' in different formats, but they are computed as one product; quantize both "
+        "in the same way."
+    )
+
+
+def test_what_the_platform_declines_is_the_reference_s():
+    chosen, _ = stored(Storing(q=INT8), "q", lambda scheme: "no int8", Taking())
+    assert chosen.spec.scheme == INT8
+    chosen, _ = stored(Storing(q=INT8), "q", weight_only, Taking())
+    assert chosen.spec.scheme == weight_only(INT8)
+
+
+def test_one_input_is_rounded_once_by_the_largest_scale():
+    scheme = dataclasses.replace(INT8, parts={**INT8.parts, "input_scale": TensorSpec("float32")})
+    chosen, _ = stored(Storing(q=scheme, k=scheme), "qk")
+    raw = {"input_scale": torch.tensor([0.5, 2.0])}
+    chosen.made(raw)
+    assert raw["input_scale"].tolist() == 2.0
+    raw = {"input_scale": torch.tensor([[0.5, 2.0], [1.0, 0.25], [3.0, 3.0]])}  # of three experts
+    chosen.made(raw)
+    assert raw["input_scale"].tolist() == [2.0, 1.0, 3.0]

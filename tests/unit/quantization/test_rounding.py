@@ -7,8 +7,10 @@ import torch
 
 from tessera.ops.linear import linear
 from tessera.ops.quantize import meaning
-from tessera.platform import LinearSpec, Quantized
-from tessera.quantization import candidates, quantised, rounding
+from tessera.platform import ActSpec, LinearSpec, Quantized, QuantSpec, Scheme, TensorSpec
+from tessera.quantization import rounding
+from tessera.quantization.rounding import quantised
+from tessera.quantization.schemes import candidates
 
 INT8, INT4 = candidates("int8", 64)[0], candidates("int4", 24)[0]  # a group of 8
 
@@ -74,3 +76,29 @@ def test_the_product_is_that_of_what_the_parts_mean(scheme, monkeypatch):
     scaled = Quantized(x / 4, torch.full((6, 1), 4.0))
     again = linear(LinearSpec(19, 24, "float32", scheme, bias=True), scaled, {**parts, "bias": bias})
     assert torch.allclose(again, found, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [("int8", -128.0, 127.0), ("fp8_e4m3", -448.0, 448.0)])
+def test_static_activations_have_the_scale_of_the_weight(dtype, least, most):
+    """What is beyond its range becomes the nearest end of it."""
+    parts = {"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
+    parts["input_scale"] = TensorSpec("float32")
+    scheme = Scheme(QuantSpec("int8", "channel"), ActSpec(dtype, granularity="tensor", static=True), parts=parts)
+    weight = {
+        "weight": torch.eye(4, dtype=torch.int8),
+        "scale": torch.full((4,), 3.0),
+        "input_scale": torch.tensor(0.25),
+    }
+    x = torch.tensor([[1e4, -1e4, 4.1, 0.0]])
+    assert linear(LinearSpec(4, 4, "float32", scheme), x, weight).tolist() == [
+        [3 * most / 4, 3 * least / 4, 3 * 4.0, 0.0]  # 16.4 quarters are 16 in both
+    ]
+
+
+def test_fp8_has_three_bits_of_a_mantissa():
+    parts = {"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", (1,))}
+    scheme = Scheme(QuantSpec("fp8_e4m3", "channel"), ActSpec("fp8_e4m3", granularity="token"), parts=parts)
+    weight = {"weight": torch.eye(3).to(torch.float8_e4m3fn), "scale": torch.ones(3)}
+    x = torch.tensor([[448.0, 17.5, 1.06], [4.48, 0.175, 0.0106]])  # each row by its own largest
+    found = linear(LinearSpec(3, 3, "float32", scheme), x, weight)
+    assert torch.allclose(found, torch.tensor([[448.0, 18.0, 1.0], [4.48, 0.18, 0.01]]))

@@ -31,7 +31,7 @@ class Drawing:
             head=head, facts=SimpleNamespace(vocab_size=VOCAB), logits=lambda hidden: torch.zeros(len(hidden), VOCAB)
         )
         tokens, buffers = torch.zeros(4, 8, dtype=torch.int32), DeviceBuffers(host_device())
-        editor = LogitsEditor(self.columns, tokens, self.bind)
+        editor = LogitsEditor(self.columns, tokens, self.bind, torch.from_numpy)
         self.sampler = Sampler(model, SimpleNamespace(bind=self.bind), self.columns, buffers, (), editor)
 
     def bind(self, name, spec):

@@ -10,7 +10,7 @@ import pytest
 from tessera.arrays import int32
 from tessera.errors import ConfigError, OverloadedError, RequestError
 from tessera.platform import Resource, StepRules
-from tessera.scheduler import FirstComeFirstServed, Priority, policy_named
+from tessera.scheduler import FirstComeFirstServed, Priority
 from tessera.step import RowLogprobs
 from tests.unit.scheduler.fake_device import expected_answer
 from tests.unit.scheduler.world import World, paged, plan, prompt_of, state, window
@@ -485,12 +485,6 @@ def test_a_policy_chooses_who_starts_and_who_gives_way():
     assert world.finished_at[keys[3]] < world.finished_at[keys[0]]
     assert [tokens for _, tokens in policy.heard] == [step.total_num_scheduled_tokens for step in world.steps]
     assert all(seconds > 0 for seconds, _ in policy.heard)
-
-
-def test_policies_have_names():
-    assert isinstance(policy_named("fcfs"), FirstComeFirstServed)
-    with pytest.raises(ConfigError, match="use one of fcfs, priority, fair"):
-        policy_named("magic")
 
 
 # ---- priorities ------------------------------------------------------------------------------------------------------

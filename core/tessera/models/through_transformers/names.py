@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from tessera.arrays import Array
-from tessera.layers.weights import Part
 from tessera.models.fields import RefusedTypeError
+from tessera.platform.quantization import Part
 
 
 @dataclass(frozen=True)

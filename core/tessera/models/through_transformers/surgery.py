@@ -27,9 +27,11 @@ from tessera.platform.ops import Packed
 
 class Product(nn.Module):
     """[.., k] -> [.., n]: a bound linear op. weight: empty, for code that asks for its dtype or device. keep: the
-    reason why it must not be quantized, if any."""
+    reason why it must not be quantized, if any. tied: the weight is the embedding's."""
 
-    def __init__(self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "") -> None:
+    def __init__(
+        self, build: Build, names: CheckpointNames, module: Any, *, keep: str = "", tied: bool = False
+    ) -> None:
         super().__init__()
         self.n, k = sizes(module)
         self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
@@ -37,8 +39,8 @@ class Product(nn.Module):
         if module.bias is not None:
             parts["bias"] = names.joins(module.bias)[0]
         asked = LinearSpec(self.n, k, build.dtype, bias=module.bias is not None)
-        turned = isinstance(module, Conv1D)
-        self.spec, self.parameter = product_parameter(build, asked, parts, turned=turned, keep=keep)
+        kind = "Embedding" if tied else "Conv1D" if isinstance(module, Conv1D) else "Linear"
+        self.spec, self.parameter = product_parameter(build, asked, parts, module=kind, keep=keep)
         self.linear = build.ops.bind("linear", self.spec)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,9 +143,9 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
             parent = anatomy.model.get_submodule(owner)
             routes = any(child in found.experts for child in parent.children()) and key in ROUTERS
             setattr(parent, key, Product(build, names, module, keep=ROUTER if routes else ""))
-    head = Product(build, names, anatomy.head)
-    exchanged: set[nn.Module] = {anatomy.head}
     embed: Any = anatomy.embedding
+    head = Product(build, names, anatomy.head, tied=anatomy.head.weight is embed.weight)
+    exchanged: set[nn.Module] = {anatomy.head}
     if type(embed) is nn.Embedding:
         exchanged.add(embed)
         embed = TokenEmbedding(build, names, embed)

@@ -3,6 +3,7 @@ its fused layers; and its layout, which says where the bytes of a block are."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,16 @@ from tessera.platform.ops import BoundOps
 from tessera.reference.attention import ReferenceAttention
 from tessera.testing.attention import AttentionCase, AttentionTrial, attention_cases, poison, rows_by_kind
 from tessera.testing.compare import TOLERANCES, difference
-from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
+from tessera.testing.conformance.case import (
+    PASSED,
+    Case,
+    ConformanceError,
+    Verdict,
+    absent,
+    described,
+    falls_back,
+    named,
+)
 from tessera.testing.conformance.ops import placed
 from tessera.testing.conformance.target import Target, reference_ops
 
@@ -36,7 +46,7 @@ _WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "s
 HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
 """Head sizes to choose from if a backend does not support the usual one."""
 
-_CUT_SHORT = ("mixed-", "shared")  # kinds of launches that dtypes after the first are tried with
+_CUT_SHORT = ("mixed-", "shared", "long")  # kinds of launches that dtypes after the first are tried with
 
 
 def backend_cases(target: Target) -> Iterator[Case]:
@@ -59,6 +69,10 @@ def backend_cases(target: Target) -> Iterator[Case]:
             yield Case(
                 f"attention/{backend.name}/lse-{dtype}", "silver", "attention", partial(_sums, target, backend, dtype)
             )
+            if place == 0:
+                yield Case(
+                    f"attention/{backend.name}/far-apart", "silver", "attention", partial(_far_apart, target, backend)
+                )
             for kept in _KEPT:
                 for name in _over(backend, dtype, kept):
                     yield Case(
@@ -111,14 +125,16 @@ def refusal(backend: AttentionBackend, case: AttentionCase) -> Reason | None:
     return backend.supports(case.spec())
 
 
-def trial(target: Target, backend: AttentionBackend, case: AttentionCase) -> AttentionTrial:
+def trial(
+    target: Target, backend: AttentionBackend, case: AttentionCase, kind: type[AttentionTrial] = AttentionTrial
+) -> AttentionTrial:
     """On the platform's device, with its ops, its dtype of indices and its shapes of launches."""
     longest = max(length for _, length in case.rows)
     shaping = target.shaping(case.spec(), longest + case.block_size)
     if shaping is not None:
         case = replace(case, rows=shaping.allowed(case.rows))
     index_dtype = target.platform.capabilities.index_dtype
-    return AttentionTrial(backend, case, index_dtype=index_dtype, ops=target.bound(), shaping=shaping)
+    return kind(backend, case, index_dtype=index_dtype, ops=target.bound(), shaping=shaping)
 
 
 def compare(how: str, made: AttentionTrial, found: list[torch.Tensor], right: list[torch.Tensor] | None = None) -> None:
@@ -157,6 +173,66 @@ def _sums(target: Target, backend: AttentionBackend, dtype: str) -> Verdict:
             made.run()
             compare("the log-sum-exp", made, made.sums(), made.expected_sums())
     return PASSED
+
+
+def _far_apart(target: Target, backend: AttentionBackend) -> Verdict:
+    """Blocks that lie far apart must hold the same bytes as side by side, and attention over them must be right."""
+    dtypes = [dtype for dtype in target.platform.capabilities.dtypes if takes(backend, dtype, "")]
+    if not dtypes:
+        return falls_back("the backend takes none of the platform's dtypes")
+    case = fitted(backend, AttentionCase(((1, 1),), dtype=min(dtypes, key=lambda dtype: torch_dtype(dtype).itemsize)))
+    size = block_sizes(backend, case)[0]
+    case = replace(case, rows=((1, 2 * size + 1), (5, size + 5)), block_size=size)
+    near = trial(target, backend, case)
+    near.run()
+    try:
+        far = trial(target, backend, case, FarTrial)
+    except (OSError, RuntimeError) as error:  # some devices have no error of their own for it
+        return absent(f"there is no memory for blocks that lie far apart: {described(error)}")
+    found = far.run()
+    for here, there in zip(near.blocks, far.blocks, strict=True):
+        for plane, other in zip(near.caches[0], far.caches[0], strict=True):
+            expected, written = (part.cpu().contiguous().view(torch.uint8) for part in (plane[here], other[there]))
+            if not torch.equal(expected, written):
+                raise ConformanceError(
+                    f"block {there}, {there * other.stride(0)} elements from the start of its plane, does not hold what"
+                    f" was written to it: its address needs more than 32 bits ({_said(case)})",
+                    {"expected": expected, "result": written},
+                )
+    for row, (part, right) in enumerate(zip(found, far.expected(), strict=True)):
+        text = difference(part.double(), right, TOLERANCES[case.dtype])
+        if text is not None:
+            said = f"attention of {_said(case)} over blocks whose addresses need more than 32 bits, row {row}: {text}"
+            raise ConformanceError(said, named(result=found, expected=far.expected()))
+    return PASSED
+
+
+class FarTrial(AttentionTrial):
+    """Over blocks so far apart that the addresses of all but the first, counted in elements, need more than 32 bits.
+    Cut to 32 bits, they point into the gap behind block 0. Nothing is in between, so a host needs no memory there.
+    Raises OSError or RuntimeError if there is not enough."""
+
+    def numbers(self, count: int, random: torch.Generator) -> Tensor:
+        """Chosen so that no address that is cut to 32 bits lies before the first block."""
+        return torch.tensor([1, *range(_FAR, _FAR + count - 1)])
+
+    def buffer(self, block_bytes: int) -> Tensor:
+        stride = (1 << 32) // _FAR * torch_dtype(self.case.kept).itemsize + block_bytes
+        whole = _untouched(self.num_blocks * stride, self.target).view(self.num_blocks, stride)
+        for block in (0, *self.blocks):
+            whole[block, :block_bytes] = 255
+        return whole
+
+
+_FAR = 16  # number of the first block that lies far from the start
+
+
+def _untouched(nbytes: int, target: torch.device) -> Tensor:
+    """Memory [nbytes] uint8. A host provides it where it is written."""
+    if target.type != "cpu":
+        return torch.empty(nbytes, dtype=torch.uint8, device=target)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return torch.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype=torch.uint8)
 
 
 def _by_precision(backend: AttentionBackend, dtypes: tuple[str, ...]) -> list[str]:
@@ -307,7 +383,7 @@ class Stored:
 
     @property
     def blocks(self) -> list[int]:
-        return sorted({block for table in self.trial.tables for block in table})
+        return sorted(set(self.trial.blocks))
 
 
 def _at_each_size(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from tessera.ops.tensors import torch_dtype
@@ -28,7 +29,7 @@ from tessera.testing.op_inputs import OpInputs
 def device_cases(target: Target) -> Iterator[Case]:
     for name, check in (
         ("manifest", _manifest), ("capabilities", _capabilities), ("memory", _memory), ("to_host", _to_host),
-        ("arena", _arena),
+        ("to_device", _to_device), ("arena", _arena),
     ):  # fmt: skip
         yield Case(f"device/{name}", "bronze", name, partial(check, target))
 
@@ -43,7 +44,10 @@ def _manifest(target: Target) -> Verdict:
     _demand(probe.reason.strip() != "", "the probe of the manifest gives no reason")
     _demand(probe.score <= 100, f"the probe of the manifest has score {probe.score}, the largest is 100")
     for device in probe.devices:
-        _demand(device.memory >= 0, f"the probe of the manifest says that {device.name} has {device.memory} bytes")
+        _demand(
+            device.memory == 0 or device.memory >= _HELD,
+            f"the probe of the manifest says that {device.name} has {device.memory} bytes; 0 is for what is not known",
+        )
     return PASSED
 
 
@@ -62,10 +66,21 @@ def _capabilities(target: Target) -> Verdict:
     return PASSED
 
 
+_HELD = 1 << 26
+"""Every device has so many bytes, and no figure in MB is as large."""
+
+
 def _memory(target: Target) -> Verdict:
-    figures = target.device.memory()
+    device = target.device
+    figures = device.memory()
     _demand(figures.total > 0, f"memory: the device has {figures.total} bytes in total")
     _demand(0 <= figures.free <= figures.total, f"memory: {figures.free} bytes are free, of {figures.total} in total")
+    held = torch.empty(_HELD, dtype=torch.uint8, device=device.target)
+    for what, nbytes in (("total", figures.total), ("free", figures.free)):
+        _demand(
+            nbytes >= held.nbytes,
+            f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
+        )
     return PASSED
 
 
@@ -76,6 +91,25 @@ def _to_host(target: Target) -> Verdict:
     device.synchronize()
     found = future.result()
     _demand(found.tolist() == numbers.tolist(), "to_host does not give what the device holds")
+    return PASSED
+
+
+def _to_device(target: Target) -> Verdict:
+    """Many copies from an array that is written to as soon as each has been started, into a new tensor and into one."""
+    device = target.device
+    numbers = np.zeros((64, 1024), np.int32)
+    if target.brings_a_runner:
+        return absent("the platform has its own model runner")
+    into = torch.empty(64, 1024, dtype=torch.int32, device=device.target)
+    found = []
+    for number in range(24):
+        numbers[:] = number
+        placed = device.to_device(numbers, into if number % 2 else None)
+        _demand(placed is into or not number % 2, "to_device does not return the tensor that it was given")
+        found.append(device.to_host(placed.clone()))
+    numbers[:] = -1
+    wrong = [number for number, copy in enumerate(found) if not (copy.result() == number).all()]
+    _demand(not wrong, f"to_device: copy {wrong[:1]} does not have what the array held when it was called")
     return PASSED
 
 

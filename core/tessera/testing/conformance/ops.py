@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform.ops import BoundOps, HotCall, Op, OpSet
+from tessera.ops import LinearSpec
+from tessera.platform.ops import BoundOps, HotCall, Op, OpSet, Packed
 from tessera.testing.compare import difference, tolerance
 from tessera.testing.conformance.case import (
     PASSED,
@@ -27,7 +28,7 @@ from tessera.testing.conformance.case import (
 from tessera.testing.conformance.target import Target, reference_ops
 from tessera.testing.op_inputs import OpInputs
 
-TOKENS = (19, 1, 2, 0)
+_FEW = 64  # tokens; with more, only the result is checked: strides, out= and the like are the same
 
 
 def op_cases(target: Target) -> Iterator[Case]:
@@ -75,7 +76,7 @@ def _check(target: Target, op: Op[Any], spec: Any) -> Verdict:
         return falls_back(reason)
     model = claimed if op.any_dtype else ("float32",)
     for dtype in model if own is None else (own,):
-        for tokens in TOKENS:
+        for tokens in op.sample_tokens(spec):
             OpTrial(target, op, spec, dtype, tokens, native=reason is None).check()
     return PASSED
 
@@ -97,6 +98,8 @@ class OpTrial:
     def check(self) -> None:
         """Raises ConformanceError."""
         plain = self.run("", self._call, self._arguments())
+        if self.tokens > _FEW:
+            return
         again = self.run("run again", self._call, self._arguments())
         self._compare("run again with the same inputs", again, plain, 0.0)
         if self.tokens:
@@ -105,6 +108,8 @@ class OpTrial:
             self._check_it_stays()
         if self._takes_out:
             self._check_out(plain)
+        if isinstance(self.spec, LinearSpec) and self.tokens == 1:  # its kernel prepares the weights of other ops too
+            self._check_prepared_again()
         if self.native and self.op.compose is not None and self.op.parts:
             parts = self.run("its parts", self.op.compose(self.spec, self._ops), self._arguments(), expected=False)
             self._compare("against its parts", plain, parts, self._tolerance)
@@ -126,6 +131,10 @@ class OpTrial:
                 raise ConformanceError(self._line(how, "it wrote to an input"), named(arguments=given, after=arguments))
         if out and result is not out["out"] and not (isinstance(result, tuple) and result[0] is out["out"]):
             raise ConformanceError(self._line(how, "the result is not the tensor given as out"), named(arguments=given))
+        elsewhere = {str(tensor.device) for tensor in _flat(result) if not _lies_on(tensor, self.target.device.target)}
+        if elsewhere:
+            text = f"the result is on {', '.join(elsewhere)}, expected {self.target.device.target}"
+            raise ConformanceError(self._line(how, text))
         found = on_host(result)
         if expected:
             self._compare(how, found, self._expected, self._tolerance, given)
@@ -151,6 +160,20 @@ class OpTrial:
         out = placed(torch.full_like(first, torch.nan), self.target.device.target)
         found = self.run("out= filled with NaN", self._call, self._arguments(), out=out)
         self._compare("out= filled with NaN, against the result without out=", found, plain, 0.0)
+
+    def _check_prepared_again(self) -> None:
+        """prepare(into=) must write a new weight to the addresses of an earlier one."""
+        made = self._inputs(self.tokens + 1)
+        made.of(self.op, self.spec)
+        standing = [dict(packed) for packed in made.prepared]
+        again = self._inputs(self.tokens, made.prepared)
+        arguments = placed(again.of(self.op, self.spec), self.target.device.target)
+        for before, after in zip(standing, again.prepared, strict=True):
+            moved = [name for name, tensor in before.items() if not _same_place(after.get(name), tensor)]
+            if moved:
+                text = f"prepare(into=) gives other tensors than those to overwrite: {', '.join(moved)}"
+                raise ConformanceError(self._line("", text))
+        self.run("a weight overwritten by prepare(into=)", self._call, arguments)
 
     @cached_property
     def _ops(self) -> BoundOps:
@@ -184,10 +207,12 @@ class OpTrial:
 
     def _arguments(self, seed: int | None = None) -> tuple[Any, ...]:
         """Made anew: some ops write into them."""
-        seed = self.tokens if seed is None else seed
-        made = OpInputs(self.tokens, seed, ops=self._ops, dtype=self.dtype).of(self.op, self.spec)
+        made = self._inputs(self.tokens if seed is None else seed).of(self.op, self.spec)
         arguments: tuple[Any, ...] = placed(made, self.target.device.target)
         return arguments
+
+    def _inputs(self, seed: int, into: Sequence[Packed] = ()) -> OpInputs:
+        return OpInputs(self.tokens, seed, self._ops, self.dtype, into)
 
     def _compare(self, how: str, found: Any, expected: Any, tolerance: float, arguments: Any = ()) -> None:
         text = difference(found, expected, tolerance)
@@ -198,6 +223,12 @@ class OpTrial:
     def _line(self, how: str, text: str) -> str:
         which = f"{self.spec}, {self.dtype}, {self.tokens} tokens{f', {how}' if how else ''}"
         return f"{self.op.name} of {which}: {text}"
+
+
+def _same_place(found: Any, tensor: Tensor) -> bool:
+    if found is tensor or not isinstance(found, Tensor):
+        return found is tensor
+    return not tensor.is_mkldnn and found.data_ptr() == tensor.data_ptr()
 
 
 def _is_float(result: Any) -> bool:
@@ -226,6 +257,18 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def placed(value: Any, target: Any) -> Any:
     """Nested arguments or results on a device."""
     return mapped(value, lambda tensor: tensor if tensor.device == target else tensor.to(target))
+
+
+def _flat(value: Any) -> list[Tensor]:
+    """All tensors of a nested result."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return [tensor for part in parts for tensor in _flat(part)]
+
+
+def _lies_on(tensor: Tensor, target: torch.device) -> bool:
+    return tensor.device.type == target.type and target.index in (None, tensor.device.index)
 
 
 def on_host(value: Any) -> Any:

@@ -16,7 +16,8 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Reason
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
-from tessera.quantization import candidates, quantised
+from tessera.quantization.rounding import quantised
+from tessera.quantization.schemes import candidates
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
 from tessera.testing.conformance.target import Target

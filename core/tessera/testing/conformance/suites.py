@@ -11,11 +11,13 @@ from tessera.errors import ConfigError
 from tessera.testing.conformance.answers import model_cases, scheduling_cases
 from tessera.testing.conformance.attention import backend_cases, fused_cases, layout_cases
 from tessera.testing.conformance.case import LEVELS, Case, Level, Result
-from tessera.testing.conformance.collectives import collective_cases
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.launches import graph_cases, shape_cases
 from tessera.testing.conformance.native import native_cases, perf_cases
 from tessera.testing.conformance.ops import op_cases
+from tessera.testing.conformance.overlap import overlap_cases
+from tessera.testing.conformance.packed import packed_cases
+from tessera.testing.conformance.ranks import rank_cases
 from tessera.testing.conformance.schemes import scheme_cases
 from tessera.testing.conformance.served import served_cases
 from tessera.testing.conformance.target import Target
@@ -25,8 +27,8 @@ _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
     {
         "bronze": (device_cases, op_cases, model_cases),
         "silver": (
-            backend_cases, fused_cases, layout_cases, collective_cases, scheduling_cases, shape_cases, read_cases,
-            scheme_cases,
+            backend_cases, fused_cases, layout_cases, rank_cases, scheduling_cases, shape_cases, read_cases,
+            overlap_cases, scheme_cases, packed_cases,
         ),
         "gold": (native_cases, graph_cases, served_cases, perf_cases),
     }

@@ -31,13 +31,15 @@ class Target:
     """path: dotted path of the platform's class. selected: the result of discovery and probe; None if a path was given.
     num_devices: how many to test collectives on; None: as many as the probe reports. shared: the process is not the
     kit's own, so nothing process-wide may be changed; otherwise the platform enters the process as a server's worker,
-    and speeds are those of a worker. ops: the platform's, over core's reference. backends: from a separate instance of
-    the platform, since ops may ask which launch is running."""
+    and speeds are those of a worker. worker: the one whose process this is; its first device is opened. ops: the
+    platform's, over core's reference. backends: from a separate instance of the platform, since ops may ask which
+    launch is running."""
 
     path: str
     selected: Selected | None = None
     num_devices: int | None = None
     shared: bool = True
+    worker: WorkerSpec | None = None
     platform: Platform = field(init=False)
     device: Device = field(init=False)
     ops: OpSet = field(init=False)
@@ -46,7 +48,8 @@ class Target:
     def __post_init__(self) -> None:
         levels = None if self.selected is None else self.selected.levels
         self.platform = load_platform(self.path, levels)
-        self.platform.enter_process(WorkerSpec(0, 1, (0,), shared=self.shared))
+        self.worker = self.worker or WorkerSpec(0, 1, (0,), shared=self.shared)
+        self.platform.enter_process(self.worker)
         self.open()
         self.ops = self.platform.ops(REFERENCE)
         self.backends = load_platform(self.path, levels).attention_backends()
@@ -54,7 +57,8 @@ class Target:
     def open(self) -> None:
         """Opens the device. Cases that measure call it again, so that speeds do not depend on what an earlier case
         changed, such as the number of threads."""
-        self.device = self.platform.open(0)
+        assert self.worker is not None
+        self.device = self.platform.open(self.worker.devices[0])
 
     @classmethod
     def named(cls, name: str, num_devices: int | None = None, *, shared: bool = True) -> Target:

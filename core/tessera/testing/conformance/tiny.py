@@ -20,15 +20,16 @@ from safetensors.torch import save_file
 
 from tessera.arrays import int32
 from tessera.config import EngineConfig, build_config
+from tessera.engine.child import executor_path
 from tessera.engine.engine import depth, make_policy, make_scheduler, silent
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
 from tessera.layers.build import TENSOR_GROUP
-from tessera.layers.weights import Part
 from tessera.loader.checkpoint import Dummy
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Future
+from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
 from tessera.reference.attention import ReferenceAttention
 from tessera.request import Request
@@ -49,10 +50,7 @@ _SIZES: Mapping[str, Any] = MappingProxyType(
     {
         "vocab_size": VOCAB,
         "hidden_size": 72,
-        "intermediate_size": 88,
         "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
         "head_dim": 12,
         "tie_word_embeddings": False,
         "bos_token_id": 1,
@@ -75,10 +73,11 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256) -> None:
-    """A model of FAMILIES. positions: tokens that prompt and answer may have."""
-    settings = {**_SIZES, **FAMILIES[family], "model_type": family, "max_position_embeddings": positions}
-    save_checkpoint(folder, settings, dtype)
+def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256, ranks: int = 2) -> None:
+    """A model of FAMILIES. positions: tokens that prompt and answer may have. ranks: its sizes are multiples of it."""
+    sizes = {"intermediate_size": 44 * ranks, "num_attention_heads": 3 * ranks, "num_key_value_heads": ranks}
+    named = {"model_type": family, "max_position_embeddings": positions}
+    save_checkpoint(folder, {**_SIZES, **sizes, **FAMILIES[family], **named}, dtype)
 
 
 def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> None:
@@ -137,19 +136,37 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. positions: of the model. Flags are those of
-    build_config. logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens
-    are compared), tokens of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. features:
+    dotted paths. workers: processes; one is this process, whose steps are observed. Flags are those of build_config.
+    folder: of the model and of the engine. logprobs, cached: by request, log probabilities of the answer's tokens (none
+    in float32, whose tokens are compared), tokens of the prompt that were found in the cache."""
 
-    def __init__(self, target: Target, dtype: str, *, positions: int = 2048, **flags: Any) -> None:
+    executor: ObservedExecutor
+
+    def __init__(
+        self,
+        target: Target,
+        dtype: str,
+        *,
+        family: str = "llama",
+        positions: int = 2048,
+        ranks: int = 2,
+        features: Sequence[str] = (),
+        workers: int = 1,
+        **flags: Any,
+    ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
+        self.folder = Path(self._folder.name)
         try:
-            save_tiny(Path(self._folder.name), "llama", "float32", positions)
+            save_tiny(self.folder, family, "float32", positions, ranks)
             config = build_config(
-                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype, **flags
+                model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype,
+                tensor_parallel_size=workers, **flags,
+            )  # fmt: skip
+            self._start(
+                dataclasses.replace(config, embedded=workers == 1, features=tuple(features), folder=self._folder.name)
             )
-            self._start(dataclasses.replace(config, embedded=True))
         except BaseException:
             self._folder.cleanup()
             raise
@@ -160,13 +177,19 @@ class TinyRun:
 
     def _start(self, config: EngineConfig) -> None:
         policy = make_policy(config)
-        self.started: StartedEngine = start_up(config, f"{__name__}:{ObservedExecutor.__name__}", silent)
-        executor = self.started.executor
-        assert isinstance(executor, ObservedExecutor)
-        self.executor = executor
+        self.started = self.start_up(config)
+        executor = self._executor = self.started.executor
+        if isinstance(executor, ObservedExecutor):
+            self.executor = executor
         self._depth = depth(self.started.config, executor.platform.capabilities)
         self.scheduler = make_scheduler(self.started, policy, self._depth)
         self._in_flight: deque[Future[StepOutput]] = deque()
+
+    def start_up(self, config: EngineConfig) -> StartedEngine:
+        """Its executor is an ObservedExecutor if there is one worker."""
+        workers = config.parallel.world_size
+        path = f"{__name__}:{ObservedExecutor.__name__}" if workers == 1 else executor_path(workers)
+        return start_up(config, path, silent)
 
     @property
     def runner(self) -> Any:
@@ -180,14 +203,17 @@ class TinyRun:
         self.finish()
         return self.answers[first:]
 
-    def add(self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, **params: Any) -> int:
-        """The request's key. leader: key of the sibling whose prompt it shares."""
+    def add(
+        self, prompt: Sequence[int], max_tokens: int, seed: int, leader: int = -1, salt: str = "", **params: Any
+    ) -> int:
+        """The request's key. leader: key of the sibling whose prompt it shares. salt: requests with another one share
+        no blocks with it."""
         params = {"temperature": 0.0, "ignore_eos": True, **params}
         sampling = SamplingParams(max_tokens=max_tokens, logprobs=self._logprobs, **params)
         key = len(self.answers)
         self.answers.append([])
         self.logprobs.append([])
-        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader))
+        self.scheduler.add(Request(key, str(key), int32(prompt), sampling, max_tokens, seed, salt=salt, leader=leader))
         return key
 
     def finish(self) -> None:
@@ -200,7 +226,7 @@ class TinyRun:
     def _step(self) -> None:
         scheduled = self.scheduler.schedule()
         if scheduled is not None:
-            self._in_flight.append(self.executor.sample(self.executor.execute(scheduled)))
+            self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
             if len(self._in_flight) < self._depth:
                 return
         if self._in_flight:
@@ -216,7 +242,7 @@ class TinyRun:
             self.cached.setdefault(started.key, started.num_cached_tokens)
 
     def close(self) -> None:
-        self.executor.close()
+        self._executor.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:

@@ -23,8 +23,7 @@ namespace {
 
 struct Event {
   int device;
-  int64_t until;  // the last copy before it
-  bool asked = false;
+  int64_t time;  // when everything launched before it is done
 };
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -49,24 +48,25 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event{};
     const int device = stream.device_index();
-    *static_cast<Event*>(*event) = Event{device, copies().started(device)};
+    *static_cast<Event*>(*event) = Event{device, queue().end(device)};
   }
   void block(void*, const c10::Stream&) const override {}
-  // Whoever asks twice has given the device the time that it needed.
+  // Asking takes time, so whoever asks again and again is told yes in the end.
   bool queryEvent(void* event) const override {
     auto* one = static_cast<Event*>(event);
-    if (one == nullptr) return true;
-    if (one->asked) copies().finish(one->device, one->until);
-    one->asked = true;
-    return copies().there(one->device, one->until);
+    if (one == nullptr || queue().done(one->device, one->time)) return true;
+    host_time += kQueryTime;
+    return false;
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void synchronizeEvent(void* event) const override {
-    if (auto* one = static_cast<Event*>(event)) copies().finish(one->device, one->until);
+    if (auto* one = static_cast<Event*>(event)) queue().wait(one->device, one->time, "an event");
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream& stream) const override { copies().finish(stream.device_index()); }
-  void synchronizeDevice(const c10::DeviceIndex device) const override { copies().finish(device); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    queue().wait_for_all(stream.device_index(), "a stream");
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const override { queue().wait_for_all(device, "a device"); }
 };
 
 struct Hooks final : at::PrivateUse1HooksInterface {
@@ -80,7 +80,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return Guard().exchangeDevice({kType, index}).index();
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetDefaultCPUAllocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
+  bool isPinnedPtr(const void* data) const override { return pinned().holds(data); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::globalContext().defaultGenerator(at::kCPU);
   }
@@ -123,8 +124,10 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef asked, std:
 }
 
 void between_devices(const at::Tensor& from, const at::Tensor& to) {
+  queue().launch(to.device().index(), kCopyTime);
   host_alias(to).copy_(host_alias(from));
-  if (recording != nullptr) recording->push_back([from, to] { host_alias(to).copy_(host_alias(from)); });
+  if (recording != nullptr)
+    recording->add(to.device().index(), [from, to] { host_alias(to).copy_(host_alias(from)); });
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -132,15 +135,22 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     between_devices(from, to);
   } else if (on_device(to)) {
     TORCH_CHECK(recording == nullptr, "fakechip: a copy from the host cannot be captured");
-    host_alias(to).copy_(from);
+    const int device = to.device().index();
+    if (non_blocking && from.is_non_overlapping_and_dense() && pinned().holds(from.data_ptr())) {
+      queue().copy(device, from, to);
+    } else {
+      host_alias(to).copy_(from);
+      queue().wait(device, queue().launch(device, kCopyTime), "a copy from the host that waits");
+    }
   } else if (non_blocking) {
     TORCH_CHECK(recording == nullptr, "fakechip: a copy to the host cannot be captured");
-    copies().start(from, to);
+    queue().copy(from.device().index(), from, to);
     std::lock_guard<std::mutex> held(ledger().lock);
     ledger().copies++;
   } else {
+    const int device = from.device().index();
     note_read("a copy to the host that waits");
-    copies().finish(from.device().index());
+    queue().wait(device, queue().launch(device, kCopyTime), "a copy to the host that waits");
     to.copy_(host_alias(from));
   }
   return to;
@@ -153,6 +163,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 at::Scalar local_scalar(const at::Tensor& self) {
   note_read("aten::_local_scalar_dense");
+  queue().wait_for_all(self.device().index(), "aten::_local_scalar_dense");
   return host_alias(self).item();
 }
 
@@ -187,7 +198,8 @@ void replay(int64_t number) {
     std::lock_guard<std::mutex> held(graphs_lock);
     made = graphs.at(number);
   }
-  for (const auto& step : *made) step();
+  queue().launch(made->device, kOpTime * static_cast<int64_t>(made->ops.size()));
+  for (const auto& op : made->ops) op();
 }
 
 void drop_graph(int64_t number) {
@@ -210,6 +222,7 @@ void allow_all() {
 void reset() {
   std::lock_guard<std::mutex> held(ledger().lock);
   ledger().reads.clear();
+  ledger().waits.clear();
   ledger().ops.clear();
   ledger().copies = 0;
 }
@@ -235,6 +248,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 
 TORCH_LIBRARY(fakechip, m) {
   m.def("reads() -> str", [] { return lines(ledger().reads); });
+  m.def("waits() -> str", [] { return lines(ledger().waits); });
   m.def("ops() -> str", [] { return lines(ledger().ops); });
   m.def("copies() -> int", [] { return ledger().copies; });
   m.def("allocated(int index) -> int", [](int64_t index) { return allocated[index].load(); });
@@ -244,6 +258,14 @@ TORCH_LIBRARY(fakechip, m) {
   m.def("reset() -> ()", &reset);
   m.def("current_device() -> int", [] { return int64_t{current}; });
   m.def("set_device(int index) -> ()", [](int64_t index) { Hooks().setCurrentDevice(index); });
+  m.def("host_time() -> int", [] { return host_time; });
+  m.def("work(int time) -> ()", [](int64_t time) { host_time += time; });
+  m.def("busy(int index) -> int", [](int64_t index) { return queue().busy(index); });
+  m.def("end(int index) -> int", [](int64_t index) { return queue().end(index); });
+  m.def("launch_collective(int index, int time) -> ()", [](int64_t index, int64_t time) {
+    queue().launch_after(index, time, kOpTime);
+  });
+  m.def("memory(Tensor tensor) -> Tensor", &host_alias);
   m.def("begin_capture() -> ()", &begin_capture);
   m.def("end_capture() -> int", &end_capture);
   m.def("replay(int graph) -> ()", &replay);

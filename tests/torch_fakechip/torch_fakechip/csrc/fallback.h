@@ -2,7 +2,7 @@
 // host's kernel over the same memory, and recorded where a launch is being captured.
 #pragma once
 
-#include "memory.h"
+#include "queue.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -137,12 +137,16 @@ inline void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack*
   const Stack arguments(stack->end() - op.schema().arguments().size(), stack->end());
   note_op(name);
   const int device = place(name, arguments);
-  if (reads(name, arguments)) note_read(name);
+  if (reads(name, arguments)) {
+    note_read(name);
+    queue().wait_for_all(device, name);
+  }
+  queue().launch(device, kOpTime);
   const Stack made = computed(op, arguments);
   Stack results;
   for (size_t i = 0; i < made.size(); ++i) results.push_back(result(op, i, made[i], arguments, device));
   if (recording != nullptr) {
-    recording->push_back([op, arguments, results] {
+    recording->add(device, [op, arguments, results] {
       const Stack again = computed(op, arguments);
       for (size_t i = 0; i < again.size(); ++i) refill(results[i], again[i]);
     });

@@ -25,6 +25,7 @@ using Counts = std::map<std::string, int64_t>;
 struct Ledger {
   std::mutex lock;
   Counts reads;        // implicit ones, which stall the host until the device has caught up
+  Counts waits;        // of the host for a device that had not done yet what it was told, those by reads included
   Counts ops;          // each ran on the host's own kernel
   int64_t copies = 0;  // to the host that did not wait for the device
   std::optional<std::set<std::string>> allowed;
@@ -37,7 +38,14 @@ inline Ledger& ledger() {
 }
 
 // What was recorded of a launch: run again in this order.
-using Recording = std::vector<std::function<void()>>;
+struct Recording {
+  int device = 0;
+  std::vector<std::function<void()>> ops;
+  void add(int on, std::function<void()> op) {
+    device = on;
+    ops.push_back(std::move(op));
+  }
+};
 inline thread_local Recording* recording = nullptr;
 
 inline void note_read(const std::string& what) {
@@ -45,6 +53,11 @@ inline void note_read(const std::string& what) {
   std::lock_guard<std::mutex> held(ledger().lock);
   TORCH_CHECK(!ledger().refuse_reads, "fakechip: ", what, " is an implicit read of the device");
   ledger().reads[what]++;
+}
+
+inline void note_wait(const std::string& what) {
+  std::lock_guard<std::mutex> held(ledger().lock);
+  ledger().waits[what]++;
 }
 
 inline void note_op(const std::string& name) {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 
 namespace fakechip {
 
@@ -94,49 +95,42 @@ inline at::Tensor adopt(const at::Tensor& made, int device) {
   return tensor;
 }
 
-// Copies to the host that nobody has waited for: until then the host sees all bits set, as if they were under way.
-class Copies {
+// Memory of the host that the device copies from and to by itself.
+class PinnedAllocator final : public c10::Allocator {
  public:
-  void start(const at::Tensor& from, const at::Tensor& to) {
-    const int device = from.device().index();
-    TORCH_CHECK(to.is_non_overlapping_and_dense(), "fakechip: a copy that does not wait needs a dense tensor to go to");
-    Copy copy{0, at::empty_like(to).copy_(host_alias(from)), to};
-    std::memset(to.data_ptr(), 0xff, to.nbytes());
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (nbytes == 0) return {nullptr, nullptr, &release_pinned, c10::Device(c10::kCPU)};
+    void* data = std::aligned_alloc(kAlignment, (nbytes + kAlignment - 1) / kAlignment * kAlignment);
     std::lock_guard<std::mutex> held(lock_);
-    copy.number = ++started_[device];
-    waiting_[device].push_back(std::move(copy));
+    spans_[data] = nbytes;
+    return {data, data, &release_pinned, c10::Device(c10::kCPU)};
   }
-  int64_t started(int device) {
+  c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
+  void copy_data(void* to, const void* from, size_t nbytes) const override { std::memcpy(to, from, nbytes); }
+  bool holds(const void* data) {
     std::lock_guard<std::mutex> held(lock_);
-    return started_[device];
-  }
-  void finish(int device, int64_t until) {
-    std::lock_guard<std::mutex> held(lock_);
-    auto& queue = waiting_[device];
-    for (; !queue.empty() && queue.front().number <= until; queue.pop_front()) {
-      const Copy& copy = queue.front();  // as bytes: whoever waits may not be in inference mode, as who started it was
-      std::memcpy(copy.to.data_ptr(), copy.from.data_ptr(), copy.to.nbytes());
-    }
-  }
-  void finish(int device) { finish(device, INT64_MAX); }
-  bool there(int device, int64_t number) {
-    std::lock_guard<std::mutex> held(lock_);
-    return waiting_[device].empty() || waiting_[device].front().number > number;
+    auto after = spans_.upper_bound(const_cast<void*>(data));
+    if (after == spans_.begin()) return false;
+    const auto& [first, nbytes] = *std::prev(after);
+    return static_cast<const char*>(data) < static_cast<const char*>(first) + nbytes;
   }
 
  private:
-  struct Copy {
-    int64_t number;
-    at::Tensor from, to;
-  };
+  static void release_pinned(void* data);
   std::mutex lock_;
-  std::array<int64_t, kDevices> started_{};
-  std::array<std::deque<Copy>, kDevices> waiting_;
+  std::map<void*, size_t> spans_;
 };
 
-inline Copies& copies() {
-  static Copies one;
-  return one;
+inline PinnedAllocator& pinned() {
+  static auto* one = new PinnedAllocator();  // never gone: tensors may be freed after everything else
+  return *one;
+}
+
+inline void PinnedAllocator::release_pinned(void* data) {
+  if (data == nullptr) return;
+  std::lock_guard<std::mutex> held(pinned().lock_);
+  pinned().spans_.erase(data);
+  std::free(data);
 }
 
 }  // namespace fakechip

@@ -1,0 +1,1 @@
+"""How checkpoints store quantized weights: one file for each format, listed in plugins/builtin.py."""

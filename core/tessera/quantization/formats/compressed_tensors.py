@@ -1,0 +1,358 @@
+"""The format compressed-tensors, which llm-compressor writes: int8, int4 packed into int32, and fp8.
+
+quantization_config puts modules into groups and says how the weights and activations of each group are quantized. For
+a weight "NAME.weight" [n, k] of a group, the checkpoint holds
+- NAME.weight, int8 or fp8 [n, k]; or NAME.weight_packed, int32 [n, k / 8] (k / 4 with 8 bits): the first element in
+  the lowest bits, with 8 (128) added to every element;
+- NAME.weight_scale: [1], [n, 1] or [n, k / group_size];
+- NAME.weight_zero_point, if the weight is packed and asymmetric: int32 [n / 8, k / group_size], packed along n;
+- NAME.input_scale [1], if the activations are static.
+It also holds NAME.weight_shape, [n, k], which is not read: config.json implies it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tessera.config.model_folder import shown
+from tessera.errors import ModelError
+from tessera.platform.device import Reason, Tensor
+from tessera.platform.quantization import ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec, Unpacking
+
+MAX_GROUPS = 1000
+MAX_GROUP_SIZE = 1 << 20
+MAX_PATTERN = 1000
+"""The longest pattern, in characters."""
+MATCHING_SECONDS = 5.0
+"""Processor time that all patterns of a config.json may take together."""
+
+_WORD = 32  # bits of an int32, into which weights are packed
+
+_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "int-quantized": ("int",),
+        "float-quantized": ("float",),
+        "naive-quantized": ("int", "float"),
+        "pack-quantized": ("int",),
+    }
+)
+"""The types of weights that each value of `format` allows."""
+
+_MIXED = "mixed-precision"  # each group names its own format
+
+
+def compressed_tensors(config: Mapping[str, Any]) -> CompressedTensors:
+    """config: quantization_config. Raises ModelError, naming the field, for what is not supported."""
+    return CompressedTensors(_Fields("quantization_config", config, _Patterns()))
+
+
+class CompressedTensors:
+    """A WeightFormat."""
+
+    def __init__(self, config: _Fields) -> None:
+        config.refuse("kv_cache_scheme", "transform_config", "moe_sparsity_config")
+        if config.get("sparsity_config") is not None:
+            config.table("sparsity_config").one_of("format", ("dense",), "dense")
+        form = config.one_of("format", (*_FORMATS, _MIXED))
+        groups = config.table("config_groups")
+        if not 1 <= len(groups.values) <= MAX_GROUPS:
+            number = f"{len(groups.values):,} groups, not 1 to {MAX_GROUPS:,}"
+            raise ModelError(f"{groups.where} in config.json has {number}.")
+        self._ignore = config.targets("ignore")
+        self._groups = [_group(groups.table(str(name)), form) for name in groups.values]
+
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
+        name = weight.name.removesuffix(".weight")
+        if module != "Linear" or len(weight.whole) != 2:
+            return "this format quantizes the weights of Linear layers only"
+        if self._ignore.rank(name, module) is not None:
+            return "quantization_config.ignore names it"
+        ranked = [
+            (rank, number)
+            for number, group in enumerate(self._groups)
+            if (rank := group.targets.rank(name, module)) is not None
+        ]
+        if not ranked:
+            return "no targets in quantization_config.config_groups name it"
+        return _Shard(self._groups[min(ranked)[1]], weight, name, dtype).stored()
+
+
+# ---- quantization_config
+
+
+class _Fields:
+    """An object in config.json. where: its path there."""
+
+    def __init__(self, where: str, values: object, patterns: _Patterns) -> None:
+        if not isinstance(values, Mapping):
+            raise ModelError(f"{where} in config.json is not an object.")
+        self.where, self.values, self._patterns = where, values, patterns
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def table(self, name: str) -> _Fields:
+        return _Fields(f"{self.where}.{shown(name, 60)}", self.values.get(name), self._patterns)
+
+    def one_of(self, name: str, supported: Sequence[Any], default: Any = None) -> Any:
+        value = self.get(name, default)
+        if not any(value is one or (type(value) is type(one) and value == one) for one in supported):
+            raise self.unsupported(name, f"it can be {', '.join(json.dumps(one) for one in supported)}", value)
+        return value
+
+    def refuse(self, *names: str) -> None:
+        for name in names:
+            if self.get(name):
+                raise ModelError(f"{self.where}.{name} in config.json is not supported; use a model without it.")
+
+    def unsupported(self, name: str, why: str, value: Any) -> ModelError:
+        text = shown(json.dumps(value), 60)
+        return ModelError(f"{self.where}.{name} in config.json is {text}, which is not supported; {why}.")
+
+    def targets(self, name: str) -> _Targets:
+        value = self.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ModelError(f"{self.where}.{name} in config.json is not a list of strings.")
+        return _Targets(f"{self.where}.{name}", value, self._patterns)
+
+
+class _Targets:
+    """A list of modules: by name, by a pattern ("re:...") that matches the beginning of the name, or by class."""
+
+    def __init__(self, where: str, targets: Sequence[str], patterns: _Patterns) -> None:
+        self._where, self._patterns = where, patterns
+        self.names = frozenset(target for target in targets if not target.startswith("re:"))
+        texts = [target.removeprefix("re:") for target in targets if target.startswith("re:")]
+        self._compiled = [patterns.compiled(text, where) for text in texts]
+
+    def rank(self, name: str, module: str) -> int | None:
+        """How the list names a module: 0 by its name, 1 by a pattern, 2 by its class, None if not at all."""
+        if name in self.names:
+            return 0
+        if any(self._patterns.matches(pattern, name, self._where) for pattern in self._compiled):
+            return 1
+        return 2 if module in self.names else None
+
+
+class _Patterns:
+    """Compiles and matches the patterns of one config.json, whose author is not trusted: with regex, which can be
+    stopped while it matches, as re cannot."""
+
+    def __init__(self) -> None:
+        self._left = MATCHING_SECONDS
+
+    def compiled(self, pattern: str, where: str) -> Any:
+        import regex  # type: ignore[import-untyped]  # it has no stubs of its own
+
+        if len(pattern) <= MAX_PATTERN:
+            try:
+                return self._timed(lambda: regex.compile(pattern), pattern, where)
+            except (regex.error, RecursionError, OverflowError):
+                pass
+        raise ModelError(f"{where} in config.json has a pattern that cannot be used: {shown(pattern, 60)}.")
+
+    def matches(self, pattern: Any, name: str, where: str) -> bool:
+        matched = self._timed(lambda: pattern.match(name, timeout=self._left), pattern.pattern, where)
+        return matched is not None
+
+    def _timed(self, call: Callable[[], Any], pattern: str, where: str) -> Any:
+        began = time.process_time()
+        try:
+            if self._left > 0:
+                return call()
+        except TimeoutError:
+            pass
+        finally:
+            self._left -= time.process_time() - began
+        raise ModelError(f"{where} in config.json has patterns that take too long to match: {shown(pattern, 60)}.")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """How the weights of some modules are stored. bits, float, symmetric: of an element. strategy: which elements share
+    a scale: "tensor", "channel" or "group", of `size` inputs. packed: into int32. activation: as in a Scheme."""
+
+    where: str
+    targets: _Targets
+    bits: int
+    float: bool
+    symmetric: bool
+    strategy: str
+    size: int
+    packed: bool
+    activation: ActSpec | None
+
+
+def _group(config: _Fields, form: str) -> _Group:
+    own = config.one_of("format", tuple(_FORMATS), None if form == _MIXED else form)
+    config.refuse("output_activations")
+    weights, packed = config.table("weights"), own == "pack-quantized"
+    kind = weights.one_of("type", _FORMATS[own], "int")
+    weights.one_of("dynamic", (False,), False)
+    if weights.get("actorder") in ("group", "dynamic", True):
+        why = "columns in another order (g_idx) are not supported"
+        raise weights.unsupported("actorder", why, weights.get("actorder"))
+    weights.one_of("actorder", (None, False, "weight", "static"))
+    bits = weights.one_of("num_bits", (4, 8) if packed else (8,), 8)
+    symmetric = weights.one_of("symmetric", (True, False) if packed else (True,), True)
+    targets = config.targets("targets")
+    if other := next((one for one in sorted(targets.names) if one[:1].isupper() and one != "Linear"), None):
+        raise config.unsupported("targets", "the only supported class is Linear", other)
+    activation = None if config.get("input_activations") is None else _activation(config.table("input_activations"))
+    strategy, size = _strategy(weights, packed)
+    return _Group(config.where, targets, bits, kind == "float", symmetric, strategy, size, packed, activation)
+
+
+def _strategy(weights: _Fields, packed: bool) -> tuple[str, int]:
+    """The strategy, and the group size or 0."""
+    size, limits = weights.get("group_size"), f"a group has 1 to {MAX_GROUP_SIZE:,} inputs"
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not -1 <= size <= MAX_GROUP_SIZE):
+        raise weights.unsupported("group_size", limits, size)
+    implied = "tensor" if size is None else "channel" if size == -1 else "group"
+    strategy = weights.one_of("strategy", ("channel", "group") if packed else ("channel", "tensor"), implied)
+    if strategy != "group":
+        return strategy, 0
+    if size is None or size < 1:
+        raise weights.unsupported("group_size", limits, size)
+    return strategy, size
+
+
+def _activation(config: _Fields) -> ActSpec:
+    config.one_of("num_bits", (8,), 8)
+    config.one_of("symmetric", (True,), True)
+    kind = "fp8_e4m3" if config.one_of("type", ("int", "float"), "int") == "float" else "int8"
+    if config.one_of("dynamic", (True, False), False):
+        config.one_of("strategy", ("token",), "tensor")
+        return ActSpec(kind, granularity="token")
+    config.one_of("strategy", ("tensor",), "tensor")
+    return ActSpec(kind, granularity="tensor", static=True)
+
+
+# ---- one weight
+
+
+class _Shard:
+    """A shard of a weight [n, k]: `rows` of its outputs, and the `width` inputs from first to last. size: inputs that
+    share a scale in the checkpoint; group: in the shard, whose ends may cut groups, so that all of its groups have one
+    size. Both are 0 for weights without groups."""
+
+    def __init__(self, config: _Group, weight: Part, name: str, dtype: str) -> None:
+        self.config, self.part, self.name, self.dtype = config, weight, name, dtype
+        (self.n, self.k), (self.rows, self.width) = weight.whole, weight.shape
+        self.first, self.last = weight.columns or (0, self.k)
+        in_groups = config.strategy == "channel" and (config.bits == 4 or not config.symmetric)
+        self.size = self.k if in_groups else min(config.size, self.k)
+        if self.size and self.k % self.size:
+            raise ModelError(
+                f"{config.where}.weights.group_size ({self.size}) does not divide the {self.k} inputs of '{name}'."
+            )
+        self.group = math.gcd(self.size, self.first, self.width) if self.size else 0
+        if config.bits == 4 and self.group % 2:
+            advice = "" if weight.columns is None else "; use another --tensor-parallel-size"
+            raise ModelError(
+                f"'{name}' has a 4-bit scale for {self.group} of {self.width} inputs; only even numbers of inputs are "
+                f"supported{advice}."
+            )
+
+    def stored(self) -> StoredWeight:
+        config, group = self.config, self.group
+        kind = "fp8_e4m3" if config.float else f"int{config.bits}"
+        scale = self.dtype if group else "float32"
+        spec = QuantSpec(kind, "group" if group else "channel", group, config.symmetric, scale)
+        element = TensorSpec("float8_e4m3fn" if config.float else "int8", (1, 1))
+        shapes = {
+            "weight": TensorSpec("uint8", (1, 2)) if config.bits == 4 else element,
+            "scale": TensorSpec(scale, (1, group) if group else (1,)),
+        }
+        parts = {"weight": self._packed() if config.packed else self._elements(), "scale": self._scale(scale)}
+        if not config.symmetric:
+            shapes["zero_point"], parts["zero_point"] = TensorSpec("int8", (1, group)), self._zero_points()
+        if config.activation is not None and config.activation.static:
+            shapes["input_scale"] = TensorSpec("float32")
+            same = Unpacking(lambda scale: scale, 1)
+            parts["input_scale"] = self._read("input_scale", (1,), None, None, "float32", unpacking=same, fill=1 / 32)
+        return StoredWeight(Scheme(spec, config.activation, parts=shapes), parts)
+
+    def _read(
+        self,
+        suffix: str,
+        whole: tuple[int, ...],
+        rows: tuple[int, int] | None,
+        columns: tuple[int, int] | None,
+        dtype: str,
+        *,
+        unpacking: Unpacking | None = None,
+        fill: float | None = None,
+    ) -> Part:
+        also = tuple(f"{name.removesuffix('.weight')}.{suffix}" for name in self.part.also)
+        return Part(f"{self.name}.{suffix}", whole, rows, columns, fill, also, dtype, unpacking)
+
+    def _elements(self) -> Part:
+        dtype = "float8_e4m3fn" if self.config.float else "int8"
+        return self._read("weight", self.part.whole, self.part.rows, self.part.columns, dtype)
+
+    def _packed(self) -> Part:
+        """Read as bytes, in which the elements of an int32 are in order; 4-bit elements stay two to a byte, as in a
+        Scheme."""
+        each, bits = _WORD // self.config.bits, self.config.bits
+        columns = None if self.part.columns is None else (self.first // each, -(-self.last // each))
+        begin, count = self.first % each * bits // 8, self.width * bits // 8
+
+        def call(words: Tensor) -> Tensor:
+            import torch
+
+            elements = words.view(torch.uint8)[:, begin : begin + count]
+            return elements if bits == 4 else (elements ^ 128).view(torch.int8)
+
+        unpacking = Unpacking(call, self.rows, self.rows * self.width)
+        whole = self.n, -(-self.k // each)
+        return self._read("weight_packed", whole, self.part.rows, columns, "int32", unpacking=unpacking)
+
+    def _scale(self, dtype: str) -> Part:
+        largest = 448.0 if self.config.float else float(1 << self.config.bits - 1)
+        fill = 1 / (largest * math.sqrt(self.k))
+        if self.config.strategy == "tensor":
+            repeated = Unpacking(lambda scale: scale.expand(self.rows), self.rows)
+            return self._read("weight_scale", (1,), None, None, dtype, unpacking=repeated, fill=fill)
+        if not self.group:
+            flat = Unpacking(lambda scale: scale[:, 0], self.rows)
+            return self._read("weight_scale", (self.n, 1), self.part.rows, None, dtype, unpacking=flat, fill=fill)
+        columns, of_shard = self._groups()
+        unpacking = Unpacking(of_shard, self.rows)
+        whole = self.n, self.k // self.size
+        return self._read("weight_scale", whole, self.part.rows, columns, dtype, unpacking=unpacking, fill=fill)
+
+    def _groups(self) -> tuple[tuple[int, int], Callable[[Tensor], Tensor]]:
+        """The checkpoint's groups that the shard overlaps, and a function from their values [rows, groups] to those of
+        the shard's own groups [rows, width / group]."""
+        columns = self.first // self.size, -(-self.last // self.size)
+        begin, count = self.first % self.size // self.group, self.width // self.group
+
+        def call(values: Tensor) -> Tensor:
+            return values.repeat_interleave(self.size // self.group, dim=1)[:, begin : begin + count]
+
+        return columns, call
+
+    def _zero_points(self) -> Part:
+        bits, each = self.config.bits, _WORD // self.config.bits
+        first, last = self.part.rows or (0, self.n)
+        columns, of_shard = self._groups()
+
+        def call(words: Tensor) -> Tensor:
+            import torch
+
+            shifts = torch.arange(0, _WORD, bits, dtype=torch.int32, device=words.device)
+            apart = (words[:, None, :] >> shifts[:, None]) & ((1 << bits) - 1)
+            points = apart.flatten(0, 1)[first % each :][: self.rows] - (1 << bits - 1)
+            return of_shard(points.to(torch.int8))
+
+        unpacking = Unpacking(call, self.rows)
+        whole, rows = (-(-self.n // each), self.k // self.size), (first // each, -(-last // each))
+        return self._read("weight_zero_point", whole, rows, columns, "int32", unpacking=unpacking)
