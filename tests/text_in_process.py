@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer
-from tessera.text.worker import LENGTH, ChatJob, Decoded, DecodeJob, Encoded, EncodeJob, Job, Texts
+from tessera.text.worker import LENGTH, ChatJob, Checked, Decoded, DecodeJob, Encoded, EncodeJob, GrammarJob, Job, Texts
 from tessera.text.workers import packed
 
 
@@ -36,6 +37,10 @@ class TextInProcess:
     async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._do(DecodeJob(list(ids), skip_special_tokens)).text
 
-    def _do(self, job: Job) -> Encoded | Decoded:
+    async def check_grammar(self, params: SamplingParams) -> None:
+        if params.structured_outputs is not None:
+            self._do(GrammarJob(params.structured_outputs))
+
+    def _do(self, job: Job) -> Encoded | Decoded | Checked:
         """By way of the bytes that would go to a worker."""
         return self._texts.do(self._jobs.decode(packed(job)[LENGTH.size :]))

@@ -27,8 +27,10 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.graph": "graph",
         "tessera.platform.model": "runner",
         "tessera.platform.runner": "runner",
+        "tessera.platform.feature": "runner",
         "tessera.platform.explain": "runner",
         "tessera.step": "runner",
+        "tessera.request": "runner",
         "tessera.platform.ops": "ops.core",
     }
 )
@@ -45,9 +47,11 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "MemoryBudgetError",
             "ConfigError",
             "RefusedError",
+            "RequestError",
         ),
         "tessera.hookspecs": ("RegisterRoutes", "Hooks"),
         "tessera.plugins.registry": ("Table", "Registry"),
+        "tessera.request": ("Request",),
     }
 )
 """The names that plugins see, for modules that also contain others."""

@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from tessera.engine.beam_search import BeamSearchParams
     from tessera.llm import LLM
     from tessera.request import RequestOutput
-    from tessera.sampling_params import SamplingParams
+    from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 
-__all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 _PLACES = {
     "LLM": "tessera.llm",
     "BeamSearchParams": "tessera.engine.beam_search",
     "RequestOutput": "tessera.request",
     "SamplingParams": "tessera.sampling_params",
+    "StructuredOutputsParams": "tessera.sampling_params",
 }
 
 

@@ -25,6 +25,9 @@ MAX_ALLOWED_IDS = 2**20
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 256
 MAX_BAD_WORD_TOKENS = 64
+MAX_CHOICES = 1024
+MAX_CHOICE_CHARS = 1024
+MAX_GRAMMAR_CHARS = 2**14
 MAX_EXTRA_ARGS = 64
 MAX_EXTRA_ARG_CHARS = 64
 MOST_PENALTY = 2.0
@@ -69,7 +72,7 @@ NUMBERS: Mapping[str, Bounds] = MappingProxyType(
 )
 """Fields that are finite numbers, with their bounds."""
 
-NOT_SERVED = ("structured_outputs", "thinking_token_budget", "repetition_detection")
+NOT_SERVED = ("thinking_token_budget", "repetition_detection")
 
 
 class RequestOutputKind(IntEnum):
@@ -78,6 +81,35 @@ class RequestOutputKind(IntEnum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
+
+
+class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What an answer must be: exactly one of the fields is set.
+
+    choice: one of these texts. regex: a text that the regular expression matches as a whole; the syntax is that of
+    Rust's regex crate, without look-around and back-references. json, json_object, grammar, structural_tag are known
+    and not supported yet. Raises RequestError for a value that does not hold.
+    """
+
+    choice: Sequence[str] | None = None
+    regex: str | None = None
+    json: Any = None
+    json_object: Any = None
+    grammar: Any = None
+    structural_tag: Any = None
+
+    def __post_init__(self) -> None:
+        asked = [name for name in self.__struct_fields__ if getattr(self, name) not in (None, False)]
+        for name in asked:
+            if name not in ("choice", "regex"):
+                raise _wrong_output(f"structured_outputs.{name} is not supported yet; use choice or regex.")
+        if len(asked) != 1:
+            given = " and ".join(asked) or "none"
+            raise _wrong_output(f"structured_outputs takes exactly one of choice and regex, got {given}.")
+        if self.choice is not None:
+            msgspec.structs.force_setattr(self, "choice", _choices(self.choice))
+        else:
+            _check_grammar_text("regex", self.regex, MAX_GRAMMAR_CHARS)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -93,10 +125,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
     logit_bias: added to the logits by token id, clamped to -100 to 100. allowed_token_ids: only these are sampled.
     bad_words: texts that the completion never contains; bad_words_ids: the same as token ids. stream_interval: new
-    tokens between two outputs of a stream. extra_args: numbers for the columns of features, by name.
+    tokens between two outputs of a stream. extra_args: numbers for features, by name. structured_outputs:
+    StructuredOutputsParams, or a mapping of its fields.
 
-    structured_outputs, thinking_token_budget and repetition_detection are recognised but not supported yet. Raises
-    RequestError for an invalid value.
+    thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
+    invalid value.
     """
 
     n: int = 1
@@ -166,6 +199,8 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
     if params.bad_words_ids is not None:
         words = _sequence("bad_words_ids", params.bad_words_ids)
         fields["bad_words_ids"] = tuple(_sequence("bad_words_ids", word) for word in words) or None
+    if params.structured_outputs is not None:
+        fields["structured_outputs"] = _structured_outputs(params.structured_outputs)
     return fields
 
 
@@ -231,6 +266,43 @@ def _check_words(params: SamplingParams) -> None:
         )
     for ids in lists:
         _check_ids("bad_words_ids", ids, MAX_BAD_WORD_TOKENS, least=1)
+
+
+def _structured_outputs(given: Any) -> StructuredOutputsParams:
+    if isinstance(given, StructuredOutputsParams):
+        return given
+    if not isinstance(given, Mapping):
+        raise _wrong_output(f"structured_outputs must be an object with choice or regex, got {shown(given)}.")
+    for name in given:
+        if name not in StructuredOutputsParams.__struct_fields__:
+            raise _wrong_output(f"structured_outputs has an unknown field '{shown(name)}'; use choice or regex.")
+    return StructuredOutputsParams(**given)
+
+
+def _choices(given: Any) -> tuple[str, ...]:
+    choices = tuple(dict.fromkeys(_sequence("structured_outputs.choice", given)))
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise _wrong_output(f"structured_outputs.choice takes 1 to {MAX_CHOICES} texts, got {len(choices)}.")
+    for text in choices:
+        _check_grammar_text("choice", text, MAX_CHOICE_CHARS)
+    total = sum(map(len, choices))
+    if total > MAX_GRAMMAR_CHARS:
+        raise _wrong_output(
+            f"The texts of structured_outputs.choice have at most {MAX_GRAMMAR_CHARS} characters together, got {total}."
+        )
+    return choices
+
+
+def _check_grammar_text(name: str, text: Any, most: int) -> None:
+    if not isinstance(text, str) or not 1 <= len(text) <= most:
+        said = "have texts" if name == "choice" else "be a text"
+        raise _wrong_output(f"structured_outputs.{name} must {said} of 1 to {most} characters.")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise _wrong_output(f"structured_outputs.{name} holds half of a surrogate pair, which no UTF-8 text can.")
+
+
+def _wrong_output(message: str) -> RequestError:
+    return RequestError(message, param="structured_outputs")
 
 
 def _biases(given: Any) -> dict[int, float]:

@@ -74,6 +74,14 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
         return int(self.num_scheduled_tokens.sum())
 
 
+class TokenMasks(msgspec.Struct, array_like=True):
+    """Which tokens may be sampled for some rows. rows [M] int32; for all other rows, any token may be sampled. bits [M,
+    ceil(vocabulary / 32)] int32, the lowest first: 1 if the token may be sampled for the row."""
+
+    rows: Array
+    bits: Array
+
+
 class RowLogprobs(msgspec.Struct, array_like=True):
     """Log probabilities of the tokens sampled in a row: ids and logprobs [tokens, 1 + k], the sampled token first, and
     ranks [tokens] of the sampled tokens (1 is the most likely)."""

@@ -35,7 +35,7 @@ from tessera.platform import (
     Ready,
 )
 from tessera.platform.model import LayerCache
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 VOCAB = 64
 EOS = 0
@@ -143,7 +143,7 @@ class FakeExecutor(Executor):
             self.rows[opened.row] = (opened.tokens.tolist(), opened.params)
         return step
 
-    def sample(self, pending: SchedulerOutput) -> Ready:
+    def sample(self, pending: SchedulerOutput, masks: TokenMasks | None = None) -> Ready:
         tokens, logprobs = [], []
         for row in pending.samples.tolist():
             held, params = self.rows[row]

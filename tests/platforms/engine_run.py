@@ -30,7 +30,7 @@ PLATFORMS: Mapping[str, str] = {
 
 
 class EngineRun:
-    """answers, logprobs, scored, ended, cached: by key. Flags are those of build_config."""
+    """answers, logprobs, scored, ended, finished, cached: by key. Flags are those of build_config."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class EngineRun:
         *,
         depth: int = 1,
         features: Sequence[str] = (),
+        tokenizer: str = "",
         plugins: Sequence[str] = (),
         eos_token_ids: Sequence[int] | None = None,
         executor: str | None = WATCHED,
@@ -60,6 +61,7 @@ class EngineRun:
             )
         config = dataclasses.replace(
             config,
+            model=dataclasses.replace(config.model, tokenizer=tokenizer),
             features=tuple(features),
             plugins=tuple(plugins),
             embedded=executor is not None,
@@ -71,6 +73,7 @@ class EngineRun:
         self.scored: dict[int, list[PromptLogprobs]] = {}
         self.ended: dict[int, str] = {}
         self.stop_tokens: dict[int, int | None] = {}
+        self.finished: dict[int, FinishedRequest] = {}
         self.cached: dict[int, int] = {}
 
     @property
@@ -159,3 +162,4 @@ class EngineRun:
         for finished in ended:
             self.ended[finished.key] = finished.reason
             self.stop_tokens[finished.key] = finished.stop_token
+            self.finished[finished.key] = finished

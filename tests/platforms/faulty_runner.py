@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from tessera.platform import LoadedModel, MemoryBudget, ModelRunner, RefusedError, RunnerServices
+import numpy as np
+
+from tessera.platform import LoadedModel, MemoryBudget, ModelRunner, RefusedError, RunnerServices, TokenMasks
 from tests.platforms.generated import numpy_package
 
 numpy_package()
@@ -21,6 +24,42 @@ class WrongBase(NumpyPlatform):
             loaded = super().load(budget)
             self.model.theta /= 20
             return loaded
+
+    def runner(self, services: RunnerServices) -> ModelRunner:
+        return self.Runner(services)
+
+
+class LateMasks(NumpyPlatform):
+    """A step is sampled with the masks of the step before."""
+
+    class Runner(NumpyRunner):
+        before: TokenMasks | None = None
+
+        def sample(self, pending: Any, masks: TokenMasks | None = None) -> Any:
+            now, self.before = self.before or masks, masks
+            return super().sample(pending, now)
+
+    def runner(self, services: RunnerServices) -> ModelRunner:
+        return self.Runner(services)
+
+
+class OthersMasks(NumpyPlatform):
+    """Each row is sampled with the mask of the row before."""
+
+    class Runner(NumpyRunner):
+        def sample(self, pending: Any, masks: TokenMasks | None = None) -> Any:
+            rolled = None if masks is None else TokenMasks(masks.rows, np.roll(masks.bits, 1, axis=0))
+            return super().sample(pending, rolled)
+
+    def runner(self, services: RunnerServices) -> ModelRunner:
+        return self.Runner(services)
+
+
+class TakesNoMasks(NumpyPlatform):
+    class Runner(NumpyRunner):
+        def load(self, budget: MemoryBudget) -> LoadedModel:
+            loaded = super().load(budget)
+            return replace(loaded, unsupported=(*loaded.unsupported, "structured_outputs"))
 
     def runner(self, services: RunnerServices) -> ModelRunner:
         return self.Runner(services)

@@ -22,7 +22,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_platform
 from tessera.runner.worker import Worker
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 THREADS = "tests.platforms.threads:ThreadsExecutor"
 PATIENCE = 60.0  # seconds until a rank that waits for one that failed gives up
@@ -133,8 +133,8 @@ class ThreadsExecutor(Executor):
         self.steps.append(step)
         return self._each(lambda worker: worker.execute(step))
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        futures = self._each(lambda worker, own: worker.sample(own), pending)
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        futures = self._each(lambda worker, own: worker.sample(own, masks), pending)
         (output,) = (future for worker, future in zip(self.workers, futures, strict=True) if worker.gives_output)
         return output
 

@@ -9,7 +9,7 @@ from tessera.config import EngineConfig
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.device import Future
 from tessera.plugins.levels import API, Api
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 from tessera.testing import HostReads
 
 WATCHED = "tests.platforms.watched:WatchedExecutor"
@@ -36,9 +36,9 @@ class WatchedExecutor(InProcessExecutor):
         with self._watching():
             return super().execute(step)
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
         with self._watching():
-            return _Taken(self, super().sample(pending))
+            return _Taken(self, super().sample(pending, masks))
 
     def _watching(self) -> AbstractContextManager[Any]:
         return _Reads(self.host_reads) if self.platform.capabilities.async_dispatch else nullcontext()

@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from tessera.sampling_params import StructuredOutputsParams
 from tessera.server.settings import AnswerLimits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine
@@ -27,6 +28,7 @@ SENT: dict[str, tuple[Any, str, Any]] = {
     "stream_interval": (4, "stream_interval", 4),
     "vllm_xargs": ({"push": 1.5, "on": True}, "extra_args", {"push": 1.5, "on": True}),
     "min_tokens": (3, "min_tokens", 3),
+    "structured_outputs": ({"regex": "a+"}, "structured_outputs", StructuredOutputsParams(regex="a+")),
 }
 OPENAI_S_OWN = {"presence_penalty", "frequency_penalty", "logit_bias"}
 
@@ -83,6 +85,15 @@ BAD: list[tuple[str, Any]] = [
     ("vllm_xargs", {"x" * 65: 1}),
     ("vllm_xargs", {str(number): 1 for number in range(65)}),
     ("structured_outputs", {"json": {}}),
+    ("structured_outputs", {"grammar": "root ::= x"}),
+    ("structured_outputs", {"json_object": True}),
+    ("structured_outputs", {"structural_tag": "{}"}),
+    ("structured_outputs", {}),
+    ("structured_outputs", "a+"),
+    ("structured_outputs", {"regex": "a", "choice": ["a"]}),
+    ("structured_outputs", {"choice": []}),
+    ("structured_outputs", {"regex": "x" * 16385}),
+    ("structured_outputs", {"regexp": "x"}),
     ("thinking_token_budget", 5),
     ("repetition_detection", {"max_pattern_size": 3}),
     ("guided_json", {"type": "object"}),

@@ -180,11 +180,11 @@ class ParallelConfig:
 @dataclass(frozen=True)
 class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: the API levels of facets it
-    was written for; for missing ones, core's. features: dotted paths of factories (config) -> Feature. plugins: modules
-    of further plugins to load, by name. embedded: the engine runs in a user's own process, where nothing process-wide
-    may be changed. given: dotted paths of the fields that the user set, which platform defaults do not override.
-    folder: a temporary folder that the starter of the engine's processes creates and removes; "" for none. log_format:
-    of the processes' log, "text" or "json"."""
+    was written for; for missing ones, core's. features: names in the registry, with an option after an =. plugins:
+    modules of further plugins to load, by name. embedded: the engine runs in a user's own process, where nothing
+    process-wide may be changed. given: dotted paths of the fields that the user set, which platform defaults do not
+    override. folder: a temporary folder that the starter of the engine's processes creates and removes; "" for none.
+    log_format: of the processes' log, "text" or "json"."""
 
     model: ModelConfig
     platform: str = flag(
@@ -195,7 +195,10 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = flag(
+        ("structured_outputs",), "Features of requests to enable, those of plugins among them; none disables all. The "
+        "list replaces the default.", metavar="NAME[=OPTION],...", shown_default="structured_outputs",
+    )  # fmt: skip
     plugins: tuple[str, ...] = ()
     embedded: bool = False
     enforce_eager: bool = flag(False, "Disable graph capture.")

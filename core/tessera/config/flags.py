@@ -134,6 +134,8 @@ def _checked(one: Flag, value: Any, name: str) -> Any:
         return one.spellings.get(value, value)
     if one.kind in ("int", "size", "float"):
         _check_number(one, value, name)
+    if one.kind == "list":
+        return _texts(one, value, name)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -152,6 +154,12 @@ def _check_number(one: Flag, value: Any, name: str) -> None:
     if not holds:
         unit = f" {one.unit}" if one.unit else ""
         raise ConfigError(f"{name} must be {_range(one)}{unit}, got {_number(value)}.", param=one.name)
+
+
+def _texts(one: Flag, value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
+        raise ConfigError(f"{name} must be a list of strings.", param=one.name)
+    return tuple(value)
 
 
 def _range(one: Flag) -> str:

@@ -154,6 +154,8 @@ class AsyncEngine:
             if self.text is None:
                 raise no_bad_words()
             params = with_bad_words(params, await self.text.encode(bad_word_texts(params), False))
+        if self.text is not None:
+            await self.text.check_grammar(params)
         if len(ids) < LONG_PROMPT:
             return self._front.prepare(ids, params, text=text)
         return await asyncio.to_thread(self._front.prepare, ids, params, text=text)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tessera.config import EngineConfig
 from tessera.engine.child import executor_path
@@ -14,16 +15,18 @@ from tessera.engine.startup import StartedEngine, start_up
 from tessera.errors import RequestError
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
-from tessera.plugins import load_path, load_registry
+from tessera.plugins import Registry, load_path, load_registry
 from tessera.plugins.contract import check_members
+from tessera.plugins.features import engine_features
 from tessera.sampling_params import SamplingParams
+from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import EngineCoreOutputs
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.scheduler import Scheduler
-from tessera.step import StepOutput
+from tessera.step import SchedulerOutput, StepOutput
 
 if TYPE_CHECKING:
-    from tessera.executor.base import Report
+    from tessera.executor.base import Executor, Report
     from tessera.platform.device import Future
     from tessera.platform.platform import Capabilities
 from tessera.request import Request
@@ -34,6 +37,7 @@ def silent(progress: Progress) -> None:
 
 
 _DEFAULTS = SamplingParams()
+_PREPARING = 0.001  # seconds between two looks at requests that features do not let start yet
 
 
 class Engine:
@@ -42,40 +46,37 @@ class Engine:
     def __init__(self, config: EngineConfig, report: Report = silent, *, executor: str | None = None) -> None:
         """Loads the model and warms up. executor: dotted path, to override the one that the configuration implies.
         Raises ConfigError, ModelError, PlatformError, MemoryBudgetError."""
-        policy = make_policy(config)
+        registry = load_registry(config.plugins)
+        policy, halves = make_policy(config, registry), engine_features(config, registry)
         started = start_up(config, executor or executor_path(config.parallel.world_size), report)
         self.config = started.config
         self._executor = started.executor
-        self._depth = depth(started.config, started.executor.platform.capabilities)
-        self._scheduler = make_scheduler(started, policy, self._depth)
-        self._columns = frozenset(started.loaded.columns)
+        self._features = EngineFeatures(halves, config.model.vocab_size)
+        steps_in_flight = depth(started.config, started.executor.platform.capabilities)
+        self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features)
+        self._pipeline = Pipeline(self._scheduler, started.executor, steps_in_flight)
+        self._extra_args = self._features.fields.union(started.loaded.columns)
         self._unsupported = started.loaded.unsupported
-        self._in_flight: deque[Future[StepOutput]] = deque()
-        self._fallbacks: Mapping[str, int] = {}
         self.info = describe(started)
 
     def step(self) -> EngineCoreOutputs | None:
         """Schedules and launches a step, then takes the output of the oldest one. Returns None if more steps may be put
         in flight first, or if there is nothing to report."""
-        scheduled = self._scheduler.schedule()
-        if scheduled is not None:
-            self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
-            if len(self._in_flight) < self._depth:
-                return None
-        if not self._in_flight:
-            finished = self._scheduler.take_finished()
-            return EngineCoreOutputs(finished=finished) if finished else None
-        output = self._in_flight.popleft().result()
-        self._fallbacks = output.stats.fallbacks
-        return self._scheduler.update(output)
+        if self._scheduler.only_prepares:
+            time.sleep(_PREPARING)
+        return self._pipeline.step()
 
     def add(self, request: Request) -> None:
         """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if it can never run."""
-        for name in request.columns.keys() - self._columns:
+        for name in request.columns.keys() - self._extra_args:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
+        if request.params.structured_outputs is not None and "structured_outputs" not in self._features.fields:
+            raise RequestError(
+                "structured_outputs is off here (--features does not name it); remove it.", param="structured_outputs"
+            )
         self._scheduler.add(request)
 
     def abort(self, keys: Iterable[int]) -> None:
@@ -98,7 +99,7 @@ class Engine:
             scheduler.num_waiting,
             scheduler.kv_usage,
             scheduler.counters,
-            dict(self._fallbacks),
+            dict(self._pipeline.fallbacks),
         )
 
     def check_integrity(self) -> None:
@@ -109,6 +110,54 @@ class Engine:
         self._executor.close()
 
 
+class Pipeline:
+    """Takes steps from a scheduler to an executor and their outputs back, with up to `depth` in flight. fallbacks: how
+    often each op's reference has run.
+
+    The forward pass of a step starts from tokens that the device has, so it is launched before the host knows them.
+    What a masked row may sample depends on these tokens, so sampling of a masked step is launched once all steps before
+    it have retired; in the meantime the device runs the forward pass.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, depth: int) -> None:
+        self._scheduler, self._executor, self._depth = scheduler, executor, depth
+        self._in_flight: deque[Future[StepOutput]] = deque()
+        self._unsampled: tuple[SchedulerOutput, Any] | None = None
+        self.fallbacks: Mapping[str, int] = {}
+
+    def step(self) -> EngineCoreOutputs | None:
+        """Launches a step, if one can be, and takes the oldest one's output, if as many as may be are in flight."""
+        if self._unsampled is None and self._launch() and len(self._in_flight) < self._depth:
+            return None
+        if not self._in_flight:
+            finished = self._scheduler.take_finished()
+            return EngineCoreOutputs(finished=finished) if finished else None
+        output = self._in_flight.popleft().result()
+        self.fallbacks = output.stats.fallbacks
+        outputs = self._scheduler.update(output)
+        self._sample_masked()
+        return outputs
+
+    def _launch(self) -> bool:
+        """Whether a step was launched whole; a masked one waits for those before it."""
+        step = self._scheduler.schedule()
+        if step is None:
+            return False
+        pending = self._executor.execute(step)
+        if self._scheduler.is_masked(step):
+            self._unsampled = step, pending
+            self._sample_masked()
+        else:
+            self._in_flight.append(self._executor.sample(pending))
+        return self._unsampled is None
+
+    def _sample_masked(self) -> None:
+        if self._unsampled is not None and not self._in_flight:
+            step, pending = self._unsampled
+            self._in_flight.append(self._executor.sample(pending, self._scheduler.masks(step)))
+            self._unsampled = None
+
+
 def depth(config: EngineConfig, capabilities: Capabilities) -> int:
     """Steps in flight: as configured, else one for each pipeline stage, and one more if dispatch is asynchronous."""
     if config.scheduler.depth is not None:
@@ -116,16 +165,18 @@ def depth(config: EngineConfig, capabilities: Capabilities) -> int:
     return config.parallel.pipeline_parallel_size + capabilities.async_dispatch
 
 
-def make_policy(config: EngineConfig) -> SchedulingPolicy:
+def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:
     """The configured scheduling policy. Raises ConfigError if its name is not registered."""
-    make = load_path(load_registry(config.plugins).policies.resolve(config.scheduler.policy))
+    make = load_path(registry.policies.resolve(config.scheduler.policy))
     policy: SchedulingPolicy = make()
     return policy
 
 
-def make_scheduler(started: StartedEngine, policy: SchedulingPolicy, steps_in_flight: int) -> Scheduler:
+def make_scheduler(
+    started: StartedEngine, policy: SchedulingPolicy, steps_in_flight: int, features: EngineFeatures
+) -> Scheduler:
     config, facts, platform = started.config, started.loaded.facts, started.executor.platform
-    resources = platform.resources(facts)
+    resources = [*platform.resources(facts), *features.resources()]
     check_members(resources, config.platform_levels)
     return Scheduler(
         config.scheduler,
@@ -139,6 +190,7 @@ def make_scheduler(started: StartedEngine, policy: SchedulingPolicy, steps_in_fl
         depth=steps_in_flight,
         turns=min(steps_in_flight, config.parallel.pipeline_parallel_size),
         chunkable=facts.chunkable,
+        features=features,
     )
 
 

@@ -181,14 +181,16 @@ class FrontEnd:
             return
         state, completion = found
         if end is not None and end.reason == "error":
-            failed = self.fail(key, EngineStepError(end.message or "The engine could not continue this request."), now)
+            said = end.message or "The engine could not continue this request."
+            error = EngineStepError(said) if end.param is None else RequestError(said, param=end.param or None)
+            failed = self.fail(key, error, now)
             update.changed += failed.changed
             update.abort += failed.abort
             return
         if tokens:
             self._time(completion.times, len(tokens), now)
             # The token that ended a completion is not part of its text, unless the request asks for it.
-            stopped = end is not None and end.reason == "stop"
+            stopped = end is not None and end.reason == "stop" and not end.complete
             completion.extend(tokens, logprobs, hide_last=stopped and not state.params.include_stop_str_in_output)
         if completion.finish_reason is not None and end is None:
             update.abort.append(key)

@@ -55,6 +55,11 @@ class InputProcessor:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
             )
+        if params.structured_outputs is not None and self._vocabulary is None:
+            raise RequestError(
+                "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
+                param="structured_outputs",
+            )
         checked = self._checked(ids)
         max_tokens = self._bounded(checked.size, params.max_tokens)
         return Prompt(text, checked, max_tokens, resolved(params, self._model))

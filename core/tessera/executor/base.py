@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.platform.device import Future
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, LoadedModel, Progress
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -46,8 +46,9 @@ class Executor(ABC):
         sample()."""
 
     @abstractmethod
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        """Launches sampling for a step. pending: what execute() returned for it."""
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only some
+        tokens; None if every row may sample any."""
 
     @abstractmethod
     def close(self) -> None: ...

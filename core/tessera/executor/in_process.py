@@ -15,7 +15,7 @@ from tessera.plugins.levels import API, Api
 from tessera.runner.kv_memory import budget
 from tessera.runner.meta import meta_runner
 from tessera.runner.worker import Worker
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 
 class InProcessExecutor(Executor):
@@ -44,8 +44,8 @@ class InProcessExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> Any:
         return self.worker.execute(step)
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        return self.worker.sample(pending)
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        return self.worker.sample(pending, masks)
 
     def close(self) -> None:
         self.worker.close()

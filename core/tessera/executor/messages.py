@@ -17,7 +17,7 @@ from tessera.platform.explain import Explained
 from tessera.platform.model import ModelFacts
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 MAX_FRAME = 1 << 30
 _LENGTH = struct.Struct("<Q")
@@ -52,7 +52,7 @@ class Execute(msgspec.Struct, tag=True):
 
 
 class Sample(msgspec.Struct, tag=True):
-    pass
+    masks: TokenMasks | None = None
 
 
 class Close(msgspec.Struct, tag=True):

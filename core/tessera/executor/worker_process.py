@@ -140,8 +140,8 @@ class WorkerProcess:
                 send(Done())
             case Execute(step):
                 self.pending = worker.execute(step)
-            case Sample():
-                self.results.add(worker.sample(self.pending))
+            case Sample(masks):
+                self.results.add(worker.sample(self.pending, masks))
 
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None

@@ -44,7 +44,7 @@ from tessera.platform.device import Future
 from tessera.platform.platform import WorkerSpec
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, Progress
 from tessera.plugins import load_platform
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 CLOSE_SECONDS = 10.0
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
@@ -111,8 +111,8 @@ class WorkersExecutor(Executor):
     def execute(self, step: SchedulerOutput) -> None:
         self._broadcast(Execute(step))
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        self._broadcast(Sample())
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        self._broadcast(Sample(masks))
         return _Coming(self)
 
     def close(self) -> None:

@@ -3,7 +3,8 @@ logits.
 
 A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry
 v is a hash of (seed, position, v), so it does not depend on what else is in the batch, nor on how the vocabulary is
-sharded. Masks, edits and penalties change float32 logits [S, vocab] in place, each row by what it asks for alone.
+sharded. Masks, edits and penalties change logits [S, vocab] in place, each row by what it asks for alone; edits and
+penalties are sums and products, so their logits are float32.
 """
 
 from __future__ import annotations
@@ -95,21 +96,29 @@ def _logprobs_inputs(spec: LogprobsSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class MaskLogitsSpec:
-    """Logits [S, vocab] of tokens whose bit is 0 become -inf, in place."""
+    """In some rows of logits [S, vocab], those of tokens whose bit is 0 become -inf, in place."""
 
     vocab: int
 
 
-def mask_logits(spec: MaskLogitsSpec, logits: Tensor, bits: Tensor) -> None:
-    """logits [S, V] float32; bits [S, ceil(V / 32)] int32, the lowest first: where 0, -inf -> nothing"""
+def mask_logits(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    """logits [S, V] act or float32; rows [M] int32, of the S; bits [M, ceil(V / 32)] int32, the lowest first: where 0,
+    -inf -> nothing
+
+    A row may come twice, with the same bits."""
     entry = torch.arange(spec.vocab, device=logits.device)
     allowed = (bits[:, entry >> 5] >> (entry & 31)) & 1
-    logits.masked_fill_(allowed == 0, -torch.inf)
+    place = rows.long()
+    logits[place] = logits[place].masked_fill(allowed == 0, -torch.inf)
 
 
 def _mask_logits_inputs(spec: MaskLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
-    words = torch.randint(-(2**31), 2**31, (make.tokens, -(-spec.vocab // 32)), generator=make.random)
-    return make.normal(make.tokens, spec.vocab), words.to(torch.int32)
+    """Half of the rows, in any order; the last of them comes twice."""
+    number = -(-make.tokens // 2)
+    rows = torch.randperm(make.tokens, generator=make.random)[:number].to(torch.int32)
+    words = torch.randint(-(2**31), 2**31, (number, -(-spec.vocab // 32)), generator=make.random).to(torch.int32)
+    twice = (torch.cat((part, part[-1:])) for part in (rows, words))
+    return make.normal(make.tokens, spec.vocab, dtype=make.dtype), *twice
 
 
 # ---- edit_logits
@@ -434,7 +443,7 @@ OPS = (
     Op(
         "mask_logits", "sampling", mask_logits, mutates=("logits",),
         sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)), inputs=_mask_logits_inputs,
-        served_spec=lambda _: MaskLogitsSpec(VOCAB),
+        served_spec=lambda _: MaskLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
         "edit_logits", "sampling", edit_logits, mutates=("logits",),

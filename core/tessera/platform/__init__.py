@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tessera.arrays import Array
-from tessera.errors import MemoryBudgetError, ModelError, PlatformError, RefusedError
+from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -31,6 +31,7 @@ from tessera.platform.attention import (
 from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
 from tessera.platform.explain import Explained
+from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import (
@@ -74,8 +75,6 @@ from tessera.platform.runner import (
     CacheGroup,
     CacheNeeds,
     CachePlan,
-    Column,
-    Feature,
     InputBatch,
     LoadedModel,
     MemoryBudget,
@@ -83,7 +82,8 @@ from tessera.platform.runner import (
     Progress,
     RunnerServices,
 )
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
+from tessera.request import Request
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
     from tessera.ops import *
@@ -108,13 +108,16 @@ __all__ = [
     "Capabilities",
     "Column",
     "Communicator",
+    "ConfigError",
     "Default",
     "Device",
     "DeviceInfo",
     "Eager",
+    "EngineFeature",
     "ExactShapes",
     "Explained",
     "Feature",
+    "FeatureState",
     "FullAttentionSpec",
     "Future",
     "GraphRunner",
@@ -155,6 +158,8 @@ __all__ = [
     "Ready",
     "Reason",
     "RefusedError",
+    "Request",
+    "RequestError",
     "RequestView",
     "Resource",
     "RowLogprobs",
@@ -170,11 +175,13 @@ __all__ = [
     "StoredWeight",
     "Tensor",
     "TensorSpec",
+    "TokenMasks",
     "TorchCommunicator",
     "TorchDevice",
     "Transfer",
     "Unpacking",
     "WeightFormat",
+    "WorkerFeature",
     "WorkerSpec",
     "hookimpl",
     "replace",

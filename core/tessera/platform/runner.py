@@ -11,10 +11,10 @@ from tessera.arrays import Array
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
 from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.explain import Explained
-from tessera.platform.launch import Launch
+from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -156,46 +156,11 @@ class ModelRunner(ABC):
         """Launches the forward pass. The result is passed to sample()."""
 
     @abstractmethod
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        """Launches sampling for a step. pending: what execute() returned for it. In a worker process, another thread
-        waits for the output while the main thread launches the next step."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number that a feature keeps for each row. default: if a request does not set it."""
-
-    name: str
-    dtype: str
-    default: float = 0.0
-
-
-class Feature(Protocol):
-    """LoRA, speculation, structured output, multimodal input. Enabled features are in one list; others are absent."""
-
-    def columns(self) -> Sequence[Column]:
-        """Numbers that the feature keeps for each row; a launch has them in Launch.columns. The feature chooses their
-        names."""
-
-    def cache_specs(self) -> Sequence[CacheSpec]:
-        """What it stores in the cache in addition to the model's layers."""
-
-    def wrap(self, model: Model) -> Model:
-        """The model with the feature added. Called once, at load."""
-
-    def keys(self) -> frozenset[str]:
-        """The bits that it adds to launch keys."""
-
-    def before(self, launch: Launch) -> None:
-        """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.
-        It must not write into rows, query_start_loc, query_lens, logits_indices and block_tables, because the next
-        launch may reuse them."""
-
-    def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype."""
-
-    def after(self, launch: Launch, sampled: Tensor) -> None:
-        """Called after sampling. sampled [S] int32: the sampled tokens, on the device."""
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        """Launches sampling for a step. pending: what execute() returned for it. masks: rows that may sample only
+        some tokens; None if every row may sample any. A runner that cannot apply masks names structured_outputs in
+        LoadedModel.unsupported, and never gets any. In a worker process, another thread waits for the output while the
+        main thread launches the next step."""
 
 
 class RowSampling(Protocol):
@@ -239,9 +204,11 @@ class HostSampled(NamedTuple):
 
 class HostSampler(Protocol):
     """Samples from host logits [S, vocabulary], after masks, logit edits and penalties as the requests ask. rows [S]:
-    the rows of the batch. positions [S]: of the tokens to sample."""
+    the rows of the batch. positions [S]: of the tokens to sample. masks: what sample() was given."""
 
-    def __call__(self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array) -> HostSampled: ...
+    def __call__(
+        self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array, masks: TokenMasks | None = None
+    ) -> HostSampled: ...
 
 
 class RunnerServices(Protocol):
@@ -268,7 +235,7 @@ class RunnerServices(Protocol):
     def input_batch(self, plan: CachePlan) -> InputBatch:
         """The rows of requests as host arrays, for this plan. Call its apply() in every step."""
 
-    def features(self) -> Sequence[Feature]:
+    def features(self) -> Sequence[WorkerFeature]:
         """The enabled features, in the order in which they apply."""
 
     def sampler(self) -> HostSampler:

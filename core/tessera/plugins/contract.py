@@ -17,6 +17,8 @@ from tessera.platform import (
     AttentionBackend,
     Communicator,
     Device,
+    EngineFeature,
+    FeatureState,
     GraphRunner,
     Kernel,
     Mixer,
@@ -24,6 +26,7 @@ from tessera.platform import (
     Platform,
     Resource,
     ShapePolicy,
+    WorkerFeature,
 )
 from tessera.plugins.levels import API, Api, apply_shims, levels_problem
 from tessera.plugins.paths import load_path
@@ -73,6 +76,9 @@ CONTRACTS: Mapping[type, str] = MappingProxyType(
         GraphRunner: "graph",
         Communicator: "collectives",
         ModelRunner: "runner",
+        EngineFeature: "runner",
+        FeatureState: "runner",
+        WorkerFeature: "runner",
         Kernel: "ops.core",
         ShapePolicy: "launch",
         Resource: "launch",

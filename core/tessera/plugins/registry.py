@@ -79,16 +79,18 @@ class Table:
 class Registry:
     """All tables. models: by architecture, as in config.json. policies: SchedulingPolicy by --scheduling-policy. ops:
     by the name that models and features bind. formats: functions that return a WeightFormat, by the quant_method of
-    config.json's quantization_config. owner: the distribution that adds the names."""
+    config.json's quantization_config. features: tessera.platform.Feature by name in --features. owner: the
+    distribution that adds the names."""
 
     def __init__(self, owner: str, absent: Sequence[str] = ()) -> None:
         self.models = Table("model architecture", owner, level=0, unknown=ModelError, absent=absent)
         self.policies = Table("scheduling policy", owner, level=0, unknown=ConfigError, absent=absent)
         self.ops = Table("op", owner, level=0, unknown=PlatformError, absent=absent)
         self.formats = Table("quantization format", owner, level=0, unknown=ModelError, absent=absent)
+        self.features = Table("feature", owner, level=0, unknown=ConfigError, absent=absent)
 
     def tables(self) -> tuple[Table, ...]:
-        return self.models, self.policies, self.ops, self.formats
+        return self.models, self.policies, self.ops, self.formats, self.features
 
     def take_all(self, other: Registry) -> None:
         """Adds all of another registry's entries, or none if any name is already used. Raises PlatformError as

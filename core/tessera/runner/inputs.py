@@ -16,8 +16,9 @@ from tessera.arrays import Array
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
+from tessera.platform.feature import Column
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
-from tessera.platform.runner import CachePlan, Column
+from tessera.platform.runner import CachePlan
 from tessera.runner.sampler import SamplingColumns
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 

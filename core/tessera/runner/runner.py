@@ -32,7 +32,7 @@ from tessera.runner.kv_memory import CacheMemory, activation_bytes, cache_bytes
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
 from tessera.runner.services import Services
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats, TokenMasks
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class CoreRunner(ModelRunner):
         return ExecutedStep(step, results, perf_counter() - began)
 
     @torch.inference_mode()
-    def sample(self, pending: ExecutedStep) -> PendingStep:
+    def sample(self, pending: ExecutedStep, masks: TokenMasks | None = None) -> PendingStep:
         began = perf_counter()
         drawn: list[SampledRows] = []
         prompt_logprobs: list[Scoring] = []
@@ -259,7 +259,7 @@ class CoreRunner(ModelRunner):
             if not len(prepared.rows[prepared.sampling]):
                 continue
             launch = self.builder.restore_rows(prepared)
-            sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position)
+            sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position, masks)
             self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.sampling, asked, sampled))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from tessera.ops import (
     EditLogitsSpec,
     Edits,
     History,
+    Logprobs,
     LogprobsSpec,
     MaskLogitsSpec,
     PenaliseSpec,
@@ -29,12 +30,12 @@ from tessera.ops import (
     SampleSpec,
     SamplingRows,
 )
+from tessera.platform.feature import WorkerFeature
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.model import Model
 from tessera.platform.ops import BoundOps, HotCall
-from tessera.platform.runner import Feature
 from tessera.sampling_params import SamplingParams
-from tessera.step import RowOpened
+from tessera.step import RowOpened, TokenMasks
 
 Bind = Callable[[str, Any], HotCall]
 
@@ -53,7 +54,7 @@ PARAMETERS: Mapping[str, tuple[type[np.number[Any]], float]] = MappingProxyType(
 
 
 class LogitsOps(IntFlag):
-    """What is done to the logits of a row before a token is sampled."""
+    """What a request wants done to the logits of its row before a token is sampled."""
 
     MASK = 1
     EDITS = 2
@@ -189,14 +190,30 @@ _FEWEST_TOKENS = 64
 _MOST_ROW_SETS = 16
 
 
+class PlacedMasks(NamedTuple):
+    """Masks of some of the rows that are sampled, as mask_logits takes them: places [M] int32 among these rows; bits
+    [M, ceil(vocab / 32)] int32."""
+
+    places: Array
+    bits: Array
+
+    @classmethod
+    def of(cls, masks: TokenMasks | None, rows: Array) -> PlacedMasks | None:
+        """None if none of the rows has a mask."""
+        if masks is None:
+            return None
+        places, which = np.nonzero(rows[:, None] == masks.rows)
+        return cls(places, masks.bits[which]) if len(places) else None
+
+
 @dataclass(frozen=True)
 class RowSet:
-    """What to do to the logits of some rows, on the device. Reused as long as the same rows are sampled. bits, edits:
+    """What to do to the logits of some rows, on the device. Reused as long as the same rows are sampled. mask, edits:
     None if no row has any."""
 
     num_prompt_tokens: Tensor
     penalties: Penalties
-    bits: Tensor | None
+    mask: tuple[Tensor, Tensor] | None
     edits: Edits | None
 
 
@@ -215,16 +232,34 @@ class LogitsEditor:
     def ops_of(self, rows: Array) -> LogitsOps:
         return LogitsOps(int(np.bitwise_or.reduce(self.columns.logits_ops[rows])))
 
-    def __call__(self, ops: LogitsOps, logits: Tensor, rows: Array, places: Tensor, positions: Array) -> Tensor:
-        """Returns a float32 copy of logits [S, vocab] with the masks, edits and penalties of the rows. rows: the
-        requests' rows, which are the first of the S. places [S] int32: all rows, padding included, on the device.
-        positions: the position of the token to sample, for each of `rows`."""
+    def __call__(
+        self,
+        ops: LogitsOps,
+        logits: Tensor,
+        rows: Array,
+        places: Tensor,
+        positions: Array,
+        masks: PlacedMasks | None,
+        *,
+        keep: bool,
+    ) -> Tensor:
+        """Returns logits [S, vocab] with the masks, edits and penalties of the rows, and with the masks that came with
+        the step. rows: the requests' rows, which are the first of the S. places [S] int32: all rows, padding included,
+        on the device. positions: the position of the token to sample, for each of `rows`. keep: do not change `logits`.
+
+        Edits and penalties are applied to a float32 copy. Masks alone are written into `logits`, unless keep is set:
+        -inf is exact in every dtype, and copying a batch costs more than masking it."""
         vocab = logits.shape[-1]
-        logits = logits.to(torch.float32, copy=True)
-        wanted = self._row_set(rows, len(logits), vocab)
+        if keep or ops & ~LogitsOps.MASK:
+            logits = logits.to(torch.float32, copy=True)
+        if masks is not None:
+            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, *self._put_mask(*masks))
+        if not ops:
+            return logits
+        wanted = self._row_set(rows, len(logits))
         history = self._history(wanted, places, positions)
-        if wanted.bits is not None:
-            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, wanted.bits)
+        if wanted.mask is not None:
+            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, *wanted.mask)
         if wanted.edits is not None:
             spec = EditLogitsSpec(vocab, wanted.edits.prefix.shape[-1])
             self._call("edit_logits", spec)(logits, history, wanted.edits)
@@ -243,16 +278,16 @@ class LogitsEditor:
         num_tokens = self._put(_padded(positions, len(places), 0), np.int32)
         return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt_tokens, num_tokens)
 
-    def _row_set(self, rows: Array, size: int, vocab: int) -> RowSet:
+    def _row_set(self, rows: Array, size: int) -> RowSet:
         if self._changed != self.columns.changed or len(self._sets) >= _MOST_ROW_SETS:
             self._sets.clear()
             self._changed = self.columns.changed
         key = rows.astype(np.int32).tobytes() + size.to_bytes(4, "little")
         if key not in self._sets:
-            self._sets[key] = self._made(rows, size, vocab)
+            self._sets[key] = self._made(rows, size)
         return self._sets[key]
 
-    def _made(self, rows: Array, size: int, vocab: int) -> RowSet:
+    def _made(self, rows: Array, size: int) -> RowSet:
         columns = self.columns
         penalties = (
             _padded(columns.presence_penalty[rows], size, 0.0),
@@ -262,20 +297,22 @@ class LogitsEditor:
         return RowSet(
             self._put(_padded(columns.num_prompt_tokens[rows], size, 0), np.int32),
             Penalties(*(self._put(values, np.float32) for values in penalties)),
-            self._bits(rows, size, vocab),
+            self._mask(rows),
             self._edits(rows),
         )
 
-    def _bits(self, rows: Array, size: int, vocab: int) -> Tensor | None:
-        held = [
-            (place, self.columns.masks[row]) for place, row in enumerate(rows.tolist()) if row in self.columns.masks
-        ]
+    def _mask(self, rows: Array) -> tuple[Tensor, Tensor] | None:
+        masks = self.columns.masks
+        held = [(place, masks[row]) for place, row in enumerate(rows.tolist()) if row in masks]
         if not held:
             return None
-        bits = np.full((size, -(-vocab // 32)), -1, np.int32)
-        for place, mask in held:
-            bits[place] = mask
-        return self._put(bits, np.int32)
+        places, bits = zip(*held, strict=True)
+        return self._put_mask(np.array(places), np.stack(bits))
+
+    def _put_mask(self, places: Array, bits: Array) -> tuple[Tensor, Tensor]:
+        """In a few sizes; the filler repeats the last row."""
+        index = np.minimum(np.arange(_power_of_two(len(places))), len(places) - 1)
+        return self._put(places[index], np.int32), self._put(bits[index], np.int32)
 
     def _edits(self, rows: Array) -> Edits | None:
         """The edits of all rows, concatenated and padded to a power of two, so that there are few shapes. The padding
@@ -330,7 +367,7 @@ class SamplingMetadata:
     """The sampling parameters of the rows of a launch. key: equal if the rows and their requests are the same. sample:
     the bound op that samples. rows: the fields of SamplingRows except position, on the device."""
 
-    key: tuple[int, int, bytes]
+    key: tuple[int, int, bool, bytes]
     spec: SampleSpec
     logits_ops: LogitsOps
     sample: HotCall
@@ -343,50 +380,55 @@ class Sampler:
 
     def __init__(
         self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: Buffers,
-        features: Sequence[Feature], editor: LogitsEditor,
+        features: Sequence[WorkerFeature], editor: LogitsEditor,
     ) -> None:  # fmt: skip
         self.model, self.ops, self.columns, self.buffers = model, ops, columns, buffers
         self.features, self.editor = features, editor
         self._calls: dict[tuple[str, Any], HotCall] = {}
         self._newest: SamplingMetadata | None = None
 
-    def __call__(self, hidden: Tensor, launch: Launch, rows: Array, positions: Array) -> Sampled:
+    def __call__(
+        self, hidden: Tensor, launch: Launch, rows: Array, positions: Array, masks: TokenMasks | None = None
+    ) -> Sampled:
         """Samples a token for each row of a launch. hidden [R, hidden size]: their hidden states. rows: the requests'
-        rows, without padding. positions: the position of the token to sample, for each of `rows`."""
-        metadata = self._metadata(rows, launch.key.rows)
+        rows, without padding. positions: the position of the token to sample, for each of `rows`. masks: of the whole
+        step, which may have other launches."""
+        placed = PlacedMasks.of(masks, rows)
+        metadata = self._metadata(rows, launch.key.rows, masked=placed is not None)
         sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, launch.key.rows))
-        if not self.features and not metadata.logits_ops:
+        edits = placed is not None or bool(metadata.logits_ops)
+        if not self.features and not edits:
             sampled: Sampled = metadata.sample(hidden, self.model.head.weight, sampling)
             return sampled
         logits = self.model.logits(hidden)
         for feature in self.features:
             logits = feature.logits(launch, logits)
-        if metadata.logits_ops:
-            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions)
-            sampled = self._with_logprobs(metadata.spec, metadata.sample(edited, sampling), logits)
+        if edits:
+            keep = metadata.spec.logprobs >= 0  # log probabilities are those of the logits before they were edited
+            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions, placed, keep=keep)
+            sampled = metadata.sample(edited, sampling)
+            if keep:
+                sampled = Sampled(sampled.tokens, *self._logprobs(metadata.spec, logits, sampled.tokens))
         else:
             sampled = metadata.sample(logits, sampling)
         for feature in self.features:
             feature.after(launch, sampled.tokens)
         return sampled
 
-    def _with_logprobs(self, spec: SampleSpec, sampled: Sampled, logits: Tensor) -> Sampled:
-        """Adds log probabilities, which are those of the logits before masks, edits and penalties."""
-        if spec.logprobs < 0:
-            return sampled
-        call = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))
-        return Sampled(sampled.tokens, *call(logits, sampled.tokens))
+    def _logprobs(self, spec: SampleSpec, logits: Tensor, tokens: Tensor) -> Logprobs:
+        found: Logprobs = self.bind_logprobs(LogprobsSpec(spec.vocab, spec.logprobs))(logits, tokens)
+        return found
 
     def bind_logprobs(self, spec: LogprobsSpec) -> HotCall:
         """The op `logprobs`, bound for at least this many alternatives."""
         return self._call("logprobs", replace(spec, logprobs=_size(spec.logprobs, spec.vocab)))
 
-    def _metadata(self, rows: Array, size: int) -> SamplingMetadata:
+    def _metadata(self, rows: Array, size: int, *, masked: bool) -> SamplingMetadata:
         """The metadata for these rows; reused if the same rows are sampled again and none was opened since."""
-        key = (self.columns.opened, size, rows.tobytes())
+        key = (self.columns.opened, size, masked, rows.tobytes())
         if self._newest is None or self._newest.key != key:
             spec, logits_ops = self._spec(rows), self.editor.ops_of(rows)
-            if logits_ops:
+            if logits_ops or masked:
                 sample = self._call("sample", replace(spec, logprobs=-1))
             else:
                 sample = self._call("sample" if self.features else "logits_sample", spec)

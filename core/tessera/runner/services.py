@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,17 +22,19 @@ from tessera.ops.sampling import logprobs, sample
 from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
+from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
-from tessera.platform.runner import CachePlan, Feature, HostSampled, HostSampler
+from tessera.platform.runner import CachePlan, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry, weight_format
+from tessera.plugins.features import worker_features
 from tessera.quantization.negotiation import Weights, weights_of
 from tessera.runner.inputs import InputBatch
-from tessera.runner.sampler import LogitsEditor
-from tessera.step import RowLogprobs
+from tessera.runner.sampler import LogitsEditor, PlacedMasks
+from tessera.step import RowLogprobs, TokenMasks
 
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
@@ -56,7 +58,7 @@ class Services:
         self.source = source or source_of(config)
         self._bind = bind
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
-        self._features = [cast(Callable[[EngineConfig], Feature], load_path(path))(config) for path in config.features]
+        self._features = worker_features(config, self.registry)
         self.build: Build | None = None
 
     def reference(self) -> OpSet:
@@ -120,7 +122,7 @@ class Services:
         model = self.config.model
         return InputBatch(plan, columns, eos=model.eos_token_ids, vocab=model.vocab_size)
 
-    def features(self) -> Sequence[Feature]:
+    def features(self) -> Sequence[WorkerFeature]:
         return self._features
 
     def sampler(self) -> HostSampler:
@@ -132,14 +134,17 @@ class Services:
         return _sample_on_host
 
 
-def _sample_on_host(logits: Tensor, batch: HostBatch, rows: Array, positions: Array) -> HostSampled:
+def _sample_on_host(
+    logits: Tensor, batch: HostBatch, rows: Array, positions: Array, masks: TokenMasks | None = None
+) -> HostSampled:
     """A HostSampler that uses the reference ops."""
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
     editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
-    edited = host
-    if ops := editor.ops_of(rows):
-        edited = editor(ops, host, rows, torch.from_numpy(rows.astype(np.int32)), positions)
+    edited, ops, placed = host, editor.ops_of(rows), PlacedMasks.of(masks, rows)
+    if ops or placed is not None:
+        places = torch.from_numpy(rows.astype(np.int32))
+        edited = editor(ops, host, rows, places, positions, placed, keep=True)
     names = (name for name in SamplingRows._fields if name != "position")
     values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
     sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int64)))

@@ -25,7 +25,7 @@ from tessera.platform.runner import CachePlan, Progress
 from tessera.runner.inputs import PreparedLaunch
 from tessera.runner.runner import CoreRunner, ExecutedStep, PendingStep
 from tessera.runner.services import Services
-from tessera.step import SchedulerOutput, StepStats
+from tessera.step import SchedulerOutput, StepStats, TokenMasks
 
 _STATES = ("stage_x", "stage_residual")
 """Buffers of the tensors [T, hidden] that the stage before passes, so that a captured launch finds them."""
@@ -111,9 +111,9 @@ class StageRunner(CoreRunner):
             self._take_tokens(step)
         return super().execute(step)
 
-    def sample(self, pending: ExecutedStep) -> PendingStep:
+    def sample(self, pending: ExecutedStep, masks: TokenMasks | None = None) -> PendingStep:
         if self.is_last:
-            return super().sample(pending)
+            return super().sample(pending, masks)
         for prepared, _ in pending.results if self.is_first else ():
             if len(prepared.rows[prepared.sampling]):
                 tokens = torch.empty(prepared.launch.key.rows, dtype=torch.int32, device=self.device.target)

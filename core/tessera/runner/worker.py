@@ -17,7 +17,7 @@ from tessera.runner.collectives import groups_of, join
 from tessera.runner.kv_memory import budget
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
 
@@ -90,8 +90,8 @@ class Worker:
     def execute(self, step: SchedulerOutput) -> Any:
         return self.runner.execute(step)
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
-        return self.runner.sample(pending)
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
+        return self.runner.sample(pending, masks)
 
     def close(self) -> None:
         self.world.close()

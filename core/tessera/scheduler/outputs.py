@@ -16,12 +16,16 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 class FinishedRequest(msgspec.Struct, frozen=True, array_like=True):
     """A request that finished. stop_token: which of its stop_token_ids ended it; None if the model's own end-of-text
-    token did. message: the error message if reason is "error"."""
+    token did. message: the error message if reason is "error". param: the field at fault if the request itself caused
+    the error, "" if it is no single field; None if the engine caused it. complete: no token may follow, so the last one
+    is part of the completion although the reason is "stop"."""
 
     key: int
     reason: FinishReason
     stop_token: int | None = None
     message: str | None = None
+    param: str | None = None
+    complete: bool = False
 
 
 class StartedRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tessera.kvcache.prefix_cache import PrefixHit
 from tessera.log import about
 from tessera.request import Request
 from tessera.scheduler.budget import Resources
+from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import FinishedRequest, FinishReason, SchedulerCounters
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.rows import NO_ROW, Rows, Status, TrackedRequest
@@ -223,13 +224,20 @@ def _order(request: TrackedRequest) -> tuple[float, int]:
 
 class Requests:
     """All requests that have not ended, by key. waiting: those without a row, including preempted ones whose row is not
-    closed yet."""
+    closed yet. preparing: those that a feature does not let start yet, by key; no other request waits for them."""
 
     def __init__(
-        self, config: SchedulerConfig, held: RowAllocator, policy: SchedulingPolicy, counters: SchedulerCounters
+        self,
+        config: SchedulerConfig,
+        held: RowAllocator,
+        policy: SchedulingPolicy,
+        counters: SchedulerCounters,
+        features: EngineFeatures,
     ) -> None:
         self.waiting = WaitingQueue()
+        self.preparing: dict[int, TrackedRequest] = {}
         self._config, self._held, self._policy, self._counters = config, held, policy, counters
+        self._features = features
         self._by_key: dict[int, TrackedRequest] = {}
         self._arrivals = 0
         self._finished: list[FinishedRequest] = []
@@ -254,17 +262,41 @@ class Requests:
         chain = None if cache is None else cache.chain(request.salt, request.adapter)
         tracked = TrackedRequest(request, self._arrivals, chain, self._held.rows)
         self._check_queue(tracked)
+        tracked.features = self._features.begin(request)
+        ready = tracked.features.ready()
         tracked.rank, tracked.queue = self._policy.rank(tracked), self._policy.queue(tracked)
         self._arrivals += 1
         self._by_key[request.key] = tracked
-        self.waiting.add(tracked)
+        if ready:
+            self.waiting.add(tracked)
+        else:
+            self.preparing[request.key] = tracked
+
+    def prepare(self) -> None:
+        """Requests that features let start now wait with the others, in their order of arrival."""
+        for request in list(self.preparing.values()):
+            try:
+                ready = request.features.ready()
+            except RequestError as error:
+                self.end(request, "error", message=error.message, param=error.param)
+                continue
+            if ready:
+                del self.preparing[request.key]
+                self.waiting.add(request)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.preparing)
 
     def _check_queue(self, request: TrackedRequest) -> None:
-        waiting, most = self.waiting, self._config.max_num_queued_tokens
-        if len(waiting) >= self._config.max_waiting:
-            raise OverloadedError(f"{len(waiting)} requests are already waiting; try again later.")
-        if most is not None and len(waiting) and waiting.num_tokens + request.num_queued_tokens > most:
-            raise OverloadedError(f"{waiting.num_tokens} prompt tokens are already waiting; try again later.")
+        waiting, most = self.num_waiting, self._config.max_num_queued_tokens
+        if waiting >= self._config.max_waiting:
+            raise OverloadedError(f"{waiting} requests are already waiting; try again later.")
+        if most is None or not waiting:
+            return
+        tokens = self.waiting.num_tokens + sum(other.num_queued_tokens for other in self.preparing.values())
+        if tokens + request.num_queued_tokens > most:
+            raise OverloadedError(f"{tokens} prompt tokens are already waiting; try again later.")
 
     def _check_fits(self, request: Request, max_model_len: int) -> None:
         num_prompt = len(request.prompt)
@@ -296,14 +328,14 @@ class Requests:
             if key in self._by_key:
                 self.end(self._by_key[key], "abort")
 
-    def end(
-        self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, message: str | None = None
-    ) -> None:
-        """Ends a request. stop_token, message: as in FinishedRequest."""
+    def end(self, request: TrackedRequest, reason: FinishReason, stop_token: int | None = None, **more: Any) -> None:
+        """Ends a request. stop_token and `more`: fields of FinishedRequest."""
         del self._by_key[request.key]
-        self._finished.append(FinishedRequest(request.key, reason, stop_token, message))
+        self._finished.append(FinishedRequest(request.key, reason, stop_token, **more))
         rows = self._held.rows
         status = None if request.row == NO_ROW else rows.status[request.row]
+        if self.preparing.pop(request.key, None) is not None:
+            return
         if status is None:
             self.waiting.remove(request)
         elif status == Status.PREEMPTED:

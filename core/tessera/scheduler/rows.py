@@ -12,6 +12,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.kvcache.prefix_cache import HashChain
 from tessera.request import Request
+from tessera.scheduler.features import NOTHING, RequestFeatures
 from tessera.scheduler.outputs import FinishReason
 
 NO_ROW = -1
@@ -34,13 +35,18 @@ class TrackedRequest:
 
     order: counts up in order of arrival. rank, queue: from the policy. row: NO_ROW while it waits. tokens: its prompt
     and completion when it got its row; newer tokens are in the row. started: it has run before. refused_at: the state
-    of the cache when there last were too few blocks for it.
+    of the cache when there last were too few blocks for it. features: what the enabled features hold for it.
     """
 
-    __slots__ = ("_rows", "chain", "order", "queue", "rank", "refused_at", "request", "row", "started", "tokens")
+    __slots__ = (
+        *("_rows", "chain", "features", "order", "queue", "rank", "refused_at", "request", "row", "started", "tokens"),
+    )
 
-    def __init__(self, request: Request, order: int, chain: HashChain | None, rows: Rows) -> None:
+    def __init__(
+        self, request: Request, order: int, chain: HashChain | None, rows: Rows, features: RequestFeatures = NOTHING
+    ) -> None:
         self.request = request
+        self.features = features
         self.order = order
         self.rank = 0.0
         self.queue = ""
@@ -128,8 +134,8 @@ class Rows:
     request ends with this many tokens; num_cached: tokens known to the prefix cache.
     int64: key; order: of arrival; sampled_step: the step that samples its newest token. float64: rank, from the policy.
     tokens [rows, max_model_len] int32: the tokens that have arrived; memory is touched only as far as rows get.
-    num_naming: rows whose request has stop tokens of its own. departures: increases whenever the request of a row ends
-    or a row is freed.
+    num_naming: rows whose request has stop tokens of its own. num_masked: rows whose tokens a feature restricts.
+    departures: increases whenever the request of a row ends or a row is freed.
     """
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
@@ -139,11 +145,11 @@ class Rows:
         self._left = np.zeros((4, num_rows), dtype=np.int32)  # all that work() reads, in one array
         self.num_tokens, self.pending, self.num_computed_tokens, self.max_total = self._left
         self.num_prompt_tokens, self.num_retired, self.min_total, self.num_cached = np.zeros((4, num_rows), np.int32)
-        self.ignores_eos, self.has_stop_ids = np.zeros((2, num_rows), dtype=bool)
+        self.ignores_eos, self.has_stop_ids, self.masked = np.zeros((3, num_rows), dtype=bool)
         self.key, self.order = np.zeros((2, num_rows), dtype=np.int64)
         self.rank = np.zeros(num_rows, dtype=np.float64)
         self.sampled_step = np.full(num_rows, NO_STEP, dtype=np.int64)
-        self.num_naming = self.departures = 0
+        self.num_naming = self.num_masked = self.departures = 0
         self.requests: list[TrackedRequest | None] = [None] * num_rows
         self._free = list(range(num_rows - 1, -1, -1))
         self._running: Array | None = None
@@ -180,6 +186,8 @@ class Rows:
         self.min_total[row], self.max_total[row] = request.num_prompt_tokens + params.min_tokens, max_total
         self.ignores_eos[row], self.has_stop_ids[row] = params.ignore_eos, bool(params.stop_token_ids)
         self.num_naming += bool(params.stop_token_ids)
+        self.masked[row] = request.features.masks
+        self.num_masked += request.features.masks
         self.set_status(row, Status.RUNNING)
 
     def set_status(self, row: int, status: Status) -> None:
@@ -197,7 +205,8 @@ class Rows:
         for counts in self._counts:
             counts[row] = 0
         self.num_naming -= bool(self.has_stop_ids[row])
-        self.has_stop_ids[row] = False
+        self.num_masked -= bool(self.masked[row])
+        self.has_stop_ids[row] = self.masked[row] = False
         self.sampled_step[row] = NO_STEP
         self.set_status(row, Status.FREE)
         self._free.append(row)
@@ -256,6 +265,7 @@ class Rows:
         assert sorted(self._free) == list(range(self.num_rows)), "a row is lost, or free twice"
         assert not self.status.any(), "a free row has a status"
         assert not self.num_naming, "a free row has stop tokens"
+        assert not self.num_masked, "a free row is masked"
         for counts in self._counts:
             assert not counts.any(), "a free row has tokens"
         assert (self.sampled_step == NO_STEP).all(), "a free row remembers a step"
@@ -263,11 +273,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a request's newest token is its last. stop_token: the one of its stop_token_ids that ended it, if any."""
+    """Why a request's newest token is its last. stop_token: the one of its stop_token_ids that ended it, if any.
+    complete: a feature allows no token after it."""
 
     request: TrackedRequest
     reason: FinishReason
     stop_token: int | None = None
+    complete: bool = False
 
 
 class StopRules:
@@ -285,6 +297,8 @@ class StopRules:
             ending |= tokens == token
         if rows.num_naming:
             ending |= rows.has_stop_ids[drawn]
+        if rows.num_masked:
+            ending |= rows.masked[drawn]
         if not ending.any():
             return []
         places = np.flatnonzero(ending)
@@ -299,4 +313,6 @@ class StopRules:
                 return Ending(request, "stop")
             if token in (request.request.params.stop_token_ids or ()):
                 return Ending(request, "stop", token)
+        if rows.masked[row] and request.features.complete:
+            return Ending(request, "stop", complete=True)
         return Ending(request, "length") if total >= rows.max_total[row] else None

@@ -16,6 +16,7 @@ from tessera.platform.runner import CachePlan
 from tessera.request import Request
 from tessera.scheduler.admission import Admission
 from tessera.scheduler.budget import Kind, Resources, ScheduledStep, TokenBudget
+from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import (
     EngineCoreOutputs,
     FinishedRequest,
@@ -26,7 +27,9 @@ from tessera.scheduler.outputs import (
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.rows import Rows, Status, StopRules, TrackedRequest, Work
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
+
+NOTHING_ALLOWED = "This request cannot go on: its fields together allow no token, or its grammar is too complex."
 
 
 class Scheduler:
@@ -36,7 +39,8 @@ class Scheduler:
     the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. Rows and blocks that
     a step in flight uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns:
     decoding rows are divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend
-    on each other's tokens and can run on different pipeline stages at the same time.
+    on each other's tokens and can run on different pipeline stages at the same time. features: the engine's halves of
+    the enabled features; None if there are none.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Scheduler:
         depth: int,
         chunkable: bool = True,
         turns: int = 1,
+        features: EngineFeatures | None = None,
     ) -> None:
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len = depth, max_model_len
@@ -67,7 +72,8 @@ class Scheduler:
         cache = self._cache = KVCacheManager(plan, prefix_caching=prefix_caching, ahead=depth * budget.max_per_request)
         self._rows = Rows(plan.num_rows, max_model_len)
         held = self._held = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
-        self._requests = Requests(config, held, policy, self.counters)
+        self._features = features or EngineFeatures()
+        self._requests = Requests(config, held, policy, self.counters, self._features)
         self._admission = Admission(
             self._requests,
             held,
@@ -86,7 +92,13 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._requests.waiting)
+        return self._requests.num_waiting
+
+    @property
+    def only_prepares(self) -> bool:
+        """Whether all there is are requests that a feature does not let start yet."""
+        preparing = len(self._requests.preparing)
+        return bool(preparing) and preparing == len(self._requests) and not self._held.in_flight
 
     @property
     def in_flight(self) -> int:
@@ -132,6 +144,8 @@ class Scheduler:
         if len(self._held.in_flight) >= self._depth:
             return None
         preemptions = self.counters.preemptions
+        if self._requests.preparing:
+            self._requests.prepare()
         self._admission.wake_followers()
         self._held.free_behind_windows()
         self._admission.make_way()
@@ -141,7 +155,8 @@ class Scheduler:
             self._fill(step)
             if not step.empty:
                 return self._emit(step)
-        if len(self._requests) and not self._held.in_flight and self.counters.preemptions == preemptions:
+        may_go_on = len(self._requests) > len(self._requests.preparing)
+        if may_go_on and not self._held.in_flight and self.counters.preemptions == preemptions:
             self._end_one_that_is_stuck()
         return None
 
@@ -255,6 +270,22 @@ class Scheduler:
             copies=copies,
         )
 
+    def is_masked(self, step: SchedulerOutput) -> bool:
+        """Whether a feature restricts a token that this step samples. What it allows is known once all steps before
+        this one have retired."""
+        return bool(self._rows.num_masked and self._rows.masked[step.samples].any())
+
+    def masks(self, step: SchedulerOutput) -> TokenMasks | None:
+        """The masks of the rows of a step whose requests have not ended. Call it once for each masked step."""
+        rows = step.samples[self._rows.masked[step.samples]]
+        rows = rows[self._rows.going_on(rows)]
+        if not len(rows):
+            return None
+        bits = self._features.all_allowed(len(rows))
+        for row, mask in zip(rows.tolist(), bits, strict=True):
+            self._rows.request(row).features.mask(mask)
+        return TokenMasks(rows, bits)
+
     def _end_one_that_is_stuck(self) -> None:
         """No step is in flight and nothing could be scheduled, so waiting would not help. Ends the first request with
         an error that says which resource has no room for it."""
@@ -285,7 +316,7 @@ class Scheduler:
         logprobs = self._take_logprobs(output, drawn)
         self._commit(step)
         for ending in self._stop_rules.endings(rows, drawn, tokens):
-            self._requests.end(ending.request, ending.reason, ending.stop_token)
+            self._requests.end(ending.request, ending.reason, ending.stop_token, complete=ending.complete)
         self._held.release(step)
         return EngineCoreOutputs(
             keys=keys,
@@ -306,9 +337,22 @@ class Scheduler:
         if rows.departures != step.departures:
             going_on = rows.going_on(drawn)
             drawn, tokens = drawn[going_on], tokens[going_on]
+        if rows.num_masked:
+            drawn, tokens = self._accepted(drawn, tokens)
         rows.append(drawn, tokens)
         self.counters.generation_tokens += len(drawn)
         return drawn, tokens
+
+    def _accepted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:
+        """Passes tokens to the features of their rows, and returns the rows and tokens that they accept. A request
+        whose own fields leave no token that its features allow gets any token from the sampler, and ends here."""
+        kept = np.ones(len(drawn), dtype=bool)
+        for place in np.flatnonzero(self._rows.masked[drawn]).tolist():
+            request = self._rows.request(int(drawn[place]))
+            kept[place] = request.features.accept(int(tokens[place]))
+            if not kept[place]:
+                self._requests.end(request, "error", message=NOTHING_ALLOWED, param="")
+        return drawn[kept], tokens[kept]
 
     def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[RequestLogprobs]:
         if not output.logprobs:

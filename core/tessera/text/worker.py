@@ -21,16 +21,21 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from tessera import parent
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tessera.text.template import ChatTemplate
 from tessera.text.tokenizer import BrokenTokenizerError, Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 # Exit codes; the process may also be killed by a signal.
 OUT_OF_MEMORY = 12
@@ -121,6 +126,12 @@ class DecodeJob(msgspec.Struct, tag="decode"):
     skip_special_tokens: bool = True
 
 
+class GrammarJob(msgspec.Struct, tag="grammar"):
+    """A grammar to check."""
+
+    asked: StructuredOutputsParams
+
+
 class Ready(msgspec.Struct, tag="ready"):
     """The worker has loaded its files. has_template: whether there is a template for chats without tools."""
 
@@ -140,6 +151,10 @@ class Decoded(msgspec.Struct, tag="decoded"):
     text: str
 
 
+class Checked(msgspec.Struct, tag="checked"):
+    """A grammar can be used."""
+
+
 class Failed(msgspec.Struct, tag="failed"):
     """A RequestError, or with `model` a ModelError."""
 
@@ -152,8 +167,8 @@ class Failed(msgspec.Struct, tag="failed"):
         return (ModelError if self.model else RequestError)(self.message, param=self.param, code=self.code)
 
 
-Job = ChatJob | EncodeJob | DecodeJob
-Answer = Ready | Encoded | Decoded | Failed
+Job = ChatJob | EncodeJob | DecodeJob | GrammarJob
+Answer = Ready | Encoded | Decoded | Checked | Failed
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
@@ -174,7 +189,7 @@ class Texts:
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
         self._given = lru_cache(maxsize=1)(self._compile)
 
-    def do(self, job: Job) -> Encoded | Decoded:
+    def do(self, job: Job) -> Encoded | Decoded | Checked:
         """Raises RequestError or MemoryError."""
         match job:
             case ChatJob():
@@ -184,6 +199,13 @@ class Texts:
                 return Encoded(ids, spelled=self._spelled(ids[0]) if job.spelled else None)
             case DecodeJob(tokens, skip_special_tokens):
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
+            case GrammarJob(asked):
+                compile_grammar(asked, self._bytes)
+                return Checked()
+
+    @cached_property
+    def _bytes(self) -> LLTokenizer:
+        return byte_tokenizer()
 
     def _chat(self, job: ChatJob) -> Encoded:
         template = self._template if job.template is None else self._given(job.template)

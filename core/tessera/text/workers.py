@@ -24,7 +24,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera.errors import ModelError, RequestError, TesseraError, TextLimitError, TextWorkerError
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.text.conversation import plain_value
+from tessera.text.grammar import FIELD
 from tessera.text.tokenizer import Vocabulary, half_a_pair
 from tessera.text.worker import (
     LENGTH,
@@ -32,11 +34,13 @@ from tessera.text.worker import (
     OUT_OF_MEMORY,
     Answer,
     ChatJob,
+    Checked,
     Decoded,
     DecodeJob,
     Encoded,
     EncodeJob,
     Failed,
+    GrammarJob,
     Job,
     Limits,
     Ready,
@@ -50,6 +54,8 @@ T = TypeVar("T")
 
 LONG_JOB = 1 << 16
 """A job of at least this many bytes is long: about 20 ms of tokenizing."""
+MAX_GRAMMARS = 64
+"""How many grammars that were right are remembered."""
 
 STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
@@ -281,6 +287,7 @@ class TextWorkers:
         """Raises ModelError or TextWorkerError."""
         self._short = _Lane(start)
         self._long = _Lane(start)
+        self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
         process = self._short.begin()
         try:
@@ -322,6 +329,24 @@ class TextWorkers:
     async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """For many ids; Vocabulary.decode does the same in this process. Raises as chat() does."""
         return (await self._ask(DecodeJob(list(ids), skip_special_tokens), Decoded)).text
+
+    async def check_grammar(self, params: SamplingParams) -> None:
+        """Whether its structured_outputs, if there are any, can be used. Raises RequestError if not, TextLimitError,
+        TextWorkerError. Those that were right last are not compiled again: many requests have the same."""
+        asked = params.structured_outputs
+        if asked is None:
+            return
+        if asked not in self._right:
+            try:
+                await self._ask(GrammarJob(asked), Checked)
+            except TextLimitError as error:
+                raise TextLimitError(
+                    "structured_outputs cannot be used: compiling it took more time or memory than it may.", param=FIELD
+                ) from error
+        self._right.pop(asked, None)
+        self._right[asked] = None
+        if len(self._right) > MAX_GRAMMARS:
+            del self._right[next(iter(self._right))]
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
@@ -376,6 +401,10 @@ class BlockingTextWorkers:
         self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
     ) -> list[list[int]]:
         return self._run(self._workers.encode(texts, add_special_tokens, max_tokens=max_tokens))
+
+    def check_grammar(self, params: SamplingParams) -> None:
+        if params.structured_outputs is not None:
+            self._run(self._workers.check_grammar(params))
 
     def close(self) -> None:
         """Ends the workers at once. May be called again."""

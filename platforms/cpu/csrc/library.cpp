@@ -113,4 +113,6 @@ EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, co
 
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 
+EXPORTED void tessera_cpu_mask(const Masking *task) { sampling::mask(*task); }
+
 EXPORTED void tessera_cpu_logprobs(const Logprobs *task) { sampling::logprobs(*used, *task); }

@@ -168,6 +168,20 @@ class Sampling(ctypes.Structure):
     ]
 
 
+class Masking(ctypes.Structure):
+    """struct Masking of csrc/draws.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocab", c_int64),
+        ("rows", c_void_p),
+        ("bits", c_void_p),
+        ("number", c_int64),
+        ("entry", c_int32),
+    ]
+
+
 class Logprobs(ctypes.Structure):
     """struct Logprobs of csrc/draws.h."""
 
@@ -200,6 +214,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_replay": (c_void_p, c_int64),
     "tessera_cpu_forget": (c_void_p,),
     "tessera_cpu_sample": (POINTER(Sampling),),
+    "tessera_cpu_mask": (POINTER(Masking),),
     "tessera_cpu_logprobs": (POINTER(Logprobs),),
     "tessera_cpu_use_threads": (c_int32,),
     "tessera_cpu_variant": (c_int32,),

@@ -31,7 +31,7 @@ from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.rotary import rotary
-from tessera_cpu.sampling import Sample, TokenLogprobs
+from tessera_cpu.sampling import MaskLogits, Sample, TokenLogprobs
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -136,5 +136,6 @@ def kernels(reference: OpSet) -> OpSet:
         route=route,
         experts=Experts(),
         logprobs=TokenLogprobs(),
+        mask_logits=MaskLogits(),
         sample=Sample(),
     )

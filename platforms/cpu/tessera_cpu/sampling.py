@@ -14,6 +14,7 @@ from tessera.platform import (
     Kernel,
     Logprobs,
     LogprobsSpec,
+    MaskLogitsSpec,
     Sampled,
     SampleSpec,
     SamplingRows,
@@ -50,6 +51,23 @@ class Sample(Kernel[SampleSpec]):
             return Sampled(tokens) if of_tokens is None else Sampled(tokens, *of_tokens(logits, tokens))
 
         return sample
+
+
+class MaskLogits(Kernel[MaskLogitsSpec]):
+    def supports(self, spec: MaskLogitsSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: MaskLogitsSpec, ops: BoundOps, device: Device) -> Any:
+        mask = native.library().tessera_cpu_mask
+
+        def mask_logits(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+            (lying, entry), rows, bits = _as_it_lies(logits), rows.contiguous(), bits.contiguous()
+            place = lying.data_ptr(), lying.stride(0), spec.vocab
+            mask(native.Masking(*place, rows.data_ptr(), bits.data_ptr(), len(rows), entry))
+            if lying is not logits:
+                logits.copy_(lying)
+
+        return mask_logits
 
 
 class TokenLogprobs(Kernel[LogprobsSpec]):

@@ -17,7 +17,7 @@ NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
 
 def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
-    others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "sample"]
+    others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "mask_logits", "sample"]
     assert {*core, "add_norm", "norm_add", *others} == set(NATIVE)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, LogprobsSpec, Sampled, SampleSpec, SamplingRows
+from tessera.platform import BoundOps, LogprobsSpec, MaskLogitsSpec, Sampled, SampleSpec, SamplingRows
 from tessera.testing import REFERENCE
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
@@ -305,3 +305,23 @@ def test_without_native_kernels_the_reference_draws() -> None:
         found = ops.bind("sample", SampleSpec(1000, filters=True))(logits, rows)
         assert ops.fallbacks
     assert_drawn(found.tokens, logits, rows)
+
+
+@every_set
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_masked_rows_keep_what_their_bits_allow(name: str, vocab: int, dtype: torch.dtype) -> None:
+    """Rows with a stride, one of them twice; words whose bits are all set, all clear, and mixed."""
+    random = torch.Generator().manual_seed(vocab)
+    words = -(-vocab // 32)
+    bits = torch.randint(-(2**31), 2**31, (4, words), generator=random).to(torch.int32)
+    bits[:, ::3], bits[:, 1::3] = -1, 0
+    rows, bits = torch.tensor([5, 0, 2, 2], dtype=torch.int32), bits[[0, 1, 2, 2]]
+    room = torch.randn(6, vocab + 9, generator=random).to(dtype)
+    expected = room.clone()
+    with kernels(name):
+        BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0)).bind("mask_logits", MaskLogitsSpec(vocab))(
+            room[:, :vocab], rows, bits
+        )
+    REFERENCE_OPS.bind("mask_logits", MaskLogitsSpec(vocab))(expected[:, :vocab], rows, bits)
+    assert room.equal(expected)

@@ -9,9 +9,10 @@ from safetensors import safe_open
 
 from tessera.config import build_config
 from tessera.engine.engine import Engine
-from tessera.errors import RefusedError
+from tessera.errors import RefusedError, RequestError
 from tessera.testing.conformance import Case, ConformanceError, conformance_cases
 from tessera.testing.conformance.tiny import save_checkpoint
+from tests.platforms.engine_run import EngineRun
 from tests.platforms.generated import numpy_platform
 from tests.platforms.tiny_models import save_family
 
@@ -39,6 +40,30 @@ def test_a_model_that_it_runs_passes_and_one_that_it_refuses_is_absent() -> None
 def test_a_wrong_answer_is_found_without_log_probabilities() -> None:
     with pytest.raises(ConformanceError, match=r"^llama in float32, prompt \d of \d+ tokens: the answer is \["):
         models(f"{FAULTY}:WrongBase")["model/llama-float32"].run()
+
+
+@pytest.mark.parametrize(
+    ("platform", "said"),
+    [
+        ("LateMasks", "; the mask of the token before allows it, so the mask came one step late"),
+        ("OthersMasks", r"; the mask of request \d allows it, so a row got another row's mask"),
+    ],
+)
+def test_a_mask_that_goes_wrong_is_named(platform: str, said: str) -> None:
+    (case,) = (case for case in conformance_cases(f"{FAULTY}:{platform}") if case.subject == "masks")
+    with pytest.raises(ConformanceError, match=rf"^masks: request \d drew token \d+ at place \d+ .*{said}"):
+        case.run()
+
+
+def test_a_runner_may_have_no_masks(llama: Path) -> None:
+    for platform, status in ((numpy_platform(), "passed"), (f"{FAULTY}:TakesNoMasks", "n/a")):
+        (case,) = (case for case in conformance_cases(platform) if case.subject == "masks")
+        assert case.run().status == status
+    with (
+        EngineRun(llama, f"{FAULTY}:TakesNoMasks", features=["structured_outputs"], tokenizer=str(llama)) as run,
+        pytest.raises(RequestError, match="structured_outputs is not supported on this platform; remove it"),
+    ):
+        run.add([5, 6], structured_outputs={"regex": "a"})
 
 
 def test_to_refuse_every_model_is_no_level() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.generated import numpy_package
+from tests.platforms.tiny_models import text_of
 from tools.checks.sources import imports
 
 
@@ -55,6 +57,23 @@ def test_its_blocks_are_shared_forked_chunked_and_taken_away(llama: Path, alone:
     assert counters.forked_tokens > 0
     assert counters.cached_prompt_tokens > 0
     assert counters.preemptions > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_its_rows_are_masked_as_on_every_platform(llama: Path, depth: int) -> None:
+    found = []
+    for platform in ("numpy", "reference"):
+        options = {"features": ["structured_outputs"], "tokenizer": str(llama), "depth": depth}
+        with EngineRun(llama, platform, **options) as run:
+            keys = [
+                run.add(question, 12, seed=seed, structured_outputs={"regex": "[a-f]+[0-9]"} if seed % 2 else None)
+                for seed, question in enumerate(prompts(5))
+            ]
+            run.finish()
+            found.append([run.answers[key] for key in keys])
+    assert found[0] == found[1]
+    for answer in found[0][1::2]:
+        assert re.fullmatch("[a-f]+[0-9]?", text_of(answer))
 
 
 def test_log_probabilities_are_those_of_every_platform(llama: Path) -> None:

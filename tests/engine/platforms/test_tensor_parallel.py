@@ -14,6 +14,7 @@ from tessera.engine.plan import plan_here
 from tessera.errors import EngineStepError
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
+from tests.platforms.fake_feature import EVEN_PLUGIN
 
 QUESTIONS = prompts(6, longest=40, seed=17)
 ROOT = Path(__file__).parents[3]
@@ -60,6 +61,21 @@ def test_a_step_that_fails_on_any_rank_is_one_line(llama: Path) -> None:
         assert executor.workers[1].process.wait(20) == 1
         with pytest.raises(EngineStepError, match=r"^worker 1 failed: RuntimeError: the device is lost$"):
             run.finish()
+
+
+def test_masks_reach_every_rank(llama: Path) -> None:
+    def masked(run: EngineRun) -> list[list[int]]:
+        columns = ({"even": 8} if i % 2 else {} for i in range(len(QUESTIONS)))
+        keys = [run.add(question, 10, columns=next(columns), **SAMPLED) for question in QUESTIONS]
+        run.finish()
+        return [run.answers[key] for key in keys]
+
+    feature = {"features": ["even=9"], "plugins": [EVEN_PLUGIN]}
+    with EngineRun(llama, "cpu", **feature) as alone:
+        expected = masked(alone)
+    with EngineRun(llama, "cpu", depth=2, executor=None, tensor_parallel_size=2, **feature) as run:
+        assert masked(run) == expected
+    assert not any(token % 2 for answer in expected[1::2] for token in answer)
 
 
 def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:

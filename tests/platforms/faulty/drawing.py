@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from tessera.ops import sampling
-from tessera.platform import LogprobsSpec, Sampled, SampleSpec, SamplingRows
-from tests.platforms.faulty.making import with_ops
+from tessera.platform import LogprobsSpec, MaskLogitsSpec, Sampled, SampleSpec, SamplingRows
+from tests.platforms.faulty.making import Base, with_ops
 
 
 def one_seed_for_all(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> Sampled:
@@ -47,8 +49,27 @@ def tables_of_64_rows(spec: SampleSpec, logits: Tensor, rows: SamplingRows) -> S
     return sampling.sample(spec, logits, SamplingRows(*(column[row] for column in rows)))
 
 
+def mask_of_another_row(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    sampling.mask_logits(spec, logits, rows, bits.roll(1, 0))
+
+
+def _late(known: dict[torch.Size, Tensor]) -> Callable[[MaskLogitsSpec, Tensor, Tensor, Tensor], None]:
+    """known: the bits that came before, by their shape, as in a buffer that is copied too late."""
+
+    def mask_one_step_late(spec: MaskLogitsSpec, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        sampling.mask_logits(spec, logits, rows, known.get(bits.shape, bits))
+        known[bits.shape] = bits
+
+    return mask_one_step_late
+
+
+def MaskOneStepLate(base: Base) -> Base:  # named as the class that it makes
+    return with_ops(mask_logits=_late({}))(base)
+
+
 GreedyInFewBits = with_ops(sample=greedy_in_few_bits)
 IdsOf16Bits = with_ops(sample=ids_of_16_bits)
+MaskOfAnotherRow = with_ops(mask_logits=mask_of_another_row)
 TablesOf64Rows = with_ops(sample=tables_of_64_rows)
 EditsAsTheyAre = with_ops(edit_logits=sampling.edit_logits)
 """Without a mistake."""

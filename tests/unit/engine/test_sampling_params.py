@@ -12,7 +12,7 @@ import pytest
 from tessera.config import ModelConfig
 from tessera.engine.input_processor import bad_word_texts, resolved, with_bad_words
 from tessera.errors import RequestError
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tests.unit.engine.bytewise import NUM_TOKENS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -30,7 +30,32 @@ BAD: dict[str, list[Any]] = {
     "bad_words_ids": [[[]], [5], [[-1]], [[1] * 65], [["x"]], [[1]] * 2049],
     "stream_interval": [0, -1, 1.5],
     "extra_args": [5, {"a": "x"}, {"": 1}, {5: 1}, {"a": math.nan}, {str(i): 1 for i in range(65)}],
-    "structured_outputs": [{"json": {}}],
+    "structured_outputs": [
+        {},
+        5,
+        "a",
+        ["a"],
+        {"regex": "a", "choice": ["a"]},
+        {"regex": ""},
+        {"regex": 5},
+        {"regex": "a" * 16385},
+        {"choice": []},
+        {"choice": "a"},
+        {"choice": [""]},
+        {"choice": [5]},
+        {"choice": ["a" * 1025]},
+        {"choice": [str(number) for number in range(1025)]},
+        {"choice": [f"{number:01000}" for number in range(17)]},
+        {"choice": ["\ud800"]},
+        {"regex": "\udfff"},
+        {"rgex": "a"},
+        {"json": {}},
+        {"json": "{}"},
+        {"grammar": "root ::= x"},
+        {"json_object": True},
+        {"structural_tag": "{}"},
+        {"regex": "a", "json": {}},
+    ],
     "thinking_token_budget": [0, 5],
     "repetition_detection": [{"max_pattern_size": 3}],
 }
@@ -50,10 +75,11 @@ def test_what_crosses_a_process_is_the_same_there() -> None:
     params = SamplingParams(
         presence_penalty=1, repetition_penalty=1.5, logit_bias={"7": 500, 8: -0.5}, allowed_token_ids=[1, 2],
         bad_words=["a", "a", "b"], bad_words_ids=[[1, 2]], stop="x", prompt_logprobs=-1, extra_args={"x": 1.5},
-        temperature=0.001,
+        temperature=0.001, structured_outputs={"choice": ["a", "b", "a"], "json_object": False},
     )  # fmt: skip
     assert params.logit_bias == {7: 100.0, 8: -0.5}
     assert params.bad_words == ("a", "b")
+    assert params.structured_outputs == StructuredOutputsParams(choice=("a", "b"), json_object=False)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
     assert msgspec.msgpack.encode(SamplingParams()) == msgspec.msgpack.encode(SamplingParams(bad_words=[]))
 

@@ -65,7 +65,7 @@ def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tens
     ops = editor.ops_of(order)
     places = torch.from_numpy(np.concatenate((order, int32([rows] * padding))))
     before = logits.clone()
-    result = editor(ops, logits, order, places, positions) if ops else logits
+    result = editor(ops, logits, order, places, positions, None, keep=True) if ops else logits
     assert torch.equal(torch.nan_to_num(logits), torch.nan_to_num(before))
     return result
 
@@ -113,7 +113,11 @@ def test_a_row_that_is_opened_again_forgets_what_was_asked_for_before() -> None:
     def run(**fields: Any) -> list[float]:
         columns.open(RowOpened(0, "", int32([1, 2]), 2, 0, SamplingParams(**fields), 0))
         ops = editor.ops_of(rows)
-        return editor(ops, torch.zeros(1, 40), rows, places, int32([2]))[0].tolist() if ops else [0.0] * 40
+        return (
+            editor(ops, torch.zeros(1, 40), rows, places, int32([2]), None, keep=True)[0].tolist()
+            if ops
+            else [0.0] * 40
+        )
 
     first = run(logit_bias={4: 2.0}, allowed_token_ids=[4, 5])
     assert [first[4], first[5], first[6]] == [2.0, 0.0, -torch.inf]

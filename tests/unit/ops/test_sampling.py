@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tessera.ops.sampling import sample, uniforms
-from tessera.platform import SampleSpec, SamplingRows
+from tessera.ops.sampling import mask_logits, sample, uniforms
+from tessera.platform import MaskLogitsSpec, SampleSpec, SamplingRows
 
 SPREAD = torch.tensor([2.0, 1.5, 1.0, 0.3, 0.0, -0.5, -1.0, -3.0, -torch.inf])
 
@@ -163,3 +163,18 @@ def test_infinite_logits_are_never_drawn() -> None:
     logits[:, 20:23] = 0.0
     assert set(draw(logits, seed=torch.arange(8))) <= {20, 21, 22}
     assert set(draw(logits, seed=torch.arange(8), filters=False)) <= {20, 21, 22}
+
+
+@pytest.mark.parametrize("vocab", [31, 32, 33, 97])
+def test_a_mask_leaves_the_tokens_whose_bits_are_set_and_the_rows_that_it_does_not_name(vocab: int) -> None:
+    logits = torch.arange(4.0 * vocab).reshape(4, vocab)
+    allowed = torch.rand(2, vocab, generator=torch.Generator().manual_seed(vocab)) < 0.5
+    words = torch.zeros(2, -(-vocab // 32) * 32, dtype=torch.int64)
+    words[:, :vocab] = allowed
+    bits = (words.view(2, -1, 32) << torch.arange(32)).sum(-1).to(torch.int32)
+    masked = logits.clone()
+    mask_logits(MaskLogitsSpec(vocab), masked, torch.tensor([3, 1, 1], dtype=torch.int32), bits[[0, 1, 1]])
+    assert masked[[0, 2]].equal(logits[[0, 2]])
+    for row, tokens in ((3, allowed[0]), (1, allowed[1])):
+        assert masked[row][tokens].equal(logits[row][tokens])
+        assert masked[row][~tokens].isneginf().all()

@@ -12,7 +12,7 @@ from tessera.ops import Sampled, SampleSpec
 from tessera.runner.inputs import DeviceBuffers
 from tessera.runner.sampler import LogitsEditor, Sampler, SamplingColumns
 from tessera.sampling_params import SamplingParams
-from tessera.step import RowOpened
+from tessera.step import RowOpened, TokenMasks
 from tessera.testing.reference import host_device
 
 VOCAB = 10
@@ -21,21 +21,22 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class Drawing:
-    """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows."""
+    """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows.
+    logits: what the model gives; seen: the logits of each op that takes them, by name."""
 
     def __init__(self):
         self.columns = SamplingColumns(4, eos=(), vocab=VOCAB)
-        self.asked = []
+        self.asked, self.seen = [], {}
+        self.logits = torch.zeros(3, VOCAB, dtype=torch.bfloat16)
         head = SimpleNamespace(weight=None, sampling_spec=lambda spec: spec)
-        model = SimpleNamespace(
-            head=head, facts=SimpleNamespace(vocab_size=VOCAB), logits=lambda hidden: torch.zeros(len(hidden), VOCAB)
-        )
+        model = SimpleNamespace(head=head, facts=SimpleNamespace(vocab_size=VOCAB), logits=lambda hidden: self.logits)
         tokens, buffers = torch.zeros(4, 8, dtype=torch.int32), DeviceBuffers(host_device())
         editor = LogitsEditor(self.columns, tokens, self.bind, torch.from_numpy)
         self.sampler = Sampler(model, SimpleNamespace(bind=self.bind), self.columns, buffers, (), editor)
 
     def bind(self, name, spec):
         def call(*args):
+            self.seen[name] = args[0]
             if name in ("logits_sample", "sample"):
                 self.asked.append((name, spec, {key: of.tolist() for key, of in args[-1]._asdict().items()}))
             drawn = torch.zeros(3, dtype=torch.int32)
@@ -46,10 +47,10 @@ class Drawing:
     def open(self, row, params, seed=0):
         self.columns.open(RowOpened(row, str(seed), int32([5]), 1, 0, params, seed))
 
-    def draw(self):
+    def draw(self, masks=None):
         """Of rows 1 and 0 and a place of padding, after one token each."""
         launch = SimpleNamespace(key=SimpleNamespace(rows=3), rows=torch.tensor([1, 0, 3], dtype=torch.int32))
-        self.sampler(torch.zeros(3, 1), launch, ROWS, int32([1, 1]))
+        self.sampler(torch.zeros(3, 1), launch, ROWS, int32([1, 1]), masks)
         return self.asked.pop()
 
 
@@ -101,3 +102,40 @@ def test_the_same_rows_are_asked_once():
     first, kept = drawing.draw(), drawing.sampler._newest
     assert drawing.draw() == first
     assert drawing.sampler._newest is kept
+
+
+MASKS = TokenMasks(int32([0, 7]), int32([[1], [2]]))  # row 7 is of another launch of the step
+
+
+@pytest.mark.parametrize(
+    ("params", "masks"),
+    [(GREEDY, MASKS), (SamplingParams(temperature=0.0, allowed_token_ids=[1]), None)],
+    ids=["grammar", "allowed tokens"],
+)
+def test_masks_alone_copy_no_logits(params, masks):
+    """A copy of a whole batch costs far more than the mask of one row."""
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, params)
+    drawing.draw(masks)
+    assert drawing.seen["mask_logits"] is drawing.logits
+    assert drawing.seen["sample"] is drawing.logits
+
+
+@pytest.mark.parametrize("more", [{"logprobs": 1}, {"presence_penalty": 0.5}, {"logit_bias": {1: 2.0}}], ids=str)
+def test_masks_beside_what_needs_other_logits_are_put_into_a_copy(more):
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, SamplingParams(temperature=0.0, **more))
+    drawing.draw(MASKS)
+    assert drawing.seen["mask_logits"].dtype == torch.float32
+    assert drawing.seen["sample"] is drawing.seen["mask_logits"] is not drawing.logits
+    if "logprobs" in more:
+        assert drawing.seen["logprobs"] is drawing.logits
+
+
+def test_a_step_whose_masks_are_of_other_rows_is_drawn_as_without():
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, GREEDY)
+    assert drawing.draw(TokenMasks(int32([7]), int32([[1]])))[0] == "logits_sample"

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import pytest
 import tokenizers
 
 from tessera.errors import RequestError, TextLimitError, TextWorkerError
+from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
+from tessera.text import workers as workers_module
 from tessera.text.worker import ChatJob, EncodeJob, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
@@ -82,6 +84,38 @@ async def test_what_comes_back_is_what_the_tokenizer_and_the_template_say(
         (ids,) = (spelled := await workers.encoded(EncodeJob(["Hi there"], spelled=True))).ids
         assert spelled.spelled == [tokenizer.token(token) for token in ids]
         assert workers.restarts == 0
+
+
+async def test_a_grammar_is_checked_where_it_can_do_no_harm(served: Served) -> None:
+    def params(regex: str | None) -> SamplingParams:
+        return SamplingParams(structured_outputs=None if regex is None else {"regex": regex})
+
+    async with served() as workers:
+        await workers.check_grammar(params(None))
+        await workers.check_grammar(params("[a-z]+"))
+        for regex, said in (("(a", "unclosed group"), (r"[^\s\S]", "no text is allowed")):
+            with pytest.raises(RequestError, match=said) as refused:
+                await workers.check_grammar(params(regex))
+            assert refused.value.param == "structured_outputs"
+        assert await workers.decode((await workers.encode(["a"]))[0]) == "a"
+        assert workers.restarts == 0
+
+
+async def test_a_grammar_that_was_right_is_not_compiled_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "MAX_GRAMMARS", 2)
+    compiled: list[str | None] = []
+    async with served() as workers:
+        ask = workers._ask
+
+        async def counting(job: Any, kind: Any) -> Any:
+            compiled.append(job.asked.regex)
+            return await ask(job, kind)
+
+        monkeypatch.setattr(workers, "_ask", counting)
+        for regex in ("a", "b", "a", "(", "(", "c", "a", "b"):
+            with pytest.raises(RequestError) if regex == "(" else nullcontext():
+                await workers.check_grammar(SamplingParams(structured_outputs={"regex": regex}))
+    assert compiled == ["a", "b", "(", "(", "c", "b"]
 
 
 async def test_text_that_a_tokenizer_makes_grow_is_refused_and_the_others_go_on(served: Served) -> None:

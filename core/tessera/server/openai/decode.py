@@ -38,7 +38,6 @@ GENERATION: Mapping[str, Values] = {
     "repetition_detection": (),
     "response_format": ({"type": "text"},),
     "structural_tag": (),
-    "structured_outputs": (),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
 }

@@ -29,6 +29,20 @@ _Length = Annotated[int, shown(minimum=1)]
 _Logprobs = Annotated[int, shown(minimum=-1)]
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT = {"type": "string", "minLength": 1}
+_STRUCTURED_OUTPUTS = {
+    "properties": {
+        "choice": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": most.MAX_CHOICE_CHARS},
+            "minItems": 1,
+            "maxItems": most.MAX_CHOICES,
+        },
+        "regex": {"type": "string", "minLength": 1, "maxLength": most.MAX_GRAMMAR_CHARS},
+    },
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
 _PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -75,6 +89,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
     stream_interval: _Length | None = None
     return_tokens_as_token_ids: bool | None = None
+    structured_outputs: Annotated[dict[str, Any], shown(**_STRUCTURED_OUTPUTS)] | None = None
     vllm_xargs: Annotated[dict[str, Any], shown(maxProperties=most.MAX_EXTRA_ARGS)] | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, shown(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)] | None = None

@@ -35,7 +35,7 @@ _AS_THEY_ARE = tuple(
 # Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (
     *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
-    *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "vllm_xargs"),
+    *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "structured_outputs", "vllm_xargs"),
 )
 
 

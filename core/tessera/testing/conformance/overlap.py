@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from torch import Tensor
 from tessera.config import EngineConfig, ParallelConfig
 from tessera.errors import RefusedError
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import CacheSpec
+from tessera.platform.feature import Feature, WorkerFeature
+from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Launch
-from tessera.platform.model import Model
 from tessera.platform.platform import Platform
-from tessera.platform.runner import Column
+from tessera.plugins.registry import Registry
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back
 from tessera.testing.conformance.device import StepReads
 from tessera.testing.conformance.target import Target
@@ -90,10 +90,10 @@ def _workers(target: Target) -> Verdict:
 
 
 def _busy(target: Target, workers: int) -> Verdict:
-    paced = f"{__name__}:{Paced.__name__}"
     with TinyRun(
-        target, target.exact_dtype, positions=512, features=[paced], workers=workers, steps_in_flight=2
-    ) as run:
+        target, target.exact_dtype, positions=512, features=[_PACED], plugins=[__name__], workers=workers,
+        steps_in_flight=2,
+    ) as run:  # fmt: skip
         run.ask(prompts_of((8, 8)), _LAST + 8)
         paces = [msgspec.json.decode(path.read_bytes(), type=Pace) for path in run.folder.glob(f"*{_SUFFIX}")]
     assert len(paces) == workers, "each worker has launched all of these steps"
@@ -135,32 +135,29 @@ def _decodes(launch: Launch) -> bool:
     return launch.num_tokens == launch.num_rows
 
 
-class Paced:
-    """A feature that times decode steps, first as they are and then with host work in each, and writes its Pace to the
+_PACED = "conformance-paced"
+PACED = Feature(worker=f"{__name__}:Paced")
+
+
+@hookimpl
+def extensions(registry: Registry) -> None:
+    registry.features.add(_PACED, f"{__name__}:PACED", level=registry.features.level)
+
+
+class Paced(WorkerFeature):
+    """Times decode steps, first as they are and then with host work in each, and writes its Pace to the
     engine's folder. A tiny model computes faster than it can be launched, so matrix products (the ballast) are added to
     each step until it takes several times as long as its launch.
 
     The torch module of a simulated device may have a `host_clock`, used like the module `time` (monotonic, sleep):
     waiting moves it, launching does not."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, option: str) -> None:
         self.folder, self.dtype = Path(config.folder), torch_dtype(config.model.dtype)
         self.launches = 0
         self.clock: Any = time
         self.began = self.launched_from = self.launching = self.work = self.alone = 0.0
         self.ballast: list[Tensor] = []
-
-    def columns(self) -> Sequence[Column]:
-        return ()
-
-    def cache_specs(self) -> Sequence[CacheSpec]:
-        return ()
-
-    def wrap(self, model: Model) -> Model:
-        return model
-
-    def keys(self) -> frozenset[str]:
-        return frozenset()
 
     def before(self, launch: Launch) -> None:
         if not _decodes(launch):
@@ -185,9 +182,6 @@ class Paced:
         for matrix in self.ballast:
             torch.mm(matrix, matrix)
         self.launched_from = self.clock.monotonic()
-
-    def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        return logits
 
     def after(self, launch: Launch, sampled: Tensor) -> None:
         if _decodes(launch):

@@ -8,7 +8,6 @@ import json
 import math
 import random
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from tessera.arrays import int32
 from tessera.config import EngineConfig, build_config
 from tessera.engine.child import executor_path
-from tessera.engine.engine import depth, make_policy, make_scheduler, silent
+from tessera.engine.engine import Pipeline, depth, make_policy, make_scheduler, silent
 from tessera.engine.startup import StartedEngine, start_up
 from tessera.executor.in_process import InProcessExecutor
 from tessera.layers.build import TENSOR_GROUP
@@ -29,14 +28,17 @@ from tessera.loader.checkpoint import Dummy
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Future
+from tessera.platform.feature import EngineFeature
 from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
+from tessera.plugins import load_registry
 from tessera.reference.attention import ReferenceAttention
 from tessera.request import Request
 from tessera.runner.services import Services
 from tessera.sampling_params import SamplingParams
+from tessera.scheduler.features import EngineFeatures
 from tessera.scheduler.outputs import EngineCoreOutputs
-from tessera.step import SchedulerOutput, StepOutput
+from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 from tessera.testing.compare import TOLERANCES
 from tessera.testing.conformance.case import ConformanceError
 from tessera.testing.conformance.target import OWN, Target
@@ -125,10 +127,10 @@ class ObservedExecutor(InProcessExecutor):
             self._enter(stack, step)
             return super().execute(step)
 
-    def sample(self, pending: Any) -> Future[StepOutput]:
+    def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
         with ExitStack() as stack:
             self._enter(stack, None)
-            return super().sample(pending)
+            return super().sample(pending, masks)
 
     def _enter(self, stack: ExitStack, step: SchedulerOutput | None) -> None:
         for observer in self.observers:
@@ -136,10 +138,11 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. features:
-    dotted paths. workers: processes; one is this process, whose steps are observed. Flags are those of build_config.
-    folder: of the model and of the engine. logprobs, cached: by request, log probabilities of the answer's tokens (none
-    in float32, whose tokens are compared), tokens of the prompt that were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model.
+    engine_features: halves. plugins: modules that add features. workers: processes; one is this process, whose steps
+    are observed. Flags are those of build_config. folder: of the model and of the engine. logprobs, cached: by request,
+    log probabilities of the answer's tokens (none in float32, whose tokens are compared), tokens of the prompt that
+    were found in the cache."""
 
     executor: ObservedExecutor
 
@@ -151,11 +154,13 @@ class TinyRun:
         family: str = "llama",
         positions: int = 2048,
         ranks: int = 2,
-        features: Sequence[str] = (),
+        engine_features: Sequence[EngineFeature] = (),
+        plugins: Sequence[str] = (),
         workers: int = 1,
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
+        self._engine_features = engine_features
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         self.folder = Path(self._folder.name)
         try:
@@ -165,7 +170,7 @@ class TinyRun:
                 tensor_parallel_size=workers, **flags,
             )  # fmt: skip
             self._start(
-                dataclasses.replace(config, embedded=workers == 1, features=tuple(features), folder=self._folder.name)
+                dataclasses.replace(config, embedded=workers == 1, plugins=tuple(plugins), folder=self._folder.name)
             )
         except BaseException:
             self._folder.cleanup()
@@ -176,14 +181,15 @@ class TinyRun:
         self.cached: dict[int, int] = {}
 
     def _start(self, config: EngineConfig) -> None:
-        policy = make_policy(config)
+        policy = make_policy(config, load_registry(config.plugins))
         self.started = self.start_up(config)
-        executor = self._executor = self.started.executor
+        executor = self.started.executor
         if isinstance(executor, ObservedExecutor):
             self.executor = executor
-        self._depth = depth(self.started.config, executor.platform.capabilities)
-        self.scheduler = make_scheduler(self.started, policy, self._depth)
-        self._in_flight: deque[Future[StepOutput]] = deque()
+        steps_in_flight = depth(self.started.config, executor.platform.capabilities)
+        features = EngineFeatures(self._engine_features, config.model.vocab_size)
+        self.scheduler = make_scheduler(self.started, policy, steps_in_flight, features)
+        self._pipeline = Pipeline(self.scheduler, executor, steps_in_flight)
 
     def start_up(self, config: EngineConfig) -> StartedEngine:
         """Its executor is an ObservedExecutor if there is one worker."""
@@ -224,13 +230,9 @@ class TinyRun:
         self.scheduler.check_integrity()
 
     def _step(self) -> None:
-        scheduled = self.scheduler.schedule()
-        if scheduled is not None:
-            self._in_flight.append(self._executor.sample(self._executor.execute(scheduled)))
-            if len(self._in_flight) < self._depth:
-                return
-        if self._in_flight:
-            self._take(self.scheduler.update(self._in_flight.popleft().result()))
+        outputs = self._pipeline.step()
+        if outputs is not None:
+            self._take(outputs)
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
         tokens = iter(outputs.tokens.tolist())
@@ -242,7 +244,7 @@ class TinyRun:
             self.cached.setdefault(started.key, started.num_cached_tokens)
 
     def close(self) -> None:
-        self._executor.close()
+        self.started.executor.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,107 @@
+"""Structured outputs: answers that a choice or a regular expression allows, by llguidance.
+
+A grammar is compiled on a thread of its own, which also computes its first mask, the most expensive one; the request
+waits for that and no other request does. From then on the engine asks the request's matcher for a mask before each
+token and passes it the token that was sampled.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.errors import ConfigError, RequestError
+from tessera.platform.feature import EngineFeature, Feature, FeatureState
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text import Vocabulary
+from tessera.text.grammar import FIELD, TokenTable, compile_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from tessera.config import EngineConfig
+    from tessera.request import Request
+
+FEATURE = Feature(engine="tessera.features.structured_outputs:StructuredOutputs")
+MAX_GRAMMARS = 64
+"""Compiled grammars that are kept, the ones used last."""
+
+
+class StructuredOutputs(EngineFeature):
+    """The grammars of an engine's requests."""
+
+    def __init__(self, config: EngineConfig, option: str) -> None:
+        if option:
+            raise ConfigError("The feature structured_outputs takes no option; leave out what follows the =.")
+        self._model = config.model
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
+
+    def fields(self) -> frozenset[str]:
+        return frozenset((FIELD,))
+
+    def begin(self, request: Request) -> Grammar | None:
+        asked = request.params.structured_outputs
+        if asked is None:
+            return None
+        if not self._model.tokenizer:
+            raise RequestError(
+                "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
+                param=FIELD,
+            )
+        never = self._model.eos_token_ids if request.params.ignore_eos else ()
+        return Grammar(self._compiler.submit(self._matcher, asked), never)
+
+    # ---- on the compiler's thread
+
+    def _matcher(self, asked: StructuredOutputsParams) -> LLMatcher:
+        """A matcher at the start of the grammar. Raises RequestError."""
+        if asked not in self._compiled:
+            if self._tokenizer is None:
+                self._tokenizer = self._load()
+            self._compiled[asked] = compile_grammar(asked, self._tokenizer)
+            if len(self._compiled) > MAX_GRAMMARS:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(asked)
+        return self._compiled[asked].deep_copy()
+
+    def _load(self) -> LLTokenizer:
+        model = self._model
+        vocabulary = Vocabulary.from_folder(model.tokenizer)
+        return TokenTable.of(vocabulary, model.vocab_size, model.eos_token_ids).tokenizer()
+
+
+class Grammar(FeatureState):
+    """The position of one request in its grammar. never: tokens to forbid although the grammar allows them. These are
+    the end-of-text tokens if the request sets ignore_eos, because they would end nothing."""
+
+    masks = True
+
+    def __init__(self, coming: Future[LLMatcher], never: tuple[int, ...]) -> None:
+        self._coming = coming
+        self._never = never
+        self._matcher: LLMatcher
+
+    def ready(self) -> bool:
+        if not self._coming.done():
+            return False
+        self._matcher = self._coming.result()
+        return True
+
+    def mask(self, bits: Array) -> None:
+        allowed = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
+        bits &= allowed[: len(bits)]
+        for token in self._never:
+            bits.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+
+    def accept(self, token: int) -> bool:
+        return self._matcher.consume_token(token)
+
+    @property
+    def complete(self) -> bool:
+        return self._matcher.is_stopped() and not self._matcher.is_error()

@@ -1,0 +1,129 @@
+"""Features: what requests may ask for beyond the model itself, such as masks, adapters or drafts.
+
+A feature has up to two halves: one in the engine's process, which decides, and one in each worker, which computes. The
+registry's table of features leads to a Feature, which names both. Only features that `--features` names are created;
+of the others nothing exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tessera.arrays import Array
+from tessera.platform.attention import CacheSpec
+from tessera.platform.device import Tensor
+from tessera.platform.launch import Launch, Resource
+from tessera.platform.model import Model
+
+if TYPE_CHECKING:
+    from tessera.request import Request
+
+
+@dataclass(frozen=True)
+class Feature:
+    """engine, worker: dotted paths of the factories of its halves, (config: EngineConfig, option: str) ->
+    EngineFeature, WorkerFeature; "" if it has no such half. option: the text after the = in `--features NAME=OPTION`,
+    "" if there is none. A factory raises ConfigError for an option that it does not accept."""
+
+    engine: str = ""
+    worker: str = ""
+
+
+# ---- in the engine's process
+
+
+class FeatureState:
+    """What a feature does for one request, from its arrival to its end. Preemption does not change it. masks: whether
+    it restricts which tokens may be sampled; then mask(), accept() and complete are used."""
+
+    masks: bool = False
+
+    def ready(self) -> bool:
+        """Whether the request may start. Called when it arrives and then before each step until the answer is True. In
+        the meantime the request waits, and no other request waits for it. Raises RequestError if it can never start.
+        Default: True."""
+        return True
+
+    def mask(self, bits: Array) -> None:
+        """Clears the bits of the tokens that must not be sampled next. bits [ceil(vocabulary / 32)] int32, the lowest
+        first. Called once for each token, after all tokens before it have been accepted. Default: clears none."""
+
+    def accept(self, token: int) -> bool:
+        """Takes the token that was sampled. False if it is not allowed here: the request then ends with an error and
+        the token is dropped. Default: True."""
+        return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether no token may follow: the request ends with finish_reason "stop", and its last token is part of the
+        answer. Default: False."""
+        return False
+
+
+class EngineFeature:
+    """The half of a feature in the engine's process. It must not import torch. Its methods and those of its
+    FeatureStates are called by the thread that runs the steps, so none of them may take long; work that does belongs on
+    a thread of the feature's own."""
+
+    def fields(self) -> frozenset[str]:
+        """Names of the request fields that it serves: fields of SamplingParams, or names in extra_args (vllm_xargs). A
+        request that uses a field that no feature serves is refused. Default: none."""
+        return frozenset()
+
+    def resources(self) -> Sequence[Resource]:
+        """Limited resources that requests take. Called once. Default: none."""
+        return ()
+
+    def begin(self, request: Request) -> FeatureState | None:
+        """Called when a request arrives. None: the request does not use the feature in this process. Raises
+        RequestError, which the client receives. Default: None."""
+        return None
+
+
+# ---- in each worker
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number that a feature keeps for each row. default: if a request does not set it."""
+
+    name: str
+    dtype: str
+    default: float = 0.0
+
+
+class WorkerFeature:
+    """The half of a feature in each worker of op depth. Enabled features are in one list, in the order of
+    `--features`."""
+
+    def columns(self) -> Sequence[Column]:
+        """Numbers that the feature keeps for each row; a launch has them in Launch.columns. The feature chooses their
+        names, and requests set them in extra_args. Default: none."""
+        return ()
+
+    def cache_specs(self) -> Sequence[CacheSpec]:
+        """What it stores in the cache in addition to the model's layers. Default: nothing."""
+        return ()
+
+    def wrap(self, model: Model) -> Model:
+        """The model with the feature added. Called once, at load. Default: the model itself."""
+        return model
+
+    def keys(self) -> frozenset[str]:
+        """The bits that it adds to launch keys. Default: none."""
+        return frozenset()
+
+    def before(self, launch: Launch) -> None:
+        """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.
+        It must not write into rows, query_start_loc, query_lens, logits_indices and block_tables, because the next
+        launch may reuse them. Default: does nothing."""
+
+    def logits(self, launch: Launch, logits: Tensor) -> Tensor:
+        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype. Masks may
+        change the result in place. Default: the logits themselves."""
+        return logits
+
+    def after(self, launch: Launch, sampled: Tensor) -> None:
+        """Called after sampling. sampled [S] int32: the sampled tokens, on the device. Default: does nothing."""

@@ -1,0 +1,64 @@
+"""The engine halves of the enabled features, asked as one, and what they hold for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tessera.arrays import Array
+from tessera.platform.feature import EngineFeature, FeatureState
+from tessera.platform.launch import Resource
+from tessera.request import Request
+
+
+class RequestFeatures:
+    """What the enabled features do for one request. masks: whether any of them restricts its tokens."""
+
+    __slots__ = ("_masking", "_states", "masks")
+
+    def __init__(self, states: Sequence[FeatureState] = ()) -> None:
+        self._states = states
+        self._masking = [state for state in states if state.masks]
+        self.masks = bool(self._masking)
+
+    def ready(self) -> bool:
+        """Raises RequestError if the request can never start."""
+        return all(state.ready() for state in self._states)
+
+    def mask(self, bits: Array) -> None:
+        """Clears the bits of tokens that must not be sampled next."""
+        for state in self._masking:
+            state.mask(bits)
+
+    def accept(self, token: int) -> bool:
+        """False if one of them does not allow the token."""
+        return all(state.accept(token) for state in self._masking)
+
+    @property
+    def complete(self) -> bool:
+        return any(state.complete for state in self._masking)
+
+
+NOTHING = RequestFeatures()
+
+
+class EngineFeatures:
+    """halves: in the order of --features. fields: of requests that they serve. num_words: int32 words of a mask."""
+
+    def __init__(self, halves: Sequence[EngineFeature] = (), vocab_size: int = 0) -> None:
+        self._halves = halves
+        self.fields = frozenset[str]().union(*(half.fields() for half in halves))
+        self.num_words = -(-vocab_size // 32)
+
+    def resources(self) -> list[Resource]:
+        return [resource for half in self._halves for resource in half.resources()]
+
+    def begin(self, request: Request) -> RequestFeatures:
+        """Raises RequestError for a request that one of them cannot serve."""
+        states = [state for half in self._halves if (state := half.begin(request)) is not None]
+        return RequestFeatures(states) if states else NOTHING
+
+    def all_allowed(self, rows: int) -> Array:
+        """Masks that allow every token: [rows, num_words] int32."""
+        return np.full((rows, self.num_words), -1, np.int32)
