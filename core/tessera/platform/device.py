@@ -103,8 +103,8 @@ class Device(ABC):
         """Starts a copy of a C-contiguous host array to the device and returns the device's tensor, without waiting.
         out: a dense tensor of the array's shape to copy into, of any dtype that NumPy has; default: a new tensor of the
         array's shape and dtype. The copy is ordered after all work launched before it. The caller may change values as
-        soon as this returns. Default: raises NotImplementedError; only core's model runner calls it."""
-        raise NotImplementedError(f"{type(self).__name__} has no to_device(), which core's model runner needs")
+        soon as this returns. Default: raises PlatformError; only core's model runner calls it."""
+        raise PlatformError(f"{type(self).__name__} has no to_device(), which core's model runner needs; implement it.")
 
     def arena(self, tag: Tag) -> Arena:
         """Default: only counts."""
