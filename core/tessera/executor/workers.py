@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,7 @@ import msgspec
 
 import tessera.errors
 from tessera.config import EngineConfig
-from tessera.errors import EngineStepError, TesseraError
+from tessera.errors import EngineStepError, PlatformError, TesseraError
 from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
     Allocate,
@@ -58,8 +59,18 @@ class WorkersExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels)
+        specs = self.platform.placement(config.parallel)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
-        self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
+        self.workers: list[_WorkerHandle] = []
+        try:
+            for spec in specs:
+                self.workers.append(_WorkerHandle(spec))
+        except OSError as error:
+            self.close()
+            raise PlatformError(
+                f"worker {len(self.workers)} could not be started ({error.strerror}); lower --tensor-parallel-size or "
+                "--pipeline-parallel-size, or allow more processes and open files."
+            ) from error
         stage_of = partial(config.parallel.mesh.place, "pipeline")
         self.stages = [
             list(workers) for _, workers in groupby(self.workers, key=lambda worker: stage_of(worker.spec.rank))
@@ -69,7 +80,7 @@ class WorkersExecutor(Executor):
         rendezvous = (self.folder / "rendezvous").as_uri()
         log_level = logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
-            worker.frames.send(Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
+            self._send(worker, Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
         answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
         return [self._loaded(stage[0], [answers[worker.spec.rank] for worker in stage]) for stage in self.stages]
 
@@ -117,7 +128,10 @@ class WorkersExecutor(Executor):
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.close()
+            worker.ask_to_end()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for worker in self.workers:
+            worker.end(deadline)
         if not self.config.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -125,10 +139,13 @@ class WorkersExecutor(Executor):
 
     def _broadcast(self, order: Order, workers: Sequence[_WorkerHandle] | None = None) -> None:
         for worker in workers or self.workers:
-            try:
-                worker.frames.send(order)
-            except OSError:
-                raise self._gone(worker) from None
+            self._send(worker, order)
+
+    def _send(self, worker: _WorkerHandle, order: Order) -> None:
+        try:
+            worker.frames.send(order)
+        except OSError:
+            raise self._gone(worker) from None
 
     def _all_answers(self, report: Report | None = None) -> list[Any]:
         return [self.answer(worker, report) for worker in self.workers]
@@ -187,19 +204,26 @@ class _WorkerHandle:
         self.stream, theirs = socket.socketpair()
         threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
-            )
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
+                )
+            except OSError:
+                self.stream.close()
+                raise
         self.frames = Frames(self.stream, Answer)
 
-    def close(self) -> None:
+    def ask_to_end(self) -> None:
         with suppress(OSError):  # the process may have ended already
             self.frames.send(Close())
+
+    def end(self, deadline: float) -> None:
+        """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
         try:
-            self.process.wait(CLOSE_SECONDS)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
