@@ -15,6 +15,7 @@ import pytest
 from tessera import LLM, SamplingParams
 from tessera.engine.plan import plan_here
 from tessera.errors import EngineStepError, ModelError, PlatformError, RefusedError
+from tests.engine.platforms.test_structured_outputs import GRAMMARS, HOT
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.engine_run import EngineRun
@@ -135,6 +136,51 @@ def test_a_row_that_goes_to_another_request_gets_no_token_of_the_last(model: Mod
         expected = answers(alone)
     with staged(model("llama"), max_num_batched_tokens=8, **flags) as run:
         assert answers(run) == expected
+
+
+def ask_masked(run: EngineRun) -> list[list[int]]:
+    """Each grammar, and every third request without one."""
+    keys = []
+    for i, question in enumerate(QUESTIONS):
+        grammar = GRAMMARS[i % len(GRAMMARS)] if i % 3 else None
+        keys.append(run.add(question, 20, seed=i, structured_outputs=grammar, ignore_eos=not grammar, **HOT))
+    run.finish()
+    return [run.answers[key] for key in keys]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"depth": 1},
+        {"depth": 3, "max_num_seqs": 3, "max_num_batched_tokens": 16},
+        {"tensor_parallel_size": 2},
+        {"executor": None},
+    ],
+    ids=lambda flags: " ".join(f"{name}={value}" for name, value in flags.items()),
+)
+def test_grammars_mask_what_the_last_stage_draws(flags: dict[str, Any], model: Model) -> None:
+    options = {"features": ["structured_outputs"], "tokenizer": str(model("llama"))}
+    with EngineRun(model("llama"), "reference", **options) as alone:
+        expected = ask_masked(alone)
+        assert "stop" in alone.ended.values(), "no answer was limited by its grammar"
+    with staged(model("llama"), **options, **flags) as run:
+        assert ask_masked(run) == expected
+
+
+def test_an_abort_while_steps_are_in_flight_leaves_the_others_as_they_are(model: Model) -> None:
+    """Its row goes to a request that waits."""
+    with EngineRun(model("llama"), "reference") as alone:
+        expected = alone.ask(QUESTIONS, 12, ignore_eos=True)
+    with staged(model("llama"), depth=3, max_num_seqs=3, max_num_batched_tokens=16) as run:
+        keys = [run.add(question, 12, seed=seed, ignore_eos=True) for seed, question in enumerate(QUESTIONS)]
+        for aborted in (0, 2, 4):
+            for _ in range(4):
+                run.step()
+            run.engine.abort([keys[aborted]])
+        run.finish()
+        for number, key in enumerate(keys):
+            assert run.ended[key] == ("abort" if number in (0, 2, 4) else "length")
+            assert run.answers[key] == expected[number][: len(run.answers[key])]
 
 
 def test_rows_take_turns_so_that_no_step_waits_for_a_token_of_the_one_before(model: Model) -> None:
