@@ -160,9 +160,8 @@ class ParallelConfig:
         1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True
     )
     pipeline_parallel_size: int = flag(
-        1, "Number of stages, each with a part of the layers and devices of its own (pipeline parallelism).", low=1,
-        high=1024, common=True, plan=True,
-    )  # fmt: skip
+        1, "Number of pipeline stages, each with its own layers and devices.", low=1, high=1024, common=True, plan=True
+    )
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
     )
