@@ -91,10 +91,8 @@ class Decoder:
         joined: bool = False,
     ) -> None:
         self.config = config
-        self.embedding, self.norm, self._head = embedding, norm, head
-        self.blocks = blocks
-        self.last: Block | None = blocks[-1] if build.is_last_stage else None
-        self.early = blocks if self.last is None else blocks[:-1]
+        self.embedding, self.blocks, self.norm, self._head = embedding, blocks, norm, head
+        self.is_last_stage = build.is_last_stage
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,
@@ -117,12 +115,13 @@ class Decoder:
         return self.embedding(tokens)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
-        for block in self.early:
+        for block in self.blocks[:-1] if self.is_last_stage else self.blocks:
             x, residual = block.transform(block.attend(x, residual, launch, caches))
-        if self.last is None:
+        if not self.is_last_stage:
             return Hidden(x, residual)
-        states = self.last.attend(x, residual, launch, caches)
-        return Hidden(*self.last.transform([launch.select_logits(state) for state in states]))
+        last = self.blocks[-1]
+        states = last.attend(x, residual, launch, caches)
+        return Hidden(*last.transform([launch.select_logits(state) for state in states]))
 
     def finish(self, hidden: Hidden) -> Tensor:
         assert self.norm is not None, "the last stage has it"
