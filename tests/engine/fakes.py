@@ -96,7 +96,7 @@ class FakeExecutor(Executor):
         self.platform = FakePlatform(config.model.served_name)
         self.rows: dict[int, Any] = {}
 
-    def load(self, report: Report) -> LoadedModel:
+    def load(self, report: Report) -> list[LoadedModel]:
         report(Progress("load", 1, 2))
         if "fail-load" in self.words:
             raise ModelError("There is no such model; name another.")
@@ -114,10 +114,10 @@ class FakeExecutor(Executor):
             caches=(LayerCache(0, spec),),
         )  # fmt: skip
         needs = CacheNeeds(0, spec, (16,), True, "int32", "bound", 1, _layout)
-        return LoadedModel(facts, (needs,), weight_bytes=1000, cache_bytes=1 << 24)
+        return [LoadedModel(facts, (needs,), weight_bytes=1000, cache_bytes=1 << 24)]
 
-    def allocate(self, plan: CachePlan) -> None:
-        self.plan = plan
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        (self.plan,) = plans
 
     def warm_up(self, report: Report) -> None:
         report(Progress("warm_up", 1, 1))

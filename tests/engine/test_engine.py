@@ -90,9 +90,16 @@ def test_an_abort_at_any_step_ends_the_request(engine, steps_in_flight):
 
 @pytest.mark.parametrize(
     ("asynchronous", "stages", "asked", "expected"),
-    [(False, 1, None, 1), (True, 1, None, 2), (True, 4, None, 5), (False, 1, 3, 3), (True, 1, 1, 1)],
+    [
+        (False, 1, None, 1),
+        (True, 1, None, 2),
+        (False, 4, None, 4),
+        (True, 4, None, 5),
+        (False, 1, 3, 3),
+        (True, 4, 1, 1),
+    ],
 )
-def test_depth_is_pipeline_stages_and_one_where_the_host_may_run_ahead(asynchronous, stages, asked, expected):
+def test_depth_is_pipeline_stages_and_one_more_where_the_host_may_run_ahead(asynchronous, stages, asked, expected):
     config = dataclasses.replace(fakes.config(depth=asked), parallel=ParallelConfig(pipeline_parallel_size=stages))
     capabilities = Capabilities(dtypes=("float32",), async_dispatch=asynchronous)
     assert depth(config, capabilities) == expected

@@ -1,12 +1,15 @@
-"""An executor whose workers are threads of this process: tensor parallelism without processes to start."""
+"""An executor whose workers are threads of this process: tensor and pipeline parallelism without processes to start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
-from typing import Any
+from itertools import groupby
+from queue import SimpleQueue
+from threading import Barrier, Lock
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,11 +29,23 @@ PATIENCE = 60.0  # seconds until a rank that waits for one that failed gives up
 
 
 class Table:
-    """Where the ranks lay down what the others take."""
+    """Where the ranks lay down what the others take. sent: by sender and receiver."""
 
     def __init__(self, size: int) -> None:
         self.barrier = Barrier(size, timeout=PATIENCE)
         self.places: list[Any] = [None] * size
+        self.sent: dict[tuple[int, int], SimpleQueue[Tensor]] = defaultdict(SimpleQueue)
+        self.smaller: dict[tuple[str, tuple[int, ...]], Table] = {}
+        self.lock = Lock()
+
+    def of(self, role: str, ranks: Sequence[int]) -> Table:
+        """The table of a group of some ranks."""
+        with self.lock:
+            return self.smaller.setdefault((role, tuple(ranks)), Table(len(ranks)))
+
+    def queue(self, source: int, to: int) -> SimpleQueue[Tensor]:
+        with self.lock:
+            return self.sent[source, to]
 
 
 class AtTable(Alone):
@@ -55,6 +70,23 @@ class AtTable(Alone):
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         return [max(column) for column in zip(*self._all(values), strict=True)]
 
+    def send(self, x: Tensor, to: int) -> None:
+        self.table.queue(self.rank, to).put(x)
+
+    def recv(self, x: Tensor, source: int) -> Coming:
+        return Coming(x, self.table.queue(source, self.rank))
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        return type(self)(self.table.of(role, ranks), list(ranks).index(self.rank))
+
+
+class Coming:
+    def __init__(self, x: Tensor, queue: SimpleQueue[Tensor]) -> None:
+        self.x, self.queue = x, queue
+
+    def wait(self) -> None:
+        self.x.copy_(self.queue.get(timeout=PATIENCE))
+
 
 class ThreadWorker(Worker):
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, table: Table) -> None:
@@ -66,6 +98,8 @@ class ThreadWorker(Worker):
 
 
 class ThreadsExecutor(Executor):
+    """steps: as they were scheduled."""
+
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels)
@@ -77,28 +111,32 @@ class ThreadsExecutor(Executor):
             )
             for spec in specs
         ]
+        self.stage_of = [config.parallel.mesh.place("pipeline", spec.rank) for spec in specs]
         self.threads = ThreadPoolExecutor(len(specs))
+        self.steps: list[SchedulerOutput] = []
 
     def _each(self, call: Callable[..., Any], *by_rank: Sequence[Any]) -> list[Any]:
         futures = [self.threads.submit(call, *given) for given in zip(self.workers, *by_rank, strict=True)]
         return [future.result() for future in futures]
 
-    def load(self, report: Report) -> LoadedModel:
-        loaded: LoadedModel = self._each(lambda worker: worker.load(report))[0]
-        return loaded
+    def load(self, report: Report) -> list[LoadedModel]:
+        loaded: list[LoadedModel] = self._each(lambda worker: worker.load(report))
+        return [loaded[rank] for _, (rank, *_) in groupby(range(len(loaded)), key=lambda rank: self.stage_of[rank])]
 
-    def allocate(self, plan: CachePlan) -> None:
-        self._each(lambda worker: worker.allocate(plan))
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        self._each(lambda worker, stage: worker.allocate(plans[stage]), self.stage_of)
 
     def warm_up(self, report: Report) -> None:
         self._each(lambda worker: worker.warm_up(report))
 
     def execute(self, step: SchedulerOutput) -> Any:
+        self.steps.append(step)
         return self._each(lambda worker: worker.execute(step))
 
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> Future[StepOutput]:
-        future: Future[StepOutput] = self._each(lambda worker, own: worker.sample(own, masks), pending)[0]
-        return future
+        futures = self._each(lambda worker, own: worker.sample(own, masks), pending)
+        (output,) = (future for worker, future in zip(self.workers, futures, strict=True) if worker.gives_output)
+        return output
 
     def close(self) -> None:
         self.threads.shutdown()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -62,9 +62,9 @@ class RecordingExecutor(InProcessExecutor):
         self.record = Record()
         self._request_of: dict[int, str] = {}
 
-    def allocate(self, plan: CachePlan) -> None:
-        super().allocate(plan)
-        self.groups = plan.groups
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        super().allocate(plans)
+        self.groups = plans[0].groups
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
         super().warm_up(report)

@@ -18,7 +18,6 @@ from tessera.server.settings import SERVER_FLAGS
 
 _LATER = [
     "--tokenizer-mode",
-    "--pipeline-parallel-size",
     "--data-parallel-size",
     "--enable-expert-parallel",
     "--enable-lora",
@@ -97,7 +96,8 @@ def serve(model: str | None, **flags: Any) -> int:
     """Serve a model over the OpenAI API."""
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up; later the server handles both
-    with EngineChild(executor_path(flags["tensor_parallel_size"] or 1)) as child:
+    num_workers = (flags["pipeline_parallel_size"] or 1) * (flags["tensor_parallel_size"] or 1)
+    with EngineChild(executor_path(num_workers)) as child:
         # This import takes about as long as a good part of the engine's own, so they run in parallel.
         from tessera.cli.serving import run
 

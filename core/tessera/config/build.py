@@ -68,7 +68,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     config = record_of(ParallelConfig, ENGINE_FLAGS, values)
     if config.threads is not None:
         return config
-    return replace(config, threads=max(1, default_threads() // config.tensor_parallel_size))
+    return replace(config, threads=max(1, default_threads() // config.world_size))
 
 
 def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig:

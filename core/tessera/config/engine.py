@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tessera.config.flags import flag, flags_of
+from tessera.config.mesh import Mesh
 
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
@@ -162,16 +163,21 @@ class ParallelConfig:
     tensor_parallel_size: int = flag(
         1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True
     )
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
+    pipeline_parallel_size: int = flag(
+        1, "Number of pipeline stages, each with its own layers and devices.", low=1, high=1024, common=True, plan=True
+    )
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"
     )
 
     @property
+    def mesh(self) -> Mesh:
+        return Mesh({"pipeline": self.pipeline_parallel_size, "tensor": self.tensor_parallel_size})
+
+    @property
     def world_size(self) -> int:
         """Number of workers of one engine."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.mesh.size
 
 
 @dataclass(frozen=True)

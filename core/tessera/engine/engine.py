@@ -159,10 +159,10 @@ class Pipeline:
 
 
 def depth(config: EngineConfig, capabilities: Capabilities) -> int:
-    """Steps in flight: as configured, else one more than pipeline stages if dispatch is asynchronous, else 1."""
+    """Steps in flight: as configured, else one for each pipeline stage, and one more if dispatch is asynchronous."""
     if config.scheduler.depth is not None:
         return config.scheduler.depth
-    return config.parallel.pipeline_parallel_size + 1 if capabilities.async_dispatch else 1
+    return config.parallel.pipeline_parallel_size + capabilities.async_dispatch
 
 
 def make_policy(config: EngineConfig, registry: Registry) -> SchedulingPolicy:
@@ -188,6 +188,7 @@ def make_scheduler(
         prefix_caching=config.cache.prefix_caching and facts.prefix_cacheable,
         max_model_len=config.model.max_model_len,
         depth=steps_in_flight,
+        turns=min(steps_in_flight, config.parallel.pipeline_parallel_size),
         chunkable=facts.chunkable,
         features=features,
     )

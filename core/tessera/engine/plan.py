@@ -8,13 +8,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from tessera.config import EngineConfig
 from tessera.engine.messages import Failure
-from tessera.engine.startup import Loader, load
+from tessera.engine.startup import Loader, largest, load, whole
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
 from tessera.platform.explain import Explained
@@ -80,8 +80,9 @@ def plan_here(config: EngineConfig) -> Plan:
     """Does the same as plan() in this process, which then has the device's libraries loaded."""
     make: Callable[[EngineConfig], Loader] = load_path(_LOADER)
     loader = make(config)
-    config, loaded, notes = load(config, loader, _silent)
-    cache, problem = _solved(config, loaded)
+    config, stages, notes = load(config, loader, _silent)
+    loaded = whole(stages)
+    cache, problem = _solved(config, stages)
     longest = config.model.max_model_len
     lengths = [longest, *(length for length in LENGTHS if length < longest)]
     return Plan(
@@ -94,7 +95,7 @@ def plan_here(config: EngineConfig) -> Plan:
         cache_bytes=loaded.cache_bytes if problem else cache.nbytes,
         num_cache_tokens=0 if problem else cache.num_tokens,
         max_model_len=longest,
-        groups=list(cache.groups),
+        groups=[group for group in cache.groups if group.layers],
         requests={} if problem else {length: cache.num_requests(length) for length in lengths},
         fallback_ops=list(loaded.fallbacks),
         notes=notes,
@@ -104,13 +105,15 @@ def plan_here(config: EngineConfig) -> Plan:
     )
 
 
-def _solved(config: EngineConfig, loaded: LoadedModel) -> tuple[CachePlan, str | None]:
-    """The cache plan, and None. If the cache is too small: a plan whose groups have no blocks, and the reason."""
+def _solved(config: EngineConfig, stages: Sequence[LoadedModel]) -> tuple[CachePlan, str | None]:
+    """The plan of the pipeline stage with the largest cache, and None. If the cache is too small: a plan whose groups
+    have no blocks, and the reason."""
     rows = config.scheduler.max_num_seqs
     try:
-        return solve(loaded, config, rows), None
+        return largest(solve(stages, config, rows)), None
     except MemoryBudgetError as error:
-        cache = solve(dataclasses.replace(loaded, cache_bytes=_UNBOUNDED), config, rows)
+        unbounded = [dataclasses.replace(stage, cache_bytes=_UNBOUNDED) for stage in stages]
+        cache = largest(solve(unbounded, config, rows))
         groups = tuple(dataclasses.replace(group, num_blocks=0) for group in cache.groups)
         return dataclasses.replace(cache, groups=groups), error.message
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tessera.config import EngineConfig
@@ -15,6 +15,7 @@ from tessera.config.defaults import fill_defaults
 from tessera.errors import RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
+from tessera.platform.model import LayerCache
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CachePlan, LoadedModel
 from tessera.plugins import load_path
@@ -27,13 +28,14 @@ class Loader(Protocol):
 
     platform: Platform
 
-    def load(self, report: Report) -> LoadedModel: ...
+    def load(self, report: Report) -> Sequence[LoadedModel]: ...
 
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """config: with the platform's defaults filled in. phases: seconds that each phase took. notes: choices made while
-    building the model, and the defaults that were filled in."""
+    """config: with the platform's defaults filled in. loaded: the whole model. plan: of the pipeline stage with the
+    largest cache; all stages have the same groups and numbers of blocks. phases: seconds that each phase took. notes:
+    choices made while building the model, and the defaults that were filled in."""
 
     config: EngineConfig
     executor: Executor
@@ -57,30 +59,56 @@ def bring_up(config: EngineConfig, executor: Executor, report: Report, phases: P
     """start_up() with an executor that has been made."""
     try:
         with phases("load"):
-            config, loaded, notes = load(config, executor, report)
+            config, stages, notes = load(config, executor, report)
         with phases("allocate"):
-            plan = solve(loaded, config, config.scheduler.max_num_seqs)
-            executor.allocate(plan)
+            plans = solve(stages, config, config.scheduler.max_num_seqs)
+            executor.allocate(plans)
         with phases("warm_up"):
             executor.warm_up(report)
     except BaseException:
         _close_after_failure(executor)
         raise
-    return StartedEngine(config, executor, loaded, plan, phases.seconds, notes)
+    return StartedEngine(config, executor, whole(stages), largest(plans), phases.seconds, notes)
 
 
-def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, LoadedModel, list[str]]:
-    """Loads the model. Returns the configuration with the platform's defaults, the loaded model, and notes: the choices
-    made while building it, and those defaults. Raises the same errors as start_up()."""
-    loaded = loader.load(report)
-    config, defaults = fill_defaults(config, loader.platform.defaults(loaded.facts))
-    notes = [*loaded.facts.notes, *defaults]
+def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineConfig, Sequence[LoadedModel], list[str]]:
+    """Loads the model. Returns the configuration with the platform's defaults, the loaded model by pipeline stage, and
+    notes: the choices made while building it, and those defaults. Raises the same errors as start_up()."""
+    stages = loader.load(report)
+    facts = whole(stages).facts
+    config, defaults = fill_defaults(config, loader.platform.defaults(facts))
+    notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)
-    problems = [problem.text for problem in loader.platform.check(config, loaded.facts)]
+    problems = [problem.text for problem in loader.platform.check(config, facts)]
     if problems:
         raise RefusedError("\n".join(problems))
-    return config, loaded, notes
+    return config, stages, notes
+
+
+def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
+    """Describes the whole model: the caches of all layers, the choices of all stages, and the memory of the stage with
+    the most weights and the least left for the cache."""
+    if len(stages) == 1:
+        return stages[0]
+    heaviest = max(stages, key=lambda stage: stage.weight_bytes)
+    specs = [cache.spec for stage in stages for cache in stage.facts.caches]
+    caches = tuple(LayerCache(number, spec) for number, spec in enumerate(specs))
+    notes = dict.fromkeys(note for stage in stages for note in stage.facts.notes)
+    return replace(
+        heaviest,
+        facts=replace(heaviest.facts, caches=caches, notes=tuple(notes)),
+        cache_bytes=min(stage.cache_bytes for stage in stages),
+        granted_bytes=min(stage.granted_bytes for stage in stages),
+        workspace_bytes=max(stage.workspace_bytes for stage in stages),
+        fallbacks=tuple(sorted({name for stage in stages for name in stage.fallbacks})),
+        choices=tuple(dict.fromkeys(choice for stage in stages for choice in stage.choices)),
+    )
+
+
+def largest(plans: Sequence[CachePlan]) -> CachePlan:
+    """The plan of the pipeline stage with the largest cache."""
+    return max(plans, key=lambda plan: plan.nbytes)
 
 
 def _close_after_failure(executor: Executor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.platform.device import Future
@@ -28,12 +28,14 @@ class Executor(ABC):
         self.config = config
 
     @abstractmethod
-    def load(self, report: Report) -> LoadedModel:
-        """Loads the model on every worker. If the workers' figures differ, returns the most bytes of weights and
-        workspace and the fewest granted and left for the cache. Raises ModelError, MemoryBudgetError, PlatformError."""
+    def load(self, report: Report) -> Sequence[LoadedModel]:
+        """Loads the model on every worker. Returns one LoadedModel per pipeline stage. If the figures of a stage's
+        workers differ, it has the most bytes of weights and workspace and the fewest granted and left for the cache.
+        Raises ModelError, MemoryBudgetError, PlatformError."""
 
     @abstractmethod
-    def allocate(self, plan: CachePlan) -> None: ...
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        """plans: by stage."""
 
     @abstractmethod
     def warm_up(self, report: Report) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +31,11 @@ class InProcessExecutor(Executor):
         (spec,) = self.platform.placement(self.config.parallel)
         return Worker(self.config, self.platform, replace(spec, shared=self.config.embedded))
 
-    def load(self, report: Report) -> LoadedModel:
-        return self.worker.load(report)
+    def load(self, report: Report) -> list[LoadedModel]:
+        return [self.worker.load(report)]
 
-    def allocate(self, plan: CachePlan) -> None:
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        (plan,) = plans
         self.worker.allocate(plan)
 
     def warm_up(self, report: Report) -> None:
@@ -56,9 +58,12 @@ class MetaLoader:
         self.config = config
         self.platform = load_platform(config.platform, config.platform_levels)
 
-    def load(self, report: Report) -> LoadedModel:
+    def load(self, report: Report) -> list[LoadedModel]:
         spec = self.platform.placement(self.config.parallel)[0]
         self.platform.enter_process(spec)
         device = self.platform.open(spec.devices[0])
-        runner = meta_runner(self.config, self.platform, device, report)
-        return runner.load(budget(self.config, device.memory()))
+        granted = budget(self.config, device.memory())
+        return [
+            meta_runner(self.config, self.platform, device, stage, report).load(granted)
+            for stage in range(self.config.parallel.pipeline_parallel_size)
+        ]

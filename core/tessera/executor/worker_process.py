@@ -145,7 +145,7 @@ class WorkerProcess:
 
     def _send(self, output: StepOutput) -> None:
         assert self.worker is not None
-        if self.worker.spec.rank == 0:  # all ranks sample the same tokens
+        if self.worker.gives_output:
             self.frames.send(Stepped(output))
 
     def _failed(self, error: Exception) -> None:

@@ -10,7 +10,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ import msgspec
 
 import tessera.errors
 from tessera.config import EngineConfig
-from tessera.errors import EngineStepError, TesseraError
+from tessera.errors import EngineStepError, PlatformError, TesseraError
 from tessera.executor.base import Executor, Report
 from tessera.executor.messages import (
     Allocate,
@@ -48,25 +52,44 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class WorkersExecutor(Executor):
-    """Sends the same orders to all workers in the same sequence, except DescribeLayout, which only the first gets. The
-    first also answers for all where every worker would answer the same."""
+    """Sends the same orders to all workers in the same sequence, except Allocate, which differs between pipeline
+    stages, and DescribeLayout, which only the first worker of a stage gets. The first worker of a stage also answers
+    for the others where they would answer the same. stages: the workers of each stage."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.platform = load_platform(config.platform, config.platform_levels)
+        specs = self.platform.placement(config.parallel)
         self.folder = Path(config.folder or tempfile.mkdtemp(prefix="tessera-"))
-        self.workers = [_WorkerHandle(spec) for spec in self.platform.placement(config.parallel)]
+        self.workers: list[_WorkerHandle] = []
+        try:
+            for spec in specs:
+                self.workers.append(_WorkerHandle(spec))
+        except OSError as error:
+            self.close()
+            raise PlatformError(
+                f"worker {len(self.workers)} could not be started ({error.strerror}); lower --tensor-parallel-size or "
+                "--pipeline-parallel-size, or allow more processes and open files."
+            ) from error
+        stage_of = partial(config.parallel.mesh.place, "pipeline")
+        self.stages = [
+            list(workers) for _, workers in groupby(self.workers, key=lambda worker: stage_of(worker.spec.rank))
+        ]
 
-    def load(self, report: Report) -> LoadedModel:
+    def load(self, report: Report) -> list[LoadedModel]:
         rendezvous = (self.folder / "rendezvous").as_uri()
         log_level = logging.getLogger("tessera").getEffectiveLevel()
         for worker in self.workers:
-            worker.frames.send(Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
-        answers: list[Loaded] = self._all_answers(report)
+            self._send(worker, Start(self.config, worker.spec, rendezvous, str(self.folder), log_level))
+        answers: dict[int, Loaded] = {worker.spec.rank: self.answer(worker, report) for worker in self.workers}
+        return [self._loaded(stage[0], [answers[worker.spec.rank] for worker in stage]) for stage in self.stages]
+
+    def _loaded(self, worker: _WorkerHandle, answers: Sequence[Loaded]) -> LoadedModel:
+        """What a stage says. worker: its first."""
         first = answers[0]
         return LoadedModel(
             facts=first.facts,
-            needs=tuple(self._needs(needs) for needs in first.needs),
+            needs=tuple(self._needs(worker, needs) for needs in first.needs),
             weight_bytes=max(answer.weight_bytes for answer in answers),
             cache_bytes=min(answer.cache_bytes for answer in answers),
             device=first.device,
@@ -79,16 +102,17 @@ class WorkersExecutor(Executor):
             unsupported=first.unsupported,
         )
 
-    def _needs(self, needs: Needs) -> CacheNeeds:
+    def _needs(self, worker: _WorkerHandle, needs: Needs) -> CacheNeeds:
         def layout(block_size: int) -> KVLayout:
-            self.workers[0].frames.send(DescribeLayout(needs.layer, block_size))
-            described: KVLayout = self.answer(self.workers[0]).layout
+            worker.frames.send(DescribeLayout(needs.layer, block_size))
+            described: KVLayout = self.answer(worker).layout
             return described
 
         return CacheNeeds(**msgspec.structs.asdict(needs), layout=layout)
 
-    def allocate(self, plan: CachePlan) -> None:
-        self._broadcast(Allocate(plan))
+    def allocate(self, plans: Sequence[CachePlan]) -> None:
+        for stage, plan in zip(self.stages, plans, strict=True):
+            self._broadcast(Allocate(plan), stage)
         self._all_answers()
 
     def warm_up(self, report: Report) -> None:
@@ -104,18 +128,24 @@ class WorkersExecutor(Executor):
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.close()
+            worker.ask_to_end()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for worker in self.workers:
+            worker.end(deadline)
         if not self.config.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- orders and answers ------------------------------------------------------------------------------------------
 
-    def _broadcast(self, order: Order) -> None:
-        for worker in self.workers:
-            try:
-                worker.frames.send(order)
-            except OSError:
-                raise self._gone(worker) from None
+    def _broadcast(self, order: Order, workers: Sequence[_WorkerHandle] | None = None) -> None:
+        for worker in workers or self.workers:
+            self._send(worker, order)
+
+    def _send(self, worker: _WorkerHandle, order: Order) -> None:
+        try:
+            worker.frames.send(order)
+        except OSError:
+            raise self._gone(worker) from None
 
     def _all_answers(self, report: Report | None = None) -> list[Any]:
         return [self.answer(worker, report) for worker in self.workers]
@@ -174,19 +204,26 @@ class _WorkerHandle:
         self.stream, theirs = socket.socketpair()
         threads = {} if spec.threads is None else {"OMP_NUM_THREADS": str(spec.threads)}
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
-            )
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tessera.executor.worker_process", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, **threads, **spec.environment},
+                )
+            except OSError:
+                self.stream.close()
+                raise
         self.frames = Frames(self.stream, Answer)
 
-    def close(self) -> None:
+    def ask_to_end(self) -> None:
         with suppress(OSError):  # the process may have ended already
             self.frames.send(Close())
+
+    def end(self, deadline: float) -> None:
+        """Waits until the process ends, and kills it at the deadline (of time.monotonic())."""
         try:
-            self.process.wait(CLOSE_SECONDS)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -194,7 +231,8 @@ class _WorkerHandle:
 
 
 class _Coming:
-    """The future of a step's output from the first worker. Call result() in the order of the steps."""
+    """The future of a step's output from the first worker of the last stage. Call result() in the order of the
+    steps."""
 
     def __init__(self, executor: WorkersExecutor) -> None:
         self.executor = executor
@@ -205,7 +243,7 @@ class _Coming:
 
     def result(self) -> StepOutput:
         if self.value is None:
-            stepped = self.executor.answer(self.executor.workers[0])
+            stepped = self.executor.answer(self.executor.stages[-1][0])
             self.value = stepped.output
         assert self.value is not None
         return self.value

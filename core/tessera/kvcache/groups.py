@@ -16,8 +16,6 @@ from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, LoadedMod
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
 
-USUAL_DEPTH = 2  # steps in flight, unless configured
-
 
 @dataclass(frozen=True)
 class _Key:
@@ -28,8 +26,11 @@ class _Key:
     window: int | None = None
 
 
-def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan:
-    """Plans the cache of a loaded model for num_rows rows.
+def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) -> list[CachePlan]:
+    """Plans the cache of a model for num_rows rows, on each pipeline stage: one plan, if there is one stage.
+
+    All stages have the same groups, with as many blocks as fit on every one of them, since a block holds the same
+    tokens everywhere. The layers of a group, and so its bytes, are those of the stage.
 
     A state group gets one slot per row plus the null slot. The remaining bytes are divided so that all groups that grow
     with tokens hold the same number of tokens. A group with a window never gets more blocks than num_rows requests can
@@ -38,30 +39,52 @@ def solve(loaded: LoadedModel, config: EngineConfig, num_rows: int) -> CachePlan
     Raises MemoryBudgetError if the cache is too small, ConfigError for a block size that a layer does not support, and
     PlatformError for a kind of cache that is not supported.
     """
+    wanted = _block_size([needs for stage in stages for needs in stage.needs], config.cache.block_size)
+    by_stage = [_by_key(stage.needs, wanted) for stage in stages]
+    num_blocks: dict[_Key, int] = {}
+    for stage, layers in zip(stages, by_stage, strict=True):
+        for key, count in _num_blocks(layers, stage.cache_bytes, config, num_rows).items():
+            num_blocks[key] = min(count, num_blocks.get(key, count))
+    plans = []
+    for layers in by_stage:
+        groups = (_group(key, layers.get(key, []), count) for key, count in num_blocks.items())
+        plans.append(CachePlan(tuple(groups), num_rows, config.model.max_model_len))
+    return plans
+
+
+def _by_key(needs: Sequence[CacheNeeds], block_size: int | None) -> dict[_Key, list[CacheNeeds]]:
     layers: dict[_Key, list[CacheNeeds]] = {}
-    wanted = _block_size(loaded.needs, config.cache.block_size)
-    for needs in loaded.needs:
-        layers.setdefault(_key(needs, wanted), []).append(needs)
+    for one in needs:
+        layers.setdefault(_key(one, block_size), []).append(one)
+    return layers
+
+
+def _group(key: _Key, layers: Sequence[CacheNeeds], num_blocks: int) -> CacheGroup:
+    numbers = tuple(needs.layer for needs in layers)
+    return CacheGroup(numbers, key.kind, key.block_size, _block_bytes(layers, key.block_size), num_blocks, key.window)
+
+
+def _num_blocks(
+    layers: Mapping[_Key, Sequence[CacheNeeds]], cache_bytes: int, config: EngineConfig, num_rows: int
+) -> dict[_Key, int]:
+    """Blocks of each group of one stage, including the null block."""
     block_bytes = {key: _block_bytes(members, key.block_size) for key, members in layers.items()}
     states = {key: nbytes * (num_rows + 1) for key, nbytes in block_bytes.items() if key.kind == "state"}
     growing = {key: nbytes for key, nbytes in block_bytes.items() if key.kind != "state"}
-    left = loaded.cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
+    left = cache_bytes - sum(states.values()) - sum(growing.values())  # the null blocks
     sizing = _Sizing(growing, max(left, 0), _ahead(config), config.model.max_model_len)
     counts = sizing.counts(num_rows)
-    _check_room(config, loaded.cache_bytes, left, sizing.longest(counts) if growing else None)
-    groups = []
-    for key, members in layers.items():
-        count = num_rows + 1 if key.kind == "state" else counts[key] + 1
-        if key.kind != "state":
-            count = min(count, _most_blocks(members, key.block_size))
-        numbers = tuple(needs.layer for needs in members)
-        groups.append(CacheGroup(numbers, key.kind, key.block_size, block_bytes[key], count, key.window))
-    return CachePlan(tuple(groups), num_rows, config.model.max_model_len)
+    _check_room(config, cache_bytes, left, sizing.longest(counts) if growing else None)
+    return {
+        key: num_rows + 1 if key.kind == "state" else min(counts[key] + 1, _most_blocks(members, key.block_size))
+        for key, members in layers.items()
+    }
 
 
 def _ahead(config: EngineConfig) -> int:
     """The most tokens of one request that the steps in flight may compute."""
-    return (config.scheduler.depth or USUAL_DEPTH) * config.scheduler.max_num_batched_tokens
+    depth = config.scheduler.depth or config.parallel.pipeline_parallel_size + 1
+    return depth * config.scheduler.max_num_batched_tokens
 
 
 class _Sizing:
@@ -154,7 +177,7 @@ def _can(needs: CacheNeeds, size: int) -> bool:
 
 def _block_bytes(members: Sequence[CacheNeeds], block_size: int) -> int:
     """Bytes of one block: its layers one after another, each at its required alignment."""
-    align = lcm(*(needs.align_bytes for needs in members))
+    align = lcm(1, *(needs.align_bytes for needs in members))
     total = 0
     for needs in members:
         total = _up(total, needs.align_bytes) + needs.layout(block_size).nbytes

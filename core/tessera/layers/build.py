@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tessera.config.mesh import Axis
 from tessera.errors import ModelError, PlatformError
 from tessera.layers.weights import Parameter
 from tessera.platform.attention import (
@@ -25,7 +26,8 @@ from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import QuantSpec
 from tessera.quantization.negotiation import AsTheyAre, Weights
 
-TENSOR_GROUP = "tensor"
+TENSOR_GROUP: Axis = "tensor"
+PIPELINE_GROUP: Axis = "pipeline"
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class BoundMixer:
 
 
 class Build:
-    """The context of one model on one rank. backends: in order of preference. weights: how the weights of linear layers
-    are quantized. kv: how keys and values are quantized; None keeps them in dtype. mixers: layers in the order in which
-    they were bound, which is their number. fallbacks: number of layers of each kind that run on the reference."""
+    """The context of one model on one rank. backends: in order of preference. groups: by axis of the mesh of workers;
+    an axis without a group has one worker. weights: how the weights of linear layers are quantized. kv: how keys and
+    values are quantized; None keeps them in dtype. mixers: layers in the order in which they were bound, which is their
+    number. first_layer: the model's number of the first of them. fallbacks: number of layers of each kind that run on
+    the reference."""
 
     def __init__(
         self,
@@ -49,22 +53,44 @@ class Build:
         device: Device,
         dtype: str,
         backends: Sequence[AttentionBackend],
-        group: Communicator | None = None,
+        groups: Mapping[str, Communicator] | None = None,
         weights: Weights | None = None,
         kv: QuantSpec | None = None,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
-        self.group = group or Alone()
+        self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
+        self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or AsTheyAre()
         self.kv = kv
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []
+        self.first_layer = 0
         self.fallbacks: Counter[str] = Counter()
 
     @property
     def reduce(self) -> str | None:
         """The group over which partial sums are reduced; None for a single rank."""
         return TENSOR_GROUP if self.group.size > 1 else None
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether this rank embeds tokens."""
+        return self.pipeline.rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this rank computes logits."""
+        return self.pipeline.rank == self.pipeline.size - 1
+
+    def layers(self, number: int) -> range:
+        """Which of the model's layers this pipeline stage has: all, if there is one stage. If they do not divide
+        evenly, the first stages have one more, since the last one also has the head. Raises ModelError."""
+        stage, stages = self.pipeline.rank, self.pipeline.size
+        if number < stages:
+            raise ModelError(f"the model has {number} layers, which is fewer than --pipeline-parallel-size {stages}.")
+        each, more = divmod(number, stages)
+        self.first_layer = stage * each + min(stage, more)
+        return range(self.first_layer, self.first_layer + each + (stage < more))
 
     def register_parameter(self, parameter: Parameter) -> Parameter:
         self.parameters.append(parameter)
@@ -96,18 +122,21 @@ class Build:
                 self.mixers.append(BoundMixer(spec, backend, mixer, tuple(declined)))
                 return mixer
             declined.append((backend.name, reason))
-        raise PlatformError(f"no attention backend supports layer {spec.layer} ({_said(declined)}).")
+        raise PlatformError(f"no attention backend supports {self._place(spec)} ({_said(declined)}).")
+
+    def _place(self, spec: LayerSpec) -> str:
+        return f"layer {self.first_layer + spec.layer}"
 
     def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
         if self.kv is not None and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
-                f"--kv-cache-dtype {self.kv.dtype} is not supported here: layer {spec.layer} ({layer_place(spec)}) "
+                f"--kv-cache-dtype {self.kv.dtype} is not supported here: {self._place(spec)} ({layer_place(spec)}) "
                 f"would run on the reference ({_said(declined)}); remove the flag."
             )
         if self.ops.no_fallback:
             reasons = _said(declined) if declined else "the platform has no backend of its own"
             raise PlatformError(
-                f"{spec.kind} of layer {spec.layer} ({layer_place(spec)}) would run on the reference ({reasons}), "
+                f"{spec.kind} of {self._place(spec)} ({layer_place(spec)}) would run on the reference ({reasons}), "
                 "which --no-fallback forbids; give it a backend, or remove the flag."
             )
         self.fallbacks[spec.kind] += 1

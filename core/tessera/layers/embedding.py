@@ -113,10 +113,18 @@ def vocabulary_ends(
     whole: bool = False,
     logits_cap: float = 0.0,
     logits_scale: float = 1.0,
-) -> tuple[Embedding | PackedEmbedding, Head]:
-    """name: of the embedding's weight. tied: the head uses the same weight. whole: the embedding is complete on
-    every rank."""
-    head = Head(build, name if tied else "lm_head", vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
-    if tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
-        return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head
-    return Embedding(build, name, vocab, n, scale=embedding_scale, whole=whole), head
+) -> tuple[Embedding | PackedEmbedding | None, Head | None]:
+    """The embedding on the first pipeline stage, the head on the last one, else None. name: of the embedding's weight.
+    tied: the head uses the same weight, which both stages load. whole: the embedding is complete on every rank."""
+    first, last = build.is_first_stage, build.is_last_stage
+    head = None
+    if last or (first and tied):
+        before = len(build.parameters)
+        head = Head(build, name if tied else "lm_head", vocab, n, tied=tied, cap=logits_cap, scale=logits_scale)
+        if first and tied and may_look_up(build.ops, head.rows_spec(embedding_scale)):
+            return PackedEmbedding(build, head, scale=embedding_scale, whole=whole), head if last else None
+        if not last:  # its weight cannot be looked up in
+            del build.parameters[before:]
+            head = None
+    embedding = Embedding(build, name, vocab, n, scale=embedding_scale, whole=whole) if first else None
+    return embedding, head

@@ -76,20 +76,23 @@ class FinalNorm(Protocol):
 
 
 class Decoder:
-    """Create it after all of its parts: it reads `build` for what they registered."""
+    """Create it after all of its parts: it reads `build` for what they registered. Only the first pipeline stage needs
+    an embedding, only the last one a norm and a head. joined: a block returns the sum, and no residual."""
 
     def __init__(
         self,
         build: Build,
         config: DecoderConfig,
         *,
-        embedding: Embedding | PackedEmbedding,
+        embedding: Embedding | PackedEmbedding | None,
         blocks: Sequence[Block],
-        norm: FinalNorm,
-        head: Head,
+        norm: FinalNorm | None,
+        head: Head | None,
+        joined: bool = False,
     ) -> None:
         self.config = config
-        self.embedding, self.blocks, self.norm, self.head = embedding, blocks, norm, head
+        self.embedding, self.blocks, self.norm, self._head = embedding, blocks, norm, head
+        self.is_last_stage = build.is_last_stage
         self.facts = ModelFacts(
             architecture=config.architecture,
             vocab_size=config.vocab,
@@ -99,20 +102,29 @@ class Decoder:
             dtype=build.dtype,
             caches=tuple(LayerCache(bound.spec.layer, bound.spec.cache) for bound in build.mixers),
             notes=_notes(config.layers),
+            stage_tensors=1 if joined else 2,
         )
 
+    @property
+    def head(self) -> Head:
+        assert self._head is not None, "the last stage has it"
+        return self._head
+
     def embed(self, tokens: Tensor) -> Tensor:
+        assert self.embedding is not None, "the first stage has it"
         return self.embedding(tokens)
 
-    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
-        residual: Tensor | None = None
-        *blocks, last = self.blocks
-        for block in blocks:
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        for block in self.blocks[:-1] if self.is_last_stage else self.blocks:
             x, residual = block.transform(block.attend(x, residual, launch, caches))
+        if not self.is_last_stage:
+            return Hidden(x, residual)
+        last = self.blocks[-1]
         states = last.attend(x, residual, launch, caches)
         return Hidden(*last.transform([launch.select_logits(state) for state in states]))
 
     def finish(self, hidden: Hidden) -> Tensor:
+        assert self.norm is not None, "the last stage has it"
         return self.norm(hidden.last, hidden.residual)[0]
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -150,8 +162,8 @@ def build_decoder(
     *,
     whole: bool = False,
 ) -> Decoder:
-    """Builds a decoder with Llama's tensor names. whole: activations between blocks are complete on every rank, which
-    is required for a block that does not begin with a norm or that ends with one."""
+    """Builds a decoder with Llama's tensor names. whole: activations between blocks are complete on every rank, and
+    there is no residual beside them, as required for a block that does not begin with a norm or that ends with one."""
     embedding, head = vocabulary_ends(
         build,
         "model.embed_tokens",
@@ -164,15 +176,16 @@ def build_decoder(
         logits_scale=config.logits_scale,
     )
     tables = RotaryTable(build)
-    blocks = [block(build, config, number, tables) for number in range(len(config.layers))]
+    blocks = [block(build, config, number, tables) for number in build.layers(len(config.layers))]
     norm = Norm(config.eps, config.norm_offset, config.residual_multiplier, whole)
     return Decoder(
         build,
         config,
         embedding=embedding,
         blocks=blocks,
-        norm=AddNorm(build, "model.norm", config.hidden, norm),
+        norm=AddNorm(build, "model.norm", config.hidden, norm) if build.is_last_stage else None,
         head=head,
+        joined=whole,
     )
 
 

@@ -85,13 +85,13 @@ def falcon(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
     )
     tables = RotaryTable(build)
     make = _block(fields)
-    blocks = [make(build, config, number, tables) for number in range(len(config.layers))]
+    blocks = [make(build, config, number, tables) for number in build.layers(len(config.layers))]
     return Decoder(
         build,
         config,
         embedding=embedding,
         blocks=blocks,
-        norm=AddLayerNorm(build, "transformer.ln_f", config.hidden, config.eps),
+        norm=AddLayerNorm(build, "transformer.ln_f", config.hidden, config.eps) if build.is_last_stage else None,
         head=head,
     )
 

@@ -28,7 +28,7 @@ from tessera.platform.attention import (
     SlidingWindowSpec,
     StateSpec,
 )
-from tessera.platform.collectives import Alone, Communicator
+from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
@@ -176,7 +176,9 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "TokenMasks",
+    "TorchCommunicator",
     "TorchDevice",
+    "Transfer",
     "Unpacking",
     "WeightFormat",
     "WorkerFeature",

@@ -1,16 +1,33 @@
-"""Collectives of one group of workers."""
+"""Collectives of one group of workers, and what one of its workers sends to another. A ready-made class for backends of
+torch.distributed; torch is passed in, because tessera.platform itself never imports it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from datetime import timedelta
+from typing import Any, Protocol, Self
 
+from tessera.errors import PlatformError
 from tessera.platform.device import Tensor
+
+HOST_BACKEND = "gloo"
+_MOST_SENT = 2
+"""Transfers to one rank that may be under way: what one launch of a pipeline stage passes on, so that the stage can
+compute the next one meanwhile."""
+
+
+class Transfer(Protocol):
+    """A tensor that is on its way to this rank."""
+
+    def wait(self) -> Any:
+        """What is launched from here on finds the tensor received. On an asynchronous device the host goes on."""
 
 
 class Communicator(ABC):
-    """A group of workers. rank, size: within the group. capturable: its collectives may be part of a captured graph."""
+    """A group of workers. rank, size: within the group. capturable: its collectives may be part of a captured graph.
+    Collectives are launched like ops, by all ranks in the same order."""
 
     rank: int
     size: int
@@ -18,7 +35,8 @@ class Communicator(ABC):
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over the group. May write it into x and return x."""
+        """The sum over the group, with the same bits on every rank, whatever the order of the sum: ranks draw the same
+        tokens from it. May write it into x and return x."""
 
     @abstractmethod
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
@@ -30,16 +48,49 @@ class Communicator(ABC):
 
     @abstractmethod
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
-        """A group of some ranks of this group. ranks: numbers in this group, in the order of the new one; every member
-        passes the same. role: its purpose, such as "tensor", for logs. options: of the underlying library; unknown
-        ones are ignored."""
+        """A group of some ranks of this group, called by these alone. ranks: numbers in this group, in the order of the
+        new one; every member passes the same. role: its purpose, such as "tensor", for logs. options: of the underlying
+        library; unknown ones are ignored."""
 
     @abstractmethod
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         """The elementwise maximum over the group, computed on the host."""
 
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        """This rank's part of the sum over the group, which is cut along dim into as many equal parts as there are
+        ranks. May write into x. Default: the part of all_reduce()."""
+        each = x.shape[dim] // self.size
+        part: Tensor = self.all_reduce(x).narrow(dim, self.rank * each, each)
+        return part
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        """x is cut along the first dimension into as many equal parts as there are ranks, and part i goes to rank i.
+        The parts that come here, concatenated in rank order. Default: out of all_gather()."""
+        gathered = self.all_gather(x, 0)
+        parts = gathered.reshape(self.size, self.size, -1, *x.shape[1:])[:, self.rank]
+        exchanged: Tensor = parts.reshape(x.shape)
+        return exchanged
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Starts to send x to a rank, which receives it with recv(). The caller never writes to x again. Does not wait
+        for the receiver, but may wait for what was sent to it before. Not part of a captured graph. Default: raises
+        PlatformError."""
+        raise PlatformError(_no_stages(self))
+
+    def recv(self, x: Tensor, source: int) -> Transfer:
+        """Starts to receive from a rank into x, which is dense and has the shape and dtype of what is sent. Returns at
+        once. What one rank sends to another arrives in order, and several transfers may be under way. Default: raises
+        PlatformError."""
+        raise PlatformError(_no_stages(self))
+
     def close(self) -> None:
-        """Default: nothing."""
+        """Called at the end, for the group of all workers alone. Default: nothing."""
+
+
+def _no_stages(communicator: Communicator) -> str:
+    return (
+        f"{type(communicator).__name__} has no send() and recv(), which stages need; remove --pipeline-parallel-size."
+    )
 
 
 class Alone(Communicator):
@@ -61,3 +112,84 @@ class Alone(Communicator):
 
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         return values
+
+
+class TorchCommunicator(Communicator):
+    """A process group of torch.distributed whose backend takes the device's tensors. host: a group of the same ranks
+    over gloo.
+
+        def communicator(self, spec, device, rendezvous):
+            return TorchCommunicator.join(torch, "mychipccl", rendezvous, spec.rank, spec.world_size, capturable=True)
+    """
+
+    def __init__(self, torch: Any, group: Any, host: Any, *, capturable: bool = False) -> None:
+        self.torch, self.group, self.host, self.capturable = torch, group, host, capturable
+        self.rank, self.size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+        self._sent: dict[int, deque[Any]] = {}  # held, since gloo drops what nobody holds any more before it is sent
+
+    @classmethod
+    def join(cls, torch: Any, backend: str, rendezvous: str, rank: int, size: int, *, capturable: bool = False) -> Self:
+        """The group of all workers, as one of them: called in each. backend: its name in torch.distributed.
+        capturable: the backend's collectives may be part of a captured graph."""
+        dist = torch.distributed
+        limit = timedelta(minutes=5)
+        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=limit)
+        world = dist.group.WORLD
+        host = world if backend == HOST_BACKEND else dist.new_group(backend=HOST_BACKEND)
+        return cls(torch, world, host, capturable=capturable)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        dense = x.contiguous()  # gloo takes the rows of another for one after the other, and writes so
+        self.torch.distributed.all_reduce(dense, group=self.group)
+        return dense
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        parts = [self.torch.empty_like(x) for _ in range(self.size)]
+        self.torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
+        return self.torch.cat(parts, dim=dim)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        dense = x.contiguous()
+        self.torch.distributed.broadcast(dense, group=self.group, group_src=source)
+        return x if dense is x else x.copy_(dense)
+
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        parts = [part.contiguous() for part in x.chunk(self.size, dim)]
+        result = self.torch.empty_like(parts[0])
+        self.torch.distributed.reduce_scatter(result, parts, group=self.group)
+        return result
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        dense = x.contiguous()
+        result = self.torch.empty_like(dense)
+        self.torch.distributed.all_to_all_single(result, dense, group=self.group)
+        return result
+
+    def send(self, x: Tensor, to: int) -> None:
+        sent = self._sent.setdefault(to, deque())
+        if len(sent) == _MOST_SENT:
+            sent.popleft().wait()
+        sent.append(self.torch.distributed.isend(x.contiguous(), group=self.group, group_dst=to))
+
+    def recv(self, x: Tensor, source: int) -> Transfer:
+        transfer: Transfer = self.torch.distributed.irecv(x, group=self.group, group_src=source)
+        return transfer
+
+    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Self:
+        dist = self.torch.distributed
+        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
+        if self.host is self.group:
+            return self._of(group, group)
+        return self._of(group, dist.new_group(members, backend=HOST_BACKEND, use_local_synchronization=True))
+
+    def _of(self, group: Any, host: Any) -> Self:
+        return type(self)(self.torch, group, host, capturable=self.capturable)
+
+    def agree(self, values: Sequence[int]) -> Sequence[int]:
+        agreed = self.torch.tensor(values, dtype=self.torch.int64)
+        self.torch.distributed.all_reduce(agreed, op=self.torch.distributed.ReduceOp.MAX, group=self.host)
+        return [int(value) for value in agreed]
+
+    def close(self) -> None:
+        self.torch.distributed.destroy_process_group()

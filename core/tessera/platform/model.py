@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """The cache of a layer. layer: its number among all layers that have a cache."""
+    """The cache of a layer. layer: its number among all layers of the model (of the pipeline stage) that have a
+    cache."""
 
     layer: int
     spec: CacheSpec
@@ -26,7 +27,8 @@ class LayerCache:
 class ModelFacts:
     """What the scheduler and a platform need to know about a model. chunkable: a prompt may be split anywhere.
     prefix_cacheable: the cache of a prefix is addressed by block. notes: decisions made when the model was built, one
-    line each."""
+    line each. stage_tensors: how many tensors [T, hidden_size] of dtype a pipeline stage passes to the next; 0: the
+    model cannot be divided into stages."""
 
     architecture: str
     vocab_size: int
@@ -40,12 +42,14 @@ class ModelFacts:
     prefix_cacheable: bool = True
     tasks: tuple[str, ...] = ("generate",)
     notes: tuple[str, ...] = ()
+    stage_tensors: int = 0
 
 
 @dataclass
 class Hidden:
-    """Hidden states of the tokens that a launch returns. last [S, hidden]: the input of the head, before the final norm
-    if the head includes it; residual likewise."""
+    """Hidden states. last [S, hidden]: of the tokens that a launch returns, the input of the head, before the final
+    norm if the head includes it; residual likewise. What a pipeline stage passes to the next one has all tokens [T,
+    hidden]."""
 
     last: Tensor
     residual: Tensor | None = None
@@ -62,7 +66,8 @@ class SamplingHead(Protocol):
 
 
 class Model(Protocol):
-    """A model. Between token ids and logits it calls only ops, mixers, views and Launch.select_logits()."""
+    """A model, or the layers of it that a pipeline stage has: the first stage embeds, the last one has the final norm
+    and the head. Between token ids and logits it calls only ops, mixers, views and Launch.select_logits()."""
 
     facts: ModelFacts
 
@@ -72,10 +77,11 @@ class Model(Protocol):
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids [T] -> embeddings [T, hidden]."""
 
-    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         """Runs x [T, hidden] from embed() through all layers and writes keys and values into caches. Returns the hidden
-        states of the tokens that the launch returns; for other tokens the last layer may compute only keys and
-        values."""
+        states of the tokens that the launch returns; for other tokens the last layer may compute only keys and values.
+        On a later pipeline stage x and residual are what the stage before returned, which are the states of all
+        tokens."""
 
     def finish(self, hidden: Hidden) -> Tensor:
         """Applies the final norm to the result of forward(): [S, hidden]."""

@@ -123,8 +123,9 @@ class Platform(ABC):
         """The only method with process-wide effects (imports, threads, environment). If spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """The worker processes of an engine, by rank. Called before any of them starts. One process may also drive
-        several devices, such as a mesh. Default: one process per device."""
+        """The worker processes of an engine, by rank. Called before any of them starts. Workers that share a layer
+        (tensor parallelism) have consecutive ranks, and pipeline stages follow one another (ParallelConfig.mesh). One
+        process may also drive several devices. Default: one process per device."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 
@@ -146,9 +147,10 @@ class Platform(ABC):
         layer is bound to the first backend that supports it. Default: none, so the reference runs."""
         return ()
 
-    def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
-        """The communicator of all workers. Called in each worker, unless there is only one. rendezvous: a file:// URL,
-        the same for all of them. Default: None, core's communicator over torch.distributed."""
+    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
+        """The communicator of all workers. Called in each worker, unless there is only one. device: the worker's,
+        opened. rendezvous: a file:// URL, the same for all of them. Default: None, core's communicator over
+        torch.distributed."""
         return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:

@@ -212,7 +212,8 @@ class HostSampler(Protocol):
 
 
 class RunnerServices(Protocol):
-    """What core provides to a runner, so that a platform imports only tessera.platform."""
+    """What core provides to a runner, so that a platform imports only tessera.platform. groups: by axis of the mesh of
+    workers, such as "tensor"; of one worker, where nothing is divided along the axis."""
 
     config: EngineConfig
     groups: Mapping[str, Communicator]

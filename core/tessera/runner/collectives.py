@@ -1,21 +1,19 @@
-"""The default communicator: torch.distributed, with the device's own backend if there is one, else through host
-memory."""
+"""The groups of a worker, over the platform's communicator or core's default: torch.distributed, with the device's own
+backend if there is one, else through host memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tessera.platform.collectives import Alone, Communicator
+from tessera.config.mesh import Mesh
+from tessera.errors import PlatformError
+from tessera.platform.collectives import HOST_BACKEND, Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Device
 from tessera.platform.platform import Platform, WorkerSpec
-
-HOST = "gloo"
 
 
 def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) -> Communicator:
@@ -23,80 +21,86 @@ def join(platform: Platform, spec: WorkerSpec, rendezvous: str, device: Device) 
     where the workers meet; unused for a single worker."""
     if spec.world_size == 1:
         return Alone()
-    return platform.communicator(spec, rendezvous) or torch_group(spec, rendezvous, device)
+    return platform.communicator(spec, device, rendezvous) or torch_group(spec, rendezvous, device)
 
 
 def torch_group(spec: WorkerSpec, rendezvous: str, device: Device) -> TorchCommunicator:
-    """The group of all workers over torch.distributed, with the device's default backend, else gloo. The host group
-    always uses gloo."""
+    """The group of all workers over torch.distributed, with the device's default backend, else through the host."""
     own = dist.Backend.default_device_backend_map.get(device.target.type)
-    rank, size = spec.rank, spec.world_size
-    dist.init_process_group(
-        own or HOST, init_method=rendezvous, rank=rank, world_size=size, timeout=timedelta(minutes=5)
-    )
-    world = dist.group.WORLD
-    if own is None:
-        return StagedCommunicator(world, rank, size, world, device)
-    return TorchCommunicator(world, rank, size, world if own == HOST else dist.new_group(backend=HOST))
+    if own is not None:
+        return TorchCommunicator.join(torch, own, rendezvous, spec.rank, spec.world_size)
+    world = TorchCommunicator.join(torch, HOST_BACKEND, rendezvous, spec.rank, spec.world_size)
+    return StagedCommunicator(world.group, device)
 
 
-class TorchCommunicator(Communicator):
-    """A process group whose backend supports the device's tensors. host: a gloo group of the same ranks."""
-
-    def __init__(self, group: Any, rank: int, size: int, host: Any) -> None:
-        self.group, self.rank, self.size, self.host = group, rank, size, host
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        dense = x.contiguous()  # gloo ignores strides and treats any tensor as contiguous
-        dist.all_reduce(dense, group=self.group)
-        return dense
-
-    def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        parts = [torch.empty_like(x) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous(), group=self.group)
-        return torch.cat(parts, dim=dim)
-
-    def broadcast(self, x: Tensor, source: int) -> Tensor:
-        dense = x.contiguous()
-        dist.broadcast(dense, dist.get_global_rank(self.group, source), group=self.group)
-        return x if dense is x else x.copy_(dense)
-
-    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> TorchCommunicator:
-        group = dist.new_group([dist.get_global_rank(self.group, rank) for rank in ranks], group_desc=role)
-        host = dist.new_group(list(ranks), backend=HOST)
-        return TorchCommunicator(group, list(ranks).index(self.rank), len(ranks), host)
-
-    def agree(self, values: Sequence[int]) -> Sequence[int]:
-        agreed = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self.host)
-        return [int(value) for value in agreed]
-
-    def close(self) -> None:
-        dist.destroy_process_group()
+def groups_of(mesh: Mesh, world: Communicator) -> dict[str, Communicator]:
+    """This worker's group along each axis of the mesh. world: all workers. Raises PlatformError if the platform places
+    fewer workers than the mesh has, and they cannot be divided."""
+    groups: dict[str, Communicator] = {}
+    for axis, size in mesh.sizes.items():
+        if size == mesh.size:
+            groups[axis] = world
+        elif size == 1:
+            groups[axis] = Alone()
+        elif world.size != mesh.size:
+            shape = " x ".join(f"--{name}-parallel-size {each}" for name, each in mesh.sizes.items())
+            raise PlatformError(
+                f"the platform runs {world.size} workers for {mesh.size} devices, which cannot be divided by {shape}; "
+                "remove --pipeline-parallel-size."
+            )
+        else:
+            groups[axis] = world.new_group(mesh.group(axis, world.rank), axis, {})
+    return groups
 
 
 class StagedCommunicator(TorchCommunicator):
     """For a device without a torch.distributed backend: copies tensors through host memory, so that a chip without
-    collectives of its own can still serve on several devices."""
+    collectives of its own can still serve on several devices. group: over gloo."""
 
-    def __init__(self, group: Any, rank: int, size: int, host: Any, device: Device) -> None:
-        super().__init__(group, rank, size, host)
+    def __init__(self, group: Any, device: Device) -> None:
+        super().__init__(torch, group, group)
         self.device = device
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x.copy_(super().all_reduce(self._staged(x)))
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        return super().all_gather(self._staged(x), dim).to(x.device)
+        gathered: Tensor = super().all_gather(self._staged(x), dim).to(x.device)
+        return gathered
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         return x.copy_(super().broadcast(self._staged(x), source))
 
-    def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> StagedCommunicator:
-        group = super().new_group(ranks, role, options)
-        return StagedCommunicator(group.group, group.rank, group.size, group.host, self.device)
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        part: Tensor = super().reduce_scatter(self._staged(x), dim).to(x.device)
+        return part
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        exchanged: Tensor = super().all_to_all(self._staged(x)).to(x.device)
+        return exchanged
+
+    def send(self, x: Tensor, to: int) -> None:
+        super().send(self._staged(x), to)
+
+    def recv(self, x: Tensor, source: int) -> Transfer:
+        staged = torch.empty(x.shape, dtype=x.dtype)
+        return _Staged(x, staged, super().recv(staged, source))
+
+    def _of(self, group: Any, host: Any) -> Self:
+        return type(self)(group, self.device)
 
     def _staged(self, x: Tensor) -> Tensor:
         copy = x.to("cpu", non_blocking=True)
         self.device.synchronize()
         return copy
+
+
+class _Staged:
+    """A transfer into the host's memory, from where it goes on to the device."""
+
+    def __init__(self, x: Tensor, staged: Tensor, transfer: Transfer) -> None:
+        self.x, self.staged, self.transfer = x, staged, transfer
+
+    def wait(self) -> None:
+        self.transfer.wait()
+        self.x.copy_(self.staged)

@@ -20,7 +20,7 @@ def explain(build: Build) -> tuple[Explained, ...]:
 def _attention(build: Build) -> Iterator[Explained]:
     alike: dict[Explained, list[int]] = {}
     for bound in build.mixers:
-        alike.setdefault(_mixer(build, bound), []).append(bound.spec.layer)
+        alike.setdefault(_mixer(build, bound), []).append(build.first_layer + bound.spec.layer)
     for one, layers in alike.items():
         yield dataclasses.replace(one, place=f"{_spans(layers)}: {one.place}")
 

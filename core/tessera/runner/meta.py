@@ -13,7 +13,7 @@ from tessera.config import EngineConfig
 from tessera.config.engine import ModelConfig
 from tessera.config.model_folder import names_in, served_weights
 from tessera.errors import PlatformError
-from tessera.layers.build import TENSOR_GROUP
+from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
 from tessera.loader.checkpoint import Safetensors
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
@@ -22,27 +22,31 @@ from tessera.platform.ops import BoundOps, Packed
 from tessera.platform.platform import Platform
 from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
-from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
+from tessera.runner.stages import core_runner
 from tessera.runner.worker import Report
 
 _STORED_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def meta_runner(config: EngineConfig, platform: Platform, device: Device, report: Report) -> ModelRunner:
-    """Core's runner for the first worker of a configuration. Only load() may be called. device: an open device, for its
-    name and memory. Raises PlatformError for a platform with its own runner."""
+def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage: int, report: Report) -> ModelRunner:
+    """Core's runner for the first worker of a pipeline stage. Only load() may be called. device: an open device, for
+    its name and memory. Raises PlatformError for a platform with its own runner."""
+    parallel = config.parallel
     services = Services(
         config,
         MetaDevice(device),
-        {TENSOR_GROUP: FirstOf(config.parallel.tensor_parallel_size)},
+        {
+            TENSOR_GROUP: OneOf(0, parallel.tensor_parallel_size),
+            PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
+        },
         platform.capabilities,
         source=Shapes(stored_dtype(config.model)),
         bind=MetaOps,
     )
     if platform.runner(services) is not None:
         raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot plan ahead.")
-    return CoreRunner(services, platform, report)
+    return core_runner(services, platform, report)
 
 
 class MetaDevice(Device):
@@ -84,11 +88,11 @@ class Shapes:
         """Does nothing: there is nothing to release."""
 
 
-class FirstOf(Alone):
-    """A communicator for the first of `size` workers when the others do not exist."""
+class OneOf(Alone):
+    """A communicator for one of `size` workers when the others do not exist."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
 
 
 def stored_dtype(model: ModelConfig) -> str:

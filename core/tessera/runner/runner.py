@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array, int32
-from tessera.layers.build import Build
+from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
 from tessera.ops import Sampled
@@ -131,7 +131,7 @@ class CoreRunner(ModelRunner):
         self.keys = [replace(key, bits=key.bits | self.bits) for key in captured]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
         left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, workspace)
-        bind_ahead(self.model, self.build.ops)
+        self._bind_sampling()
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
             replace(self.model.facts, notes=(*self.model.facts.notes, *left_in_words(weights), *uncaptured)),
@@ -152,7 +152,8 @@ class CoreRunner(ModelRunner):
         if self.services.config.enforce_eager:
             return Eager(), ()
         own = self.platform.graph_runner(self.device)
-        apart = [name for name, group in self.services.groups.items() if not group.capturable]
+        inside = {name: group for name, group in self.services.groups.items() if name != PIPELINE_GROUP}
+        apart = [name for name, group in inside.items() if not group.capturable]
         if own is None or not apart:
             return own or Eager(), ()
         return Eager(), (f"launches are not captured: the collectives of the group {', '.join(apart)} cannot be",)
@@ -198,10 +199,17 @@ class CoreRunner(ModelRunner):
             index_dtype=self.platform.capabilities.index_dtype,
             bits=self.bits,
         )
+        self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
+        self._allocate_sampling()
+
+    def _bind_sampling(self) -> None:
+        """As part of load()."""
+        bind_ahead(self.model, self.build.ops)
+
+    def _allocate_sampling(self) -> None:
         editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind, self.device.to_device)
         self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
-        self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
         self.executables: dict[LaunchKey, Any] = {}
@@ -212,14 +220,17 @@ class CoreRunner(ModelRunner):
                 one = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
                 if self.graphs.key_of(one) == key:  # same graph, but sampling one row is faster
                     launch = self._planned(self.builder.empty(one))
-                self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
+                self._try_out(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         self.device.synchronize()
+
+    def _try_out(self, launch: Launch) -> None:
+        self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def execute(self, step: SchedulerOutput) -> _Executed:
+    def execute(self, step: SchedulerOutput) -> ExecutedStep:
         began = perf_counter()
         self.batch.apply(step)
         for opened in step.opened:
@@ -231,14 +242,13 @@ class CoreRunner(ModelRunner):
             launch = self._planned(prepared.launch)
             for feature in self.features:
                 feature.before(launch)
-            hidden = self._replay(launch)
+            hidden = self._run(launch, whole=len(prepared.rows) == len(step.rows))
             self.build.ops.fallbacks.update(self.build.fallbacks)
-            whole = len(prepared.rows) == len(step.rows)
-            results.append((prepared, hidden if whole else hidden.clone()))  # the next replay may overwrite this result
-        return _Executed(step, results, perf_counter() - began)
+            results.append((prepared, hidden))
+        return ExecutedStep(step, results, perf_counter() - began)
 
     @torch.inference_mode()
-    def sample(self, pending: _Executed, masks: TokenMasks | None = None) -> PendingStep:
+    def sample(self, pending: ExecutedStep, masks: TokenMasks | None = None) -> PendingStep:
         began = perf_counter()
         drawn: list[SampledRows] = []
         prompt_logprobs: list[Scoring] = []
@@ -250,22 +260,31 @@ class CoreRunner(ModelRunner):
                 continue
             launch = self.builder.restore_rows(prepared)
             sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position, masks)
-            self.builder.feed(prepared, launch, sampled.tokens)
+            self._feed(prepared, launch, sampled.tokens)
             asked = self.batch.sampling.logprobs[prepared.rows]
             drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.sampling, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
         return PendingStep(pending.step.step, drawn, prompt_logprobs, stats)
 
-    def _forward(self, launch: Launch) -> Tensor:
+    def _run(self, launch: Launch, *, whole: bool) -> Any:
+        """The result of _forward(). whole: this is the only launch of the step."""
+        hidden = self._replay(launch)
+        return hidden if whole else hidden.clone()  # the next replay may overwrite this result
+
+    def _feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
+        """Stores sampled tokens [R] where the next step reads them."""
+        self.builder.feed(prepared, launch, tokens)
+
+    def _forward(self, launch: Launch) -> Any:
         """The hidden states after the final norm: [R, hidden size] for the rows, or, if the launch has ALL_POSITIONS,
         [R + T, hidden size] for the rows and then all tokens."""
         return self.model.finish(self.model.forward(self.model.embed(launch.tokens), launch, self.caches))
 
-    def _replay(self, launch: Launch) -> Tensor:
+    def _replay(self, launch: Launch) -> Any:
         executable = self.executables.get(self.graphs.key_of(launch.key))
         if executable is None:
             return self._forward(launch)
-        result: Tensor = self.graphs.replay(executable, launch)
+        result = self.graphs.replay(executable, launch)
         self.graphs.after_launch(executable, launch)
         return result
 
@@ -282,7 +301,7 @@ class CoreRunner(ModelRunner):
         return launch
 
 
-class _Executed:
+class ExecutedStep:
     """A step whose forward pass was launched: each launch with its hidden states. seconds: spent launching."""
 
     def __init__(self, step: SchedulerOutput, results: Sequence[tuple[PreparedLaunch, Tensor]], seconds: float) -> None:

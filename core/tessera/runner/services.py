@@ -13,8 +13,8 @@ from torch import Tensor
 from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.errors import PlatformError
-from tessera.layers.build import TENSOR_GROUP, Build
+from tessera.errors import PlatformError, RefusedError
+from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE, LogprobsSpec, SampleSpec, SamplingRows
@@ -67,8 +67,13 @@ class Services:
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend], weights: Weights | None = None) -> Model:
         bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
         kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups.get(TENSOR_GROUP), weights, kv)
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv)
         model = self._model(self.build)
+        pipeline = self.groups.get(PIPELINE_GROUP)
+        if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
+            raise RefusedError(
+                f"{self.architecture} cannot be divided into stages; remove --pipeline-parallel-size {pipeline.size}."
+            )
         for feature in self._features:
             if feature.cache_specs():
                 raise PlatformError("a feature with caches of its own is not supported yet.")

@@ -7,17 +7,16 @@ from typing import Any
 
 from tessera.config import EngineConfig
 from tessera.errors import PlatformError
-from tessera.layers.build import TENSOR_GROUP
-from tessera.platform.collectives import Communicator
+from tessera.layers.build import PIPELINE_GROUP, TENSOR_GROUP
+from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Future
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
-from tessera.runner.collectives import join
-from tessera.runner.kv_canary import CheckedRunner
+from tessera.runner.collectives import groups_of, join
 from tessera.runner.kv_memory import budget
-from tessera.runner.runner import CoreRunner
 from tessera.runner.services import Services
+from tessera.runner.stages import core_runner
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
@@ -29,6 +28,7 @@ class Worker:
 
     def __init__(self, config: EngineConfig, platform: Platform, spec: WorkerSpec, rendezvous: str = "") -> None:
         self.config, self.platform, self.spec, self.rendezvous = config, platform, spec, rendezvous
+        self.world: Communicator = Alone()
         self.groups: Mapping[str, Communicator] = {}
         self.runner: ModelRunner
 
@@ -38,11 +38,11 @@ class Worker:
         device = platform.open(self.spec.devices[0])
         device.seed(config.seed)
         granted = budget(config, device.memory())
-        self.groups = {TENSOR_GROUP: self.join_group(device)}
+        self.world = self.join_group(device)
+        self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, device, self.groups, platform.capabilities)
-        core = CheckedRunner if config.cache.check else CoreRunner
-        self.runner = self._own_runner(services) or core(services, platform, report)
-        check_members([device, *self.groups.values(), self.runner], config.platform_levels)
+        self.runner = self._own_runner(services) or core_runner(services, platform, report)
+        check_members([device, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.fill_defaults(platform, loaded.facts)
         return loaded
@@ -66,12 +66,24 @@ class Worker:
                     f"platform '{self.platform.name}' runs models its own way, which does not take {option}; "
                     "remove the flag."
                 )
+        if own is not None and self.groups[PIPELINE_GROUP].size > 1:
+            raise PlatformError(
+                f"platform '{self.platform.name}' runs models its own way, which does not take "
+                "--pipeline-parallel-size; remove the flag."
+            )
         if own is not None and config.model.checkpoint.get("quantization_config") is not None:
             raise PlatformError(
                 f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
                 "use the unquantized model."
             )
         return own
+
+    @property
+    def gives_output(self) -> bool:
+        """Whether what this worker samples is the engine's output: the last pipeline stage samples, and all workers of
+        its tensor group sample the same."""
+        pipeline = self.groups[PIPELINE_GROUP]
+        return pipeline.rank == pipeline.size - 1 and self.groups[TENSOR_GROUP].rank == 0
 
     def allocate(self, plan: CachePlan) -> None:
         self.runner.allocate(plan)
@@ -86,5 +98,4 @@ class Worker:
         return self.runner.sample(pending, masks)
 
     def close(self) -> None:
-        for group in self.groups.values():
-            group.close()
+        self.world.close()

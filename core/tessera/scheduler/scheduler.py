@@ -37,8 +37,10 @@ class Scheduler:
 
     With depth > 1, a row is scheduled again before its newest token has arrived here. If that token ends the request,
     the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. Rows and blocks that
-    a step in flight uses are freed when it retires. chunkable: the model's prompts may be split into chunks. features:
-    the engine's halves of the enabled features; None if there are none.
+    a step in flight uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns:
+    decoding rows are divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend
+    on each other's tokens and can run on different pipeline stages at the same time. features: the engine's halves of
+    the enabled features; None if there are none.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class Scheduler:
         max_model_len: int,
         depth: int,
         chunkable: bool = True,
+        turns: int = 1,
         features: EngineFeatures | None = None,
     ) -> None:
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len = depth, max_model_len
+        self._turns, self._turn = turns, 0
         self._mixes = rules.mix_prefill_decode
         self._last_kind: Kind = "decode"
         self._num_groups = len(plan.groups)
@@ -165,7 +169,7 @@ class Scheduler:
     def _fill(self, step: ScheduledStep) -> None:
         """Schedules running requests, then waiting ones. Partly computed prompts that the next waiting request may
         overtake come last."""
-        work = step.allowed(self._rows.work())
+        work = self._whose_turn(step.allowed(self._rows.work()))
         late = self._admission.overtaken(work)
         self._schedule_running(step, work if late is None else work.where(~late))
         if not step.blocks_short:
@@ -173,6 +177,18 @@ class Scheduler:
         if late is not None:
             running = self._rows.status[work.rows] == Status.RUNNING
             self._schedule_running(step, work.where(late & running))
+
+    def _whose_turn(self, work: Work) -> Work:
+        """All prompts, and the next part of the decoding rows that is not empty."""
+        if self._turns == 1:
+            return work
+        parts, decodes = work.rows % self._turns, work.left == 1
+        for turn in range(self._turn, self._turn + self._turns):
+            mine = decodes & (parts == turn % self._turns)
+            if mine.any():
+                self._turn = turn + 1
+                return work.where(mine | ~decodes)
+        return work
 
     def _schedule_running(self, step: ScheduledStep, work: Work) -> None:
         """Assigns tokens and blocks to running rows: with a few array operations if there are enough blocks for all,

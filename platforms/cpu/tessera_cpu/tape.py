@@ -61,21 +61,23 @@ class TapeRunner(GraphRunner):
 
 
 class Recorded:
-    """launch: the recorded launch, to whose plans the tape points."""
+    """result: what the forward returned, one tensor or several, with a row for each token. launch: the recorded launch,
+    to whose plans the tape points."""
 
-    def __init__(self, tape: Tape, result: Tensor, launch: Launch) -> None:
+    def __init__(self, tape: Tape, result: Tensor | tuple[Tensor, ...], launch: Launch) -> None:
         self.tape, self.result, self.tokens = tape, result, launch.tokens.data_ptr()
         self.plans: dict[int, PagedPlan] = {}  # by the first layer that uses it
         for layer, plan in enumerate(launch.plans):
             if not any(plan is other for other in self.plans.values()):
                 self.plans[layer] = plan
 
-    def __call__(self, launch: Launch) -> Tensor:
+    def __call__(self, launch: Launch) -> Tensor | tuple[Tensor, ...]:
         assert launch.tokens.data_ptr() == self.tokens
         for layer, recorded in self.plans.items():
             ctypes.pointer(recorded.launch)[0] = launch.plans[layer].launch
-        self.tape.replay(launch.key.rows)
-        return self.result[: launch.key.rows]
+        rows = launch.key.rows
+        self.tape.replay(rows)
+        return tuple(one[:rows] for one in self.result) if isinstance(self.result, tuple) else self.result[:rows]
 
 
 class NotNativeError(Exception):

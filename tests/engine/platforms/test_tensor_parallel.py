@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tessera.config import EngineConfig, build_config
 from tessera.engine.plan import plan_here
-from tessera.errors import EngineStepError
+from tessera.errors import EngineStepError, PlatformError
+from tessera.executor.workers import WorkersExecutor
 from tests.engine.platforms.test_tokens_on_every_platform import SAMPLED, prompts
-from tests.platforms.engine_run import EngineRun
+from tests.platforms.engine_run import PLATFORMS, EngineRun
 from tests.platforms.fake_feature import EVEN_PLUGIN
 
 QUESTIONS = prompts(6, longest=40, seed=17)
@@ -95,3 +100,42 @@ def test_a_killed_worker_is_one_line_and_leaves_nothing(llama: Path) -> None:
         ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
     )
     assert "worker_process" not in children.stdout
+
+
+def two_workers(model: Path) -> EngineConfig:
+    return build_config(
+        model=str(model), platform=PLATFORMS["cpu"], skip_tokenizer_init=True, tensor_parallel_size=2, threads=1
+    )
+
+
+def test_a_worker_that_cannot_be_started_is_one_line_and_ends_the_others(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(popen(*args, **kwargs))
+        return started[0]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tessera.executor.workers.subprocess.Popen", start)
+    with pytest.raises(PlatformError, match=r"^worker 1 could not be started \(Resource temporarily unavailable\); "):
+        WorkersExecutor(two_workers(llama))
+    assert [process.returncode for process in started] == [0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_that_end_before_they_are_told_what_to_load_are_one_line(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    executor = WorkersExecutor(two_workers(llama))
+    try:
+        assert [worker.process.wait(20) for worker in executor.workers] == [1, 1]
+        with pytest.raises(EngineStepError, match=r"^worker 0 ended with exit code 1; the log says why\.$"):
+            executor.load(lambda _: None)
+    finally:
+        executor.close()

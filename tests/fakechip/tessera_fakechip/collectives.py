@@ -3,6 +3,7 @@ is ready. The chip being only pretended, its memory goes over gloo at once."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tessera.platform import Communicator, WorkerSpec
+
+MOST_SENT = 2
+"""Transfers that may be under way."""
 
 
 def join(spec: WorkerSpec, rendezvous: str) -> Collectives:
@@ -23,6 +27,7 @@ class Collectives(Communicator):
     def __init__(self, group: Any, rank: int, size: int) -> None:
         self.group, self.rank, self.size = group, rank, size
         self.chip = torch.get_device_module("fakechip")
+        self.sent: deque[Any] = deque()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         sums = self._launched(x)
@@ -45,8 +50,20 @@ class Collectives(Communicator):
         self.chip.memory(x).copy_(sent)
         return x
 
+    def send(self, x: Tensor, to: int) -> None:
+        """Held until it is sent."""
+        if len(self.sent) == MOST_SENT:
+            self.sent.popleft().wait()
+        dense = self.chip.memory(x).clone(memory_format=torch.contiguous_format)
+        self.sent.append(dist.isend(dense, group=self.group, group_dst=to))
+
+    def recv(self, x: Tensor, source: int) -> Coming:
+        inbox = torch.empty(x.shape, dtype=x.dtype)
+        return Coming(self.chip.memory(x), inbox, dist.irecv(inbox, group=self.group, group_src=source))
+
     def new_group(self, ranks: Sequence[int], role: str, options: Mapping[str, Any]) -> Collectives:
-        group = dist.new_group([dist.get_global_rank(self.group, rank) for rank in ranks], group_desc=role)
+        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        group = dist.new_group(members, group_desc=role, use_local_synchronization=True)
         return Collectives(group, list(ranks).index(self.rank), len(ranks))
 
     def agree(self, values: Sequence[int]) -> Sequence[int]:
@@ -63,3 +80,14 @@ class Collectives(Communicator):
         (begin,) = self.agree([self.chip.end(index)])
         self.chip.launch_collective(index, begin)
         return self.chip.memory(x).clone(memory_format=torch.contiguous_format)
+
+
+class Coming:
+    """A transfer, which takes the chip no time."""
+
+    def __init__(self, memory: Tensor, inbox: Tensor, work: Any) -> None:
+        self.memory, self.inbox, self.work = memory, inbox, work
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.memory.copy_(self.inbox)

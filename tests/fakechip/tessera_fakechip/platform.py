@@ -49,5 +49,5 @@ class FakechipPlatform(Platform):
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (FakechipAttention(),)
 
-    def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator | None:
+    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         return collectives.join(spec, rendezvous)

@@ -35,8 +35,9 @@ class Built:
 
     def __init__(self, family, checkpoint, group):
         self.device = ReferencePlatform().open(0)
-        ops = BoundOps(REFERENCE, self.device, {TENSOR_GROUP: group})
-        self.build = Build(ops, self.device, "float32", [ReferenceAttention()], group)
+        groups = {TENSOR_GROUP: group}
+        ops = BoundOps(REFERENCE, self.device, groups)
+        self.build = Build(ops, self.device, "float32", [ReferenceAttention()], groups)
         self.model = load_path(FAMILY_PATHS[family])(self.build, checkpoint, 32)
         self.arena = Arena("weights")
 

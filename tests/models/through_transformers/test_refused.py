@@ -85,16 +85,17 @@ def test_code_in_the_folder_is_not_imported(tmp_path):
 # ---- what a rehearsal finds ------------------------------------------------------------------------------------------
 
 
-def build(group=None):
+def build(groups=None):
     device = ReferencePlatform().open(0)
-    return Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()], group)
+    return Build(BoundOps(REFERENCE, device), device, "float32", [ReferenceAttention()], groups)
 
 
-def test_one_device_only():
+@pytest.mark.parametrize("axis", ["tensor", "pipeline"])
+def test_one_device_only(axis):
     group = Alone()
     group.size = 2
-    with pytest.raises(RefusedTypeError, match="limited to one device"):
-        through_transformers(build(group), arcee(), 16)
+    with pytest.raises(RefusedTypeError, match=rf"limited to one device \(--{axis}-parallel-size 1\)"):
+        through_transformers(build({axis: group}), arcee(), 16)
 
 
 def test_no_more_positions_than_there_are():

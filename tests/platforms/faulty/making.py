@@ -168,8 +168,8 @@ def with_communicator(make: Callable[[Communicator], Communicator]) -> Plant:
 
     def plant(base: Base) -> Base:
         class Faulty(base):
-            def communicator(self, spec: WorkerSpec, rendezvous: str) -> Communicator:
-                return make(collectives.join(base(), spec, rendezvous, self.open(spec.devices[0])))
+            def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator:
+                return make(collectives.join(base(), spec, rendezvous, device))
 
         return Faulty
 

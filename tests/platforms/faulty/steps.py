@@ -32,6 +32,7 @@ from tessera.platform import (
     StepShape,
     replace,
 )
+from tessera.platform.collectives import Transfer
 from tessera.platform.ops import HotCall
 from tessera.testing.strict import BufferedLinear
 from tests.platforms.faulty.making import Base, Plant, with_communicator, with_device, with_graphs
@@ -166,6 +167,18 @@ class _Group(Communicator):
     def agree(self, values: Sequence[int]) -> Sequence[int]:
         return self.right.agree(values)
 
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        return self.right.reduce_scatter(x, dim)
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        return self.right.all_to_all(x)
+
+    def send(self, x: Tensor, to: int) -> None:
+        self.right.send(x, to)
+
+    def recv(self, x: Tensor, source: int) -> Transfer:
+        return self.right.recv(x, source)
+
     def close(self) -> None:
         self.right.close()
 
@@ -202,6 +215,55 @@ class _GatheringBackwards(_Group):
         return torch.cat(super().all_gather(x, dim).chunk(self.size, dim)[::-1], dim)
 
 
+class _OthersRounded(_Group):
+    """What the others bring has fewer bits than what a rank has itself."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x + (super().all_reduce(x.bfloat16()) - x.bfloat16()).to(x.dtype)
+
+
+class _PartOfTheNext(_Group):
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        return super().all_reduce(x).chunk(self.size, dim)[(self.rank + 1) % self.size]
+
+
+class _NothingExchanged(_Group):
+    def all_to_all(self, x: Tensor) -> Tensor:
+        return x
+
+
+class _SendsAsItLies(_Group):
+    """The numbers are sent as they lie in memory, whatever the strides."""
+
+    def send(self, x: Tensor, to: int) -> None:
+        super().send(x.as_strided(x.shape, torch.empty(x.shape).stride()), to)
+
+
+class _OneInbox(_Group):
+    """All transfers of a shape arrive in the same memory, from where they are taken when all are there."""
+
+    def recv(self, x: Tensor, source: int) -> Transfer:
+        inboxes, coming = vars(self).setdefault("inboxes", {}), vars(self).setdefault("coming", [])
+        inbox = inboxes.setdefault((x.shape, x.dtype), torch.empty_like(x))
+        coming.append(super().recv(inbox, source))
+        return _Taken(x, inbox, coming)
+
+
+class _Taken:
+    def __init__(self, x: Tensor, inbox: Tensor, coming: list[Transfer]) -> None:
+        self.x, self.inbox, self.coming = x, inbox, coming
+
+    def wait(self) -> None:
+        while self.coming:
+            self.coming.pop(0).wait()
+        self.x.copy_(self.inbox)
+
+
+AllReduceRounded = with_communicator(_OthersRounded)
+PartOfTheNext = with_communicator(_PartOfTheNext)
+NothingExchanged = with_communicator(_NothingExchanged)
+SentAsItLies = with_communicator(_SendsAsItLies)
+OneInbox = with_communicator(_OneInbox)
 AllReduceInScratch = with_communicator(_OneScratch)
 GatherMissing = with_communicator(_GatherMissing)
 AllReduceAverages = with_communicator(_Averaging)

@@ -109,11 +109,12 @@ def test_the_docs_are_served_unless_they_are_switched_off(model, served):
 def test_the_engines_process_begins_once_and_ends_with_the_command(model, served, children, tmp_path):
     assert serve(model) == 0
     assert serve(model, "--tensor-parallel-size", "2") == 0
+    assert serve(model, "--pipeline-parallel-size", "2") == 0
     assert serve(tmp_path / "nowhere") == 3
     assert run(["serve", "--no-such-flag"]) == 2
-    assert [child.executor for child in children] == [IN_PROCESS, WORKERS, IN_PROCESS]
+    assert [child.executor for child in children] == [IN_PROCESS, WORKERS, WORKERS, IN_PROCESS]
     assert all(child.ended for child in children)
-    assert served.child is children[1]
+    assert served.child is children[2]
 
 
 def test_the_engines_process_begins_before_the_front_loads_what_it_needs():

@@ -41,7 +41,8 @@ def solved(needs, nbytes, *, max_model_len=64, block_size=None, num_rows=4, budg
     facts = ModelFacts("a", 10, 4, len(needs), 64, "float32", ())
     model = ModelConfig("", "", {}, 10, max_model_len)
     config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size), scheduler=SchedulerConfig(4, budget))
-    return solve(LoadedModel(facts, tuple(needs), 0, nbytes), config, num_rows)
+    (plan,) = solve([LoadedModel(facts, tuple(needs), 0, nbytes)], config, num_rows)
+    return plan
 
 
 def test_equal_layers_are_one_group():
@@ -154,3 +155,48 @@ def test_too_little_memory_says_what_fits():
 def test_caches_that_are_not_served_are_refused(spec):
     with pytest.raises(PlatformError, match="Layer 3 keeps a"):
         solved([paged(3, spec=spec)], 100_000)
+
+
+# ---- pipeline stages -------------------------------------------------------------------------------------------------
+
+
+def solved_on(stages, *, max_model_len=64, block_size=None):
+    """stages: needs and bytes of each."""
+    facts = ModelFacts("a", 10, 4, 4, 64, "float32", ())
+    model = ModelConfig("", "", {}, 10, max_model_len)
+    config = EngineConfig(model, "", cache=CacheConfig(block_size=block_size), scheduler=SchedulerConfig(4, 2048))
+    return solve([LoadedModel(facts, tuple(needs), 0, nbytes) for needs, nbytes in stages], config, 4)
+
+
+def shared(plan):
+    return [(group.kind, group.block_size, group.num_blocks, group.window) for group in plan.groups]
+
+
+def test_a_stage_with_less_room_limits_the_others():
+    alone = [solved(needs, nbytes) for needs, nbytes in (([paged(0), paged(1)], 5000), ([paged(0)], 1500))]
+    first, last = solved_on([([paged(0), paged(1)], 5000), ([paged(0)], 1500)])
+    assert [plan.groups[0].num_blocks for plan in alone] == [19, 11]
+    assert shared(first) == shared(last) == [("paged", 16, 11, None)]
+    assert [(group.layers, group.block_bytes) for plan in (first, last) for group in plan.groups] == [
+        ((0, 1), 256), ((0,), 128),
+    ]  # fmt: skip
+
+
+def test_a_group_without_layers_on_a_stage_takes_nothing_there():
+    first, last = solved_on([([paged(0), state(1, 40)], 9000), ([window(0, 8)], 9000)])
+    assert [plan.num_rows for plan in (first, last)] == [4, 4]
+    assert shared(first) == shared(last)
+    assert [group.kind for group in first.groups] == ["paged", "state", "window"]
+    assert [group.layers for group in first.groups] == [(0,), (1,), ()]
+    assert [group.layers for group in last.groups] == [(), (), (0,)]
+    assert first.groups[2].block_bytes == last.groups[0].block_bytes == 0
+
+
+def test_all_stages_have_one_block_size():
+    first, last = solved_on([([paged(0, (8, 16))], 9000), ([paged(0, (16, 32))], 9000)])
+    assert [plan.groups[0].block_size for plan in (first, last)] == [16, 16]
+
+
+def test_a_stage_without_room_is_the_one_that_is_told_of():
+    with pytest.raises(MemoryBudgetError, match="has room for 16 tokens, but one request may have 64"):
+        solved_on([([paged(0)], 9000), ([paged(0)], 300)])

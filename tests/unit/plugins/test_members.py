@@ -39,7 +39,7 @@ class Graphs(GraphRunner):
 
 
 class Group(Communicator):
-    def all_to_all_now(self, x):
+    def hops_between(self, x):
         return x
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_said_of_overrides_private_names_and_constants():
         ),
         (Backend, [("suports", "AttentionBackend", "supports")]),
         (Graphs, [("on_replay", "GraphRunner", "replay")]),
-        (Group, [("all_to_all_now", "Communicator", "")]),
+        (Group, [("hops_between", "Communicator", "")]),
         (Runner, [("warmup", "ModelRunner", "warm_up")]),
         (Norm, [("wanted", "Kernel", "wants")]),
         (dict, []),

@@ -54,6 +54,35 @@ def test_the_oldest_prompt_goes_on_however_many_decode():
     world.run()
 
 
+def test_rows_that_decode_take_turns_and_prompts_do_not():
+    world = World(plan(num_rows=8), depth=2, max_num_seqs=5, turns=2)
+    for _ in range(4):
+        world.add([1, 2, 3], 12)
+    prompts, *steps = [world.schedule()]
+    world.update()
+    for _ in range(6):
+        steps.append(world.schedule())
+        if len(world.outputs) == world.depth:
+            world.update()
+    assert prompts.rows.tolist() == [0, 1, 2, 3]
+    assert [sorted(step.rows.tolist()) for step in steps] == [[0, 2], [1, 3]] * 3
+    assert [step.after for step in steps] == [0, 0, 1, 2, 3, 4]
+    world.add(prompt_of(RNG, 9), 2)
+    step = world.schedule()
+    assert grants(step) == {0: 1, 2: 1, 4: 9}
+
+
+def test_a_part_without_rows_is_passed_over():
+    world = World(plan(num_rows=8), depth=2, turns=2)
+    world.add([1, 2, 3], 6)
+    steps = [world.schedule()]
+    for _ in range(3):
+        steps.append(world.schedule())
+        world.update()
+    assert [step.rows.tolist() for step in steps] == [[0]] * 4
+    world.run()
+
+
 def test_steps_run_ahead_of_their_answers():
     world = World(plan(num_rows=8), depth=2)
     world.add([1, 2, 3], 3)

@@ -67,6 +67,9 @@ KINDS = {
     "a window": lambda depth: World(
         plan(window(5, 4, 24), num_rows=ROWS * depth, max_model_len=48), depth=depth, budget=9, watermark=0.1
     ),
+    "stages": lambda depth: World(
+        plan(paged(4, 20), num_rows=ROWS * depth, max_model_len=48), depth=depth, turns=min(depth, 3), budget=12
+    ),
     "priority": lambda depth: World(
         plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48), depth=depth, policy=Priority(), watermark=0.2
     ),

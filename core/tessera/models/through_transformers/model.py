@@ -33,10 +33,9 @@ def through_transformers(build: Build, checkpoint: Mapping[str, Any], max_model_
         if checkpoint.get("auto_map"):
             raise RefusedTypeError("its code is in the model's own folder, and such code is never run")
         return None
-    if build.group.size > 1:
-        raise RefusedTypeError(
-            "a model that runs through transformers' code is limited to one device (--tensor-parallel-size 1)"
-        )
+    for group, flag in ((build.group, "--tensor-parallel-size"), (build.pipeline, "--pipeline-parallel-size")):
+        if group.size > 1:
+            raise RefusedTypeError(f"a model that runs through transformers' code is limited to one device ({flag} 1)")
     positions = getattr(kind.config, "max_position_embeddings", None)
     if isinstance(positions, int) and 0 < positions < max_model_len:
         _, most = scaled(checkpoint, positions)
@@ -71,7 +70,7 @@ class ThroughTransformers:
         result: Tensor = self._embed(tokens)
         return result
 
-    def forward(self, x: Tensor, launch: Launch, caches: Caches) -> Hidden:
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         self.step.launch, self.step.caches = launch, caches
         positions = launch.positions.long()[None]
         states = self.base(inputs_embeds=x[None], position_ids=positions, use_cache=False)[0][0]

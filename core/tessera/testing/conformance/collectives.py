@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tessera.errors import PlatformError
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
@@ -74,6 +76,21 @@ def all_reduce(group: Group) -> None:
             if not how:  # calls that return the same memory do so by shape
                 group.communicator.all_reduce(torch.ones_like(mine))
                 group.compare(f"{what}, after the next call,", found, total)
+    _same_bits(group)
+
+
+def _same_bits(group: Group) -> None:
+    """Of a sum that is rounded."""
+    random = torch.Generator().manual_seed(group.rank)
+    mine = torch.randn(64, 96, generator=random).to(torch_dtype(group.dtype)).to(group.device.target)
+    found = group.communicator.all_reduce(mine)
+    group.device.synchronize()
+    bits = found.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    digest = int.from_bytes(hashlib.sha256(bits).digest()[:7])
+    most, least = group.communicator.agree([digest, -digest])
+    if most != -least:
+        text = f"all_reduce, {group.dtype}: the ranks do not have the same bits, so they may draw different tokens"
+        group.wrong.append(ConformanceError(text))
 
 
 def all_gather(group: Group) -> None:
@@ -100,6 +117,55 @@ def broadcast(group: Group) -> None:
                 group.compare(f"{what}, which is in place,", mine, expected)
 
 
+def reduce_scatter(group: Group) -> None:
+    for shape in ((3 * group.size, 4 * group.size), (group.size, group.size), (130 * group.size, group.size)):
+        total = torch.stack([group.brought(rank, shape) for rank in range(group.size)]).sum(0)
+        for how, mine in group.laid(group.rank, shape):
+            for dim in (0, 1):
+                part = total.chunk(group.size, dim)[group.rank].to(mine.dtype)
+                found = group.communicator.reduce_scatter(mine.clone(), dim)
+                group.compare(f"reduce_scatter along {dim} of {list(shape)}{how}", found, part)
+
+
+def all_to_all(group: Group) -> None:
+    for rows, columns in ((1, 13), (5, 3), (130, 1)):
+        shape = (rows * group.size, columns)
+        parts = [group.brought(rank, shape)[group.rank * rows :][:rows] for rank in range(group.size)]
+        for how, mine in group.laid(group.rank, shape):
+            found = group.communicator.all_to_all(mine)
+            group.compare(f"all_to_all of {list(shape)}{how}", found, torch.cat(parts))
+
+
+def send_recv(group: Group) -> None:
+    """From rank to rank, and from the last to the first, two transfers at a time."""
+    before, after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    for shape in _SHAPES:
+        if 0 in shape:
+            continue
+        for how, mine in group.laid(group.rank, shape):
+            what = f"send and recv of {list(shape)}{how}"
+            expected = group.brought(before, shape)
+            arrived = [torch.empty_like(expected, device=group.device.target) for _ in range(2)]
+            try:
+                if group.rank == 0:
+                    _send_two(group, mine, after)
+                for transfer in [group.communicator.recv(x, before) for x in arrived]:
+                    transfer.wait()
+                if group.rank > 0:
+                    _send_two(group, mine, after)
+            except PlatformError as error:  # there is no send(), on any rank
+                group.wrong.append(ConformanceError(f"{what}: {error.message}"))
+                return
+            group.compare(what, arrived[0], expected)
+            group.compare(f"{what}, the second of two,", arrived[1], -expected)
+
+
+def _send_two(group: Group, x: Tensor, to: int) -> None:
+    """Of the layout of x."""
+    group.communicator.send(x, to)
+    group.communicator.send(-x, to)
+
+
 def new_group(group: Group) -> None:
     made = group.communicator.new_group(range(group.size), "conformance", {})
     if (made.rank, made.size) != (group.rank, group.size):
@@ -118,6 +184,13 @@ def agree(group: Group) -> None:
 
 
 IN_EACH_DTYPE: Mapping[str, Callable[[Group], None]] = MappingProxyType(
-    {"all_reduce": all_reduce, "all_gather": all_gather, "broadcast": broadcast}
+    {
+        "all_reduce": all_reduce,
+        "all_gather": all_gather,
+        "broadcast": broadcast,
+        "reduce_scatter": reduce_scatter,
+        "all_to_all": all_to_all,
+        "send_recv": send_recv,
+    }
 )
 ONCE: Mapping[str, Callable[[Group], None]] = MappingProxyType({"new_group": new_group, "agree": agree})
