@@ -59,6 +59,9 @@ class Worker:
             f"--quantization {config.model.quantization}": config.model.quantization is not None,
             f"--kv-cache-dtype {config.cache.dtype}": config.cache.dtype != "auto",
             "--check-kv-cache": config.cache.check,
+            f"--pipeline-parallel-size {config.parallel.pipeline_parallel_size}": (
+                config.parallel.pipeline_parallel_size > 1
+            ),
         }
         for option, given in asked.items():
             if own is not None and given:
@@ -66,11 +69,6 @@ class Worker:
                     f"platform '{self.platform.name}' runs models its own way, which does not take {option}; "
                     "remove the flag."
                 )
-        if own is not None and self.groups[PIPELINE_GROUP].size > 1:
-            raise PlatformError(
-                f"platform '{self.platform.name}' runs models its own way, which does not take "
-                "--pipeline-parallel-size; remove the flag."
-            )
         if own is not None and config.model.checkpoint.get("quantization_config") is not None:
             raise PlatformError(
                 f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
