@@ -216,12 +216,13 @@ def test_an_unknown_keyword_names_the_nearest():
         LLM(max_model_length=5)
 
 
-# They say whom a server turns away; an offline call starts no more than the engine takes.
-QUEUE_LIMITS = {"max_waiting", "max_num_queued_tokens"}
+# They say whom a server turns away, while an offline call starts no more than the engine takes; or name adapters, which
+# an offline call names by their folders.
+FOR_SERVERS = {"max_waiting", "max_num_queued_tokens", "lora_modules"}
 
 
 def test_its_keywords_are_the_engines_flags_and_reach_it(monkeypatch):
-    given = {flag.name: f"of {flag.name}" for flag in ENGINE_FLAGS if flag.name not in QUEUE_LIMITS}
+    given = {flag.name: f"of {flag.name}" for flag in ENGINE_FLAGS if flag.name not in FOR_SERVERS}
     assert list(inspect.signature(LLM).parameters) == ["model", *given]
     reached = {}
 

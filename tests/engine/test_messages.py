@@ -220,7 +220,9 @@ def test_a_flood_of_junk_neither_runs_nor_ends_an_engine(tmp_path, sockets):
             requests.send(mutated(whole, number, 0xC1))
             requests.send(mutated(whole, number, number % 256))
         requests.send(
-            codec.pack_request(AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1, columns={})]))
+            codec.pack_request(
+                AddRequests([msgspec.structs.replace(REQUEST, key=99, leader=-1, columns={}, adapter="")])
+            )
         )
         end = time.monotonic() + 10
         while True:

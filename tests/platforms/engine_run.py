@@ -108,6 +108,7 @@ class EngineRun:
         seed: int = 0,
         leader: int = -1,
         columns: Mapping[str, float] | None = None,
+        adapter: str = "",
         **params: Any,
     ) -> int:
         key = len(self.answers)
@@ -115,7 +116,15 @@ class EngineRun:
         sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": max_tokens, **params})
         self.engine.add(
             Request(
-                key, str(key), int32(prompt), sampling, max_tokens, seed, leader=leader, columns=dict(columns or {})
+                key,
+                str(key),
+                int32(prompt),
+                sampling,
+                max_tokens,
+                seed,
+                leader=leader,
+                columns=dict(columns or {}),
+                adapter=adapter,
             )
         )
         return key

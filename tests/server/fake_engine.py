@@ -87,6 +87,7 @@ class Call:
     priority: int
     cache_salt: str
     tenant: str
+    adapter: str = ""
 
 
 @dataclass
@@ -147,10 +148,11 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         assert request_id not in self.running
-        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt, tenant))
+        self.calls.append(Call(list(prompt), params, request_id, priority, cache_salt, tenant, adapter))
         self._admit(prompt, params)
         self.running.add(request_id)
         finished = False

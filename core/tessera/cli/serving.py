@@ -109,6 +109,9 @@ def server_settings(
     keys = api_keys(options, environment)
     if "max_requests_per_key" in values and not keys:
         raise ConfigError("--max-requests-per-key needs --api-key.")
+    for name, _ in config.lora.modules:
+        if name in flags["served_model_name"]:
+            raise ConfigError(f"--lora-modules and --served-model-name both have the name '{name}'; rename one.")
     sampling, answers = generation_defaults(flags, config)
     return record_of(
         ServerSettings,

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tessera.config.engine import (
     ENGINE_FLAGS,
     CacheConfig,
     EngineConfig,
+    LoraConfig,
     ModelOptions,
     ParallelConfig,
     SchedulerConfig,
@@ -45,11 +48,16 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
             "trust_remote_code has no effect: code from a model's folder is never run, since it could do anything on "
             "this machine; the model is served if Tessera knows its architecture"
         )
+    lora = _lora(values)
     # This includes the platform: without one the model cannot run.
     chosen = _platform(values.get("platform")) if name is not None and is_on_hub(name) else None
     served = model_config(name, options, values)
     path, levels = chosen or _platform(values.get("platform"))
+    if any(name == served.served_name for name, _ in lora.modules):
+        raise ConfigError(f"lora_modules: '{served.served_name}' is the model's own name.", param="lora_modules")
     given = {flag.path for flag in ENGINE_FLAGS if flag.path and flag.name in values}
+    if lora.enable and "lora" not in values.get("features", ()):
+        values["features"] = (*values.get("features", EngineConfig.features), "lora")
     return record_of(
         EngineConfig,
         ENGINE_FLAGS,
@@ -58,6 +66,7 @@ def build_config(model: str | Path | None = None, **flags: Any) -> EngineConfig:
         cache=record_of(CacheConfig, ENGINE_FLAGS, values),
         scheduler=_scheduler(values, served.max_model_len),
         parallel=_parallel(values),
+        lora=lora,
         platform=path,
         platform_levels=levels,
         given=frozenset(given if model is None else {*given, "model.path"}),
@@ -69,6 +78,39 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     if config.threads is not None:
         return config
     return replace(config, threads=max(1, default_threads() // config.world_size))
+
+
+def _lora(values: Mapping[str, Any]) -> LoraConfig:
+    """Enabled also if --features names it."""
+    given = values.get("lora_modules", ())
+    enabled = bool(values.get("enable_lora")) or "lora" in values.get("features", ())
+    for name in ("lora_modules", "max_loras", "max_lora_rank"):
+        if name in values and not enabled:
+            raise ConfigError(f"{name} needs enable_lora.", param=name)
+    if enabled and values.get("pipeline_parallel_size", 1) > 1:
+        raise ConfigError("enable_lora does not support pipeline_parallel_size above 1.", param="enable_lora")
+    modules = tuple(map(_module, given))
+    names = [name for name, _ in modules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"lora_modules: the name '{name[:80]}' is used twice.", param="lora_modules")
+    return record_of(LoraConfig, ENGINE_FLAGS, values, enable=enabled, modules=modules)
+
+
+def _module(given: str) -> tuple[str, str]:
+    """Name and folder of an adapter, from NAME=FOLDER or, as in vLLM, {"name": NAME, "path": FOLDER}."""
+    name, _, folder = given.partition("=")
+    if given.startswith("{"):
+        try:
+            fields = msgspec.json.decode(given, type=dict[str, str | None])
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"lora_modules: '{given[:80]}' is not a JSON object of texts.", param="lora_modules"
+            ) from error
+        name, folder = fields.get("name") or "", fields.get("path") or ""
+    if not name or not folder:
+        raise ConfigError(f"lora_modules: '{given[:80]}' is not NAME=FOLDER.", param="lora_modules")
+    return name, str(Path(folder).expanduser().absolute())
 
 
 def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig:

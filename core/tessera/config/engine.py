@@ -21,6 +21,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "cache": "KV cache",
         "scheduler": "Scheduling",
         "platform": "Platform and parallelism",
+        "lora": "LoRA adapters",
     }
 )
 """The groups of engine flags, and their titles."""
@@ -181,6 +182,28 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """modules: pairs of an adapter's name in the API and its folder. max_loras: None is as many as there are modules,
+    at least 1."""
+
+    enable: bool = flag(False, "Serve LoRA adapters.", name="enable_lora", common=True, plan=True)
+    modules: tuple[tuple[str, str], ...] = flag(
+        (), "Adapter to serve under a model name of its own; repeat for several.", name="lora_modules",
+        metavar="NAME=FOLDER", common=True, multiple=True, online=True,
+    )  # fmt: skip
+    max_loras: int | None = flag(
+        None, "Maximum number of different adapters in a step.", low=1, high=1024,
+        shown_default="all of --lora-modules", plan=True,
+    )  # fmt: skip
+    max_rank: int = flag(16, "Maximum rank of an adapter.", name="max_lora_rank", low=1, high=1024, plan=True)
+
+    @property
+    def slots(self) -> int:
+        """Adapters that are on the device at once."""
+        return self.max_loras or max(len({folder for _, folder in self.modules}), 1)
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """platform: dotted path of the Platform class ("package.module:Name"). platform_levels: the API levels of facets it
     was written for; for missing ones, core's. features: names in the registry, with an option after an =. plugins:
@@ -198,6 +221,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     features: tuple[str, ...] = flag(
         ("structured_outputs",), "Features of requests to enable, those of plugins among them; none disables all. The "
         "list replaces the default.", metavar="NAME[=OPTION],...", shown_default="structured_outputs",
@@ -221,6 +245,7 @@ ENGINE_FLAGS = (
     *flags_of(SchedulerConfig, "scheduler", "scheduler."),
     *flags_of(EngineConfig, "platform", ""),
     *flags_of(ParallelConfig, "platform", "parallel."),
+    *flags_of(LoraConfig, "lora", "lora."),
 )
 """The flags that build_config accepts besides the model. LLM accepts those that are not `online`."""
 

@@ -29,7 +29,7 @@ class Flag:
     below: bounds, the latter two exclusive. unit: of the value, for messages. choices: all accepted values; spellings:
     those that stand for another one. variable: environment variable that is read if the flag is absent. common: listed
     by plain --help. multiple: repeatable. aliases: further options, such as "-q", or another program's name, which the
-    help omits. online: limits a request queue, which LLM does not have. plan: affects what fits into memory, so
+    help omits. online: for servers alone, so LLM does not accept it. plan: affects what fits into memory, so
     `tessera plan` accepts it.
 
     record, attribute: where the value is stored; path: the same as a dotted path in EngineConfig ("cache.block_size").

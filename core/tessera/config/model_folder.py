@@ -13,7 +13,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from fnmatch import filter as matching
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ INDEX = "model.safetensors.index.json"
 MAX_SETTINGS_BYTES = 32 * 2**20
 MAX_TOKENIZER_BYTES = 128 * 2**20
 MAX_TEMPLATE_BYTES = 2**20
+MAX_HEADER = 32 * 2**20
+"""The largest header of a *.safetensors file in bytes, which lists its tensors; enough for half a million of them."""
 MAX_VALUES = 2**20
 """The most values in a JSON file, and so tensors in an index; this bounds the memory of the parsed text."""
 MAX_DEPTH = 64
@@ -96,8 +98,8 @@ def refuse_model(where: str, names: Collection[str], *, weights: bool) -> None:
     where = shown(where)
     if _ADAPTER in names and not served_weights(names):
         raise ModelError(
-            f"'{where}' is an adapter ({_ADAPTER}), not a model, and adapters are not supported yet; merge it into its "
-            "base model and serve the folder that you save."
+            f"'{where}' is an adapter ({_ADAPTER}), not a model; serve its base model with --enable-lora "
+            "--lora-modules NAME=FOLDER, or merge it into that and serve the folder that you save."
         )
     if "config.json" not in names:
         if matching(names, "*.gguf"):
@@ -190,6 +192,23 @@ def regular_file(folder: Path, name: str) -> Path | None:
             raise ModelError(f"'{shown(path)}' is a link to what is not there; download it again.") from error
         raise ModelError(f"'{shown(path)}' cannot be read: {error.strerror}.") from error
     return resolved
+
+
+def open_weights(folder: Path, name: str, framework: Literal["pt", "np"]) -> Any:
+    """Maps a *.safetensors file; the library opens it by path. framework: of the tensors that it gives. Raises
+    ModelError."""
+    from safetensors import SafetensorError, safe_open
+
+    path = regular_file(folder, name)
+    try:
+        if path is None:
+            raise FileNotFoundError("it is not there")
+        with path.open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
+                raise SafetensorError(f"its header has more than {MAX_HEADER >> 20} MiB")
+        return safe_open(path, framework=framework)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"'{shown(folder / name)}' cannot be read ({first_line(error)}); download it again.") from None
 
 
 def read_text(folder: Path, name: str, limit: int) -> str | None:

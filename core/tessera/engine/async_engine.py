@@ -115,6 +115,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
         add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs as params.output_kind says, as soon as there is one; a slow reader gets several steps' tokens
@@ -125,8 +126,9 @@ class AsyncEngine:
         self._check_alive()
         request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
         state = self._front.submit(
-            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
-        )
+            prepared, params, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant,
+            adapter=adapter,
+        )  # fmt: skip
         wake = self._wakes[request_id] = asyncio.Event()
         try:
             self._supervisor.life.send(AddRequests(state.requests))

@@ -202,6 +202,7 @@ async def beam_search(
     priority: int = 0,
     cache_salt: str = "",
     tenant: str = "",
+    adapter: str = "",
 ) -> int:
     """Runs the search to its end on an engine. The beams of a round run concurrently, with request ids derived from
     request_id. Returns how many tokens of the prompt were in the prefix cache. Cancelling it aborts the running
@@ -216,6 +217,7 @@ async def beam_search(
             priority=priority,
             cache_salt=cache_salt,
             tenant=tenant,
+            adapter=adapter,
         )
         async with aclosing(stream) as outputs:
             return [output async for output in outputs][-1]

@@ -52,6 +52,7 @@ class Engine:
         self.config = started.config
         self._executor = started.executor
         self._features = EngineFeatures(halves, config.model.vocab_size)
+        self._features.started(started.loaded.linear_layers)
         steps_in_flight = depth(started.config, started.executor.platform.capabilities)
         self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features)
         self._pipeline = Pipeline(self._scheduler, started.executor, steps_in_flight)
@@ -77,7 +78,15 @@ class Engine:
             raise RequestError(
                 "structured_outputs is off here (--features does not name it); remove it.", param="structured_outputs"
             )
+        self.check_adapter(request.adapter)
         self._scheduler.add(request)
+
+    def check_adapter(self, adapter: str) -> None:
+        """adapter: its folder, or "". Raises RequestError if requests cannot use it."""
+        if adapter and not self.config.lora.enable:
+            raise RequestError("Adapters are off here: start with enable_lora.", param="lora_request")
+        if adapter:
+            self._features.check_adapter(adapter)
 
     def abort(self, keys: Iterable[int]) -> None:
         """Ends requests. May be called between any two steps; unknown keys are ignored."""

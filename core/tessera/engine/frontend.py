@@ -64,6 +64,7 @@ class FrontEnd:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        adapter: str = "",
     ) -> RequestState:
         """Creates the state of a request; the caller sends its `requests` to the engine. params: those the prompt was
         prepared with. arrival: seconds on time.monotonic(). Raises RequestError, OverloadedError."""
@@ -72,7 +73,13 @@ class FrontEnd:
         if len(self._live) + params.n > self._most:
             raise OverloadedError(f"{len(self._live)} requests are already running or waiting; try again later.")
         requests = self._input.requests(
-            prompt, request_id, arrival=arrival, priority=priority, cache_salt=cache_salt, tenant=tenant
+            prompt,
+            request_id,
+            arrival=arrival,
+            priority=priority,
+            cache_salt=cache_salt,
+            tenant=tenant,
+            adapter=adapter,
         )
         ids = prompt.ids.tolist()
         completions = [self._completion(index, params, ids, arrival) for index in range(params.n)]

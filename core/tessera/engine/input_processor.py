@@ -65,8 +65,9 @@ class InputProcessor:
         return Prompt(text, checked, max_tokens, resolved(params, self._model))
 
     def requests(
-        self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = ""
-    ) -> list[Request]:
+        self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = "",
+        adapter: str = "",
+    ) -> list[Request]:  # fmt: skip
         """One request for each of the params.n completions. They share the prompt of the first one, and only the first
         one computes prompt_logprobs. Without a tenant, cache_salt stands for it."""
         first, params = self._next_key, prompt.params
@@ -85,6 +86,7 @@ class InputProcessor:
                 salt=cache_salt,
                 leader=first if index else -1,
                 columns={name: float(value) for name, value in (params.extra_args or {}).items()},
+                adapter=adapter,
                 tenant=tenant or cache_salt,
             )
             for index in range(params.n)

@@ -37,6 +37,7 @@ class Job:
     prompt: Prompt
     params: SamplingParams
     priority: int
+    adapter: str = ""
 
 
 class OfflineEngine:
@@ -53,9 +54,9 @@ class OfflineEngine:
         self._numbers = itertools.count()
         self._abort_asked = False
 
-    def job(self, prompt: Prompt, params: SamplingParams, priority: int = 0) -> Job:
+    def job(self, prompt: Prompt, params: SamplingParams, priority: int = 0, adapter: str = "") -> Job:
         """Creates a job, to be passed to run() once. May be called on any thread."""
-        return Job(str(next(self._numbers)), prompt, params, priority)
+        return Job(str(next(self._numbers)), prompt, params, priority, adapter)
 
     def run(self, jobs: Sequence[Job], done: Done) -> list[RequestOutput]:
         """Returns the outputs in the order of the jobs. done: called with each output as soon as it is complete. Raises
@@ -93,6 +94,11 @@ class OfflineEngine:
         """Raises EngineDeadError after close(), or after an error that ended the engine."""
         if self._unusable is not None:
             raise EngineDeadError(self._unusable)
+
+    def check_adapter(self, adapter: str) -> None:
+        """Raises RequestError if requests cannot use the adapter in this folder."""
+        with self._one_call:
+            self._engine.check_adapter(adapter)
 
     def reset_prefix_cache(self) -> bool:
         """Empties the prefix cache. Returns True. Raises EngineDeadError."""
@@ -151,7 +157,7 @@ class OfflineEngine:
 
     def _submit(self, job: Job) -> RequestState:
         return self.front.submit(
-            job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority
+            job.prompt, job.params, job.request_id, arrival=time.monotonic(), priority=job.priority, adapter=job.adapter
         )
 
     def _step(self) -> list[RequestState]:

@@ -91,6 +91,7 @@ class Loaded(msgspec.Struct, tag=True):
     choices: tuple[Explained, ...] = ()
     num_weights: int = 0
     unsupported: tuple[str, ...] = ()
+    linear_layers: dict[str, tuple[int, int]] = {}
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Loaded:
@@ -108,6 +109,7 @@ class Loaded(msgspec.Struct, tag=True):
             loaded.choices,
             loaded.num_weights,
             loaded.unsupported,
+            dict(loaded.linear_layers),
         )
 
 

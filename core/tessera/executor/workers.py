@@ -100,6 +100,7 @@ class WorkersExecutor(Executor):
             choices=first.choices,
             num_weights=max(answer.num_weights for answer in answers),
             unsupported=first.unsupported,
+            linear_layers=first.linear_layers,
         )
 
     def _needs(self, worker: _WorkerHandle, needs: Needs) -> CacheNeeds:

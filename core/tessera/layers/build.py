@@ -22,6 +22,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
+from tessera.platform.model import Product
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import QuantSpec
 from tessera.quantization.negotiation import AsTheyAre, Weights
@@ -44,8 +45,8 @@ class Build:
     """The context of one model on one rank. backends: in order of preference. groups: by axis of the mesh of workers;
     an axis without a group has one worker. weights: how the weights of linear layers are quantized. kv: how keys and
     values are quantized; None keeps them in dtype. mixers: layers in the order in which they were bound, which is their
-    number. first_layer: the model's number of the first of them. fallbacks: number of layers of each kind that run on
-    the reference."""
+    number. first_layer: the model's number of the first of them. products: linear layers, without those of experts and
+    the head. fallbacks: number of layers of each kind that run on the reference."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Build:
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []
         self.first_layer = 0
+        self.products: list[Product] = []
         self.fallbacks: Counter[str] = Counter()
 
     @property

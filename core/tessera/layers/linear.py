@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from tessera.layers.build import Build
 from tessera.layers.weights import Join, Parameter
 from tessera.ops import LinearSpec
+from tessera.platform.model import Product, ProductLayer
 from tessera.platform.ops import Packed
 from tessera.platform.quantization import Part
 from tessera.quantization.negotiation import Chosen
@@ -74,6 +76,14 @@ class WeightShard:
         return Part(f"{self.name}.bias", (self.n,), _less(self.rows, self.n))
 
 
+def _layer(shards: Sequence[WeightShard]) -> ProductLayer:
+    """The layer that consecutive shards of one weight belong to."""
+    first = shards[0]
+    outputs = [range(*(shard.rows or (0, shard.n))) for shard in shards]
+    whole = outputs[0] if len(outputs) == 1 else tuple(chain.from_iterable(outputs))
+    return ProductLayer(first.name, first.k, first.n, whole, first.columns or (0, first.k))
+
+
 def _less(bounds: Bounds | None, size: int) -> Bounds | None:
     """Bounds, or None if they cover everything."""
     return None if bounds == (0, size) else bounds
@@ -92,6 +102,8 @@ class Linear:
             parts["bias"] = [source.bias for source in sources]
         asked = LinearSpec(n, k, build.dtype, bias=bias)
         self.spec, self.parameter = product_parameter(build, asked, parts, keep=keep)
+        layers = tuple(_layer(list(shards)) for _, shards in groupby(sources, lambda source: source.name))
+        build.products.append(Product(self.spec, layers, self.parameter.attach))
         self.call = build.ops.bind("linear", self.spec)
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tessera.platform.ops import Packed
+from tessera.platform.ops import Attached, Packed
 from tessera.platform.quantization import Part
 
 Join = Sequence[Part]
@@ -16,7 +16,7 @@ Join = Sequence[Part]
 
 class Parameter:
     """Holds a weight. parts: by name ("weight", "bias"), the parts to join; with `stacked`, a list of joins to stack.
-    value is None until fill()."""
+    value is None until fill(). attached: what a feature attached to its product, if any."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Parameter:
         self.parts, self.stacked = parts, stacked
         self._prepare = prepare
         self.value: Packed | None = None
+        self.attached: Any = None
 
     def joins(self, name: str) -> Sequence[Join]:
         joins: Any = self.parts[name]
@@ -36,7 +37,13 @@ class Parameter:
     def fill(self, raw: dict[str, Tensor]) -> None:
         """Prepares the joined tensors and keeps them; entries of raw may be removed. A second fill writes into the
         tensors of the first."""
-        self.value = self._prepare(raw, self.value)
+        packed = self._prepare(raw, self.value)
+        self.value = packed if self.attached is None else Attached(packed, self.attached)
+
+    def attach(self, attached: Any) -> None:
+        """Call it before the first fill()."""
+        assert self.value is None, "the weight is loaded already"
+        self.attached = attached
 
     @property
     def packed(self) -> Packed:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from tessera.errors import RequestError
+from tessera.lora import LoRARequest
 
+Adapters = LoRARequest | Sequence[LoRARequest | None] | None
 PromptInput = str | Sequence[int] | Mapping[str, Any]
 
 
@@ -42,9 +46,19 @@ def conversations(messages: Any) -> list[Sequence[Mapping[str, Any]]]:
     return [messages] if len(messages) > 0 and isinstance(messages[0], Mapping) else list(messages)
 
 
-def for_each(name: str, given: Any, kind: type, count: int) -> list[Any]:
+def for_each(name: str, given: Any, kind: type | tuple[type, ...], count: int) -> list[Any]:
     """A value for each of count prompts, from one value or a list. Raises RequestError if the numbers differ."""
     many = [given] * count if isinstance(given, kind) else list(given)
     if len(many) != count:
         raise RequestError(f"Got {count} prompts but {len(many)} {name}.", param=name)
     return many
+
+
+def adapters_of(lora_request: Adapters, count: int) -> list[str]:
+    """The folder of the adapter of each of count prompts; "" for none. Raises RequestError."""
+    asked = for_each("lora_request", lora_request, (LoRARequest, NoneType), count)
+    if not all(isinstance(one, LoRARequest | None) for one in asked):
+        raise RequestError(
+            "lora_request must be a LoRARequest, or a list of LoRARequests and None.", param="lora_request"
+        )
+    return ["" if one is None else str(Path(one.lora_path).expanduser().absolute()) for one in asked]

@@ -22,7 +22,7 @@ from tessera.engine.input_processor import Prompt, bad_word_texts, no_bad_words,
 from tessera.engine.metrics import Metric
 from tessera.engine.offline import Job, OfflineEngine
 from tessera.errors import RequestError
-from tessera.llm.given import PromptInput, conversations, for_each, prompts_of
+from tessera.llm.given import Adapters, PromptInput, adapters_of, conversations, for_each, prompts_of
 from tessera.llm.progress_bar import MakeBar, ProgressBar
 from tessera.request import RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -31,7 +31,7 @@ from tessera.text.worker import ChatJob, Start
 from tessera.text.workers import BlockingTextWorkers
 
 KEYWORDS = tuple(flag for flag in ENGINE_FLAGS if not flag.online)
-"""The flags that LLM accepts. The others limit a request queue, which an offline call does not have."""
+"""The flags that LLM accepts. The others are for servers: limits of a request queue, names of adapters."""
 
 
 class LLM:
@@ -75,12 +75,13 @@ class LLM:
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         use_tqdm: bool | MakeBar = True,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Returns the completions in the order of the prompts. A prompt is a string, token ids, {"prompt": text} or
         {"prompt_token_ids": ids}. sampling_params: one for all prompts, or one per prompt. Raises RequestError before
         anything runs, and EngineStepError if a step fails."""
-        jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority)
+        jobs = self._jobs(prompts_of(prompts, prompt_token_ids), sampling_params, priority, lora_request)
         return self._answers(jobs, use_tqdm)
 
     def enqueue(
@@ -88,11 +89,12 @@ class LLM:
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[str]:
         """Queues prompts, in the forms generate() accepts, for wait_for_completion(); nothing runs until then. Returns
         each prompt's request_id. Raises RequestError, in which case none of them is queued."""
-        jobs = self._jobs(prompts_of(prompts, None), sampling_params, priority)
+        jobs = self._jobs(prompts_of(prompts, None), sampling_params, priority, lora_request)
         with self._enqueuing:
             self._enqueued += jobs
         return [job.request_id for job in jobs]
@@ -110,6 +112,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | MakeBar = True,
+        lora_request: Adapters = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -137,7 +140,7 @@ class LLM:
             for conversation in conversations(messages)
         ]
         prompts = [Tokenized(chat.ids[0], chat.text) for chat in rendered]
-        return self._answers(self._jobs(prompts, sampling_params, None), use_tqdm)
+        return self._answers(self._jobs(prompts, sampling_params, None, lora_request), use_tqdm)
 
     def beam_search(
         self,
@@ -202,6 +205,7 @@ class LLM:
         prompts: Sequence[str | Sequence[int] | Tokenized],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None,
+        lora_request: Adapters,
     ) -> list[Job]:
         """One validated job per prompt."""
         self._offline.check_usable()
@@ -209,9 +213,14 @@ class LLM:
             "sampling_params", sampling_params or self.get_default_sampling_params(), SamplingParams, len(prompts)
         )
         priorities = for_each("priority", priority or 0, int, len(prompts))
+        adapters = adapters_of(lora_request, len(prompts))
+        for adapter in set(adapters) - {""}:
+            self._offline.check_adapter(adapter)
         return [
-            self._offline.job(self._prepared(index, prompt, own), _whole(own), rank)
-            for index, (prompt, own, rank) in enumerate(zip(prompts, params, priorities, strict=True))
+            self._offline.job(self._prepared(index, prompt, own), _whole(own), rank, adapter)
+            for index, (prompt, own, rank, adapter) in enumerate(
+                zip(prompts, params, priorities, adapters, strict=True)
+            )
         ]
 
     def _answers(self, jobs: Sequence[Job], use_tqdm: bool | MakeBar) -> list[RequestOutput]:

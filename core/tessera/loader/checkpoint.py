@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
-from tessera.config.model_folder import INDEX, find_weights, first_line, regular_file, shown
+from tessera.config.model_folder import INDEX, find_weights, open_weights, shown
 from tessera.errors import ModelError
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.quantization import Part
@@ -27,8 +27,6 @@ SMALL = 1 << 20
 """Tensors of fewer bytes are copied, because a view would keep the whole file mapped."""
 MAPPED = 256 << 20
 """Bytes read before files are mapped again: pages that were read stay resident until their mapping is closed."""
-MAX_HEADER = 32 << 20
-"""The largest file header in bytes, which lists the file's tensors; enough for half a million of them."""
 
 
 class WeightSource(Protocol):
@@ -93,7 +91,7 @@ class Safetensors:
 
     def _open(self, file: str) -> Any:
         if file not in self._files:
-            self._files[file] = _mapped(self.folder, file)
+            self._files[file] = open_weights(self.folder, file, "pt")
         return self._files[file]
 
     def _find(self) -> dict[str, str]:
@@ -149,17 +147,3 @@ class Dummy:
 def _within(bounds: tuple[int, int] | None, size: int) -> slice:
     """Bounds clipped to size, as a slice."""
     return slice(None) if bounds is None else slice(min(bounds[0], size), min(bounds[1], size))
-
-
-def _mapped(folder: Path, name: str) -> Any:
-    """Maps a file; the library opens it by path."""
-    path = regular_file(folder, name)
-    try:
-        if path is None:
-            raise FileNotFoundError("it is not there")
-        with path.open("rb") as file:
-            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
-                raise SafetensorError(f"its header has more than {MAX_HEADER >> 20} MiB")
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"'{shown(folder / name)}' cannot be read ({first_line(error)}); download it again.") from None

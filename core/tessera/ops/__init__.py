@@ -7,8 +7,9 @@ docs/decisions/ops.md has the rules.
 
 from __future__ import annotations
 
-from tessera.ops import linear, mlp, moe, norms, quantize, rotary, sampling
+from tessera.ops import linear, lora, mlp, moe, norms, quantize, rotary, sampling
 from tessera.ops.linear import *
+from tessera.ops.lora import *
 from tessera.ops.mlp import *
 from tessera.ops.moe import *
 from tessera.ops.norms import *
@@ -17,7 +18,7 @@ from tessera.ops.rotary import *
 from tessera.ops.sampling import *
 from tessera.platform.ops import OpSet
 
-GROUPS = (linear, norms, rotary, mlp, quantize, moe, sampling)
+GROUPS = (linear, norms, rotary, mlp, quantize, moe, lora, sampling)
 """Modules of ops, in the order of the table. The names in a group's __all__ are part of tessera.platform."""
 
 REFERENCE = OpSet.of(op for group in GROUPS for op in group.OPS)

@@ -47,8 +47,8 @@ from tessera.platform.launch import (
     StepRules,
     StepShape,
 )
-from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts
-from tessera.platform.ops import BoundOps, Kernel, Op, OpSet, Packed, replace, with_extra
+from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
+from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
 from tessera.platform.platform import (
     API_LEVELS,
     Capabilities,
@@ -83,7 +83,7 @@ from tessera.platform.runner import (
     RunnerServices,
 )
 from tessera.request import Request
-from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
+from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
     from tessera.ops import *
@@ -95,6 +95,7 @@ __all__ = [
     "Alone",
     "Arena",
     "Array",
+    "Attached",
     "AttentionBackend",
     "AttentionLayer",
     "BoundOps",
@@ -153,6 +154,8 @@ __all__ = [
     "PlatformError",
     "Probe",
     "Problem",
+    "Product",
+    "ProductLayer",
     "Progress",
     "QuantSpec",
     "Ready",
@@ -163,6 +166,7 @@ __all__ = [
     "RequestView",
     "Resource",
     "RowLogprobs",
+    "RowOpened",
     "RunnerServices",
     "SchedulerOutput",
     "Scheme",
@@ -183,6 +187,7 @@ __all__ = [
     "WeightFormat",
     "WorkerFeature",
     "WorkerSpec",
+    "Wrapper",
     "hookimpl",
     "replace",
     "with_extra",

@@ -7,18 +7,20 @@ of the others nothing exists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tessera.arrays import Array
 from tessera.platform.attention import CacheSpec
-from tessera.platform.device import Tensor
+from tessera.platform.device import Arena, Tensor
 from tessera.platform.launch import Launch, Resource
-from tessera.platform.model import Model
+from tessera.platform.model import Model, Product
+from tessera.platform.ops import BoundOps, Wrapper
 
 if TYPE_CHECKING:
     from tessera.request import Request
+    from tessera.step import RowOpened
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class FeatureState:
         Default: True."""
         return True
 
+    def columns(self) -> Mapping[str, float]:
+        """Values for the feature's own columns. Called each time the request gets a row, after it took its resources.
+        Default: none."""
+        return {}
+
     def mask(self, bits: Array) -> None:
         """Clears the bits of the tokens that must not be sampled next. bits [ceil(vocabulary / 32)] int32, the lowest
         first. Called once for each token, after all tokens before it have been accepted. Default: clears none."""
@@ -72,6 +79,14 @@ class EngineFeature:
         request that uses a field that no feature serves is refused. Default: none."""
         return frozenset()
 
+    def started(self, linear_layers: Mapping[str, tuple[int, int]]) -> None:
+        """Called once, when the model is loaded and before any request. linear_layers: LoadedModel.linear_layers.
+        Default: does nothing."""
+
+    def check_adapter(self, adapter: str) -> None:
+        """Called with the adapter of each request that has one, before begin(). Raises RequestError if it cannot be
+        used. Default: does nothing."""
+
     def resources(self) -> Sequence[Resource]:
         """Limited resources that requests take. Called once. Default: none."""
         return ()
@@ -87,11 +102,14 @@ class EngineFeature:
 
 @dataclass(frozen=True)
 class Column:
-    """A number that a feature keeps for each row. default: if a request does not set it."""
+    """A number that a feature keeps for each row. default: if a request does not set it. each: whether a launch has it
+    for each row or for each token. internal: only the feature's engine half sets it; requests must not."""
 
     name: str
     dtype: str
     default: float = 0.0
+    each: Literal["row", "token"] = "row"
+    internal: bool = False
 
 
 class WorkerFeature:
@@ -103,6 +121,14 @@ class WorkerFeature:
         names, and requests set them in extra_args. Default: none."""
         return ()
 
+    def wrappers(self) -> Mapping[str, Wrapper]:
+        """The ops that it wraps, by name. Called once, before the model is built. Default: none."""
+        return {}
+
+    def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
+        """Called once, after the model was built and before its weights are loaded. products: its linear layers. arena:
+        counts what the feature allocates. Raises ModelError, PlatformError. Default: does nothing."""
+
     def cache_specs(self) -> Sequence[CacheSpec]:
         """What it stores in the cache in addition to the model's layers. Default: nothing."""
         return ()
@@ -112,8 +138,16 @@ class WorkerFeature:
         return model
 
     def keys(self) -> frozenset[str]:
-        """The bits that it adds to launch keys. Default: none."""
+        """The bits that it may add to launch keys. Default: none."""
         return frozenset()
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        """Those of keys() that a step needs. columns: the values of its rows in the feature's columns, by name.
+        Warm-up captures launches with the bits of default values, and with all. Default: all."""
+        return self.keys()
+
+    def open(self, opened: Sequence[RowOpened]) -> None:
+        """Called at the start of a step that opens rows, with these. Default: does nothing."""
 
     def before(self, launch: Launch) -> None:
         """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.

@@ -177,7 +177,8 @@ class Launch:
 
     logits_indices [S] int32: tokens whose hidden states become logits; with the bit ALL_POSITIONS [S + T], all tokens
     after them. plans: by layer, computed by its backend. windows: by group, how many tokens a query sees, itself
-    included; None: all before it. columns: the numbers that features keep for each row, by name [R].
+    included; None: all before it. columns: the numbers that features keep, by name: [R], or
+    [T] if the column has one for each token. Those of tokens are valid in the forward pass only.
     """
 
     key: LaunchKey

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tessera.platform.attention import Caches, CacheSpec
 from tessera.platform.device import Tensor
@@ -11,6 +12,7 @@ from tessera.platform.launch import Launch
 from tessera.platform.ops import Packed
 
 if TYPE_CHECKING:
+    from tessera.ops.linear import LinearSpec
     from tessera.ops.sampling import LogitsSampleSpec, SampleSpec
 
 
@@ -43,6 +45,28 @@ class ModelFacts:
     tasks: tuple[str, ...] = ("generate",)
     notes: tuple[str, ...] = ()
     stage_tensors: int = 0
+
+
+@dataclass(frozen=True)
+class ProductLayer:
+    """A linear layer of the checkpoint. k, n: its inputs and outputs over all ranks. outputs: those that this rank has,
+    in the order in which the product has them. inputs: those that this rank has, as (start, stop)."""
+
+    name: str
+    k: int
+    n: int
+    outputs: Sequence[int]
+    inputs: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Product:
+    """One `linear` of a built model: this rank's part of one or several layers, joined by their outputs. attach: from
+    then on, the weight in the hot call is Attached, with this object."""
+
+    spec: LinearSpec
+    layers: tuple[ProductLayer, ...]
+    attach: Callable[[Any], None]
 
 
 @dataclass

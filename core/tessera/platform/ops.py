@@ -66,6 +66,24 @@ class Kernel(ABC, Generic[S]):
         return None
 
 
+class Attached(dict[str, Tensor]):
+    """A packed weight with what a feature attached to its product. The feature's wrapper of the op finds it there."""
+
+    def __init__(self, packed: Packed, attached: Any) -> None:
+        super().__init__(packed)
+        self.attached = attached
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """How a feature wraps an op. around: (spec, call) -> call. active: whether it changes anything in the launch that
+    is being computed. A composite with a wrapped part runs as its parts while active() is true, and its own kernel
+    otherwise. None: always active."""
+
+    around: Callable[[Any, HotCall], HotCall]
+    active: Callable[[], bool] | None = None
+
+
 class FunctionKernel(Kernel[Any]):
     """A plain function as a Kernel."""
 
@@ -234,10 +252,9 @@ class Emission:
 class BoundOps:
     """Binds ops for one device, so that the cost of dispatch is paid once and never in a step.
 
-    groups: communicators by name. wrappers: functions with which a feature wraps an op, name -> (spec, call) -> call; a
-    composite with a wrapped part is bound as its parts. no_fallback: using the reference is an error, also inside a
-    kernel. fallbacks: how often each op's reference ran; a captured graph counts once, when it is captured. referenced:
-    ops whose reference is bound, directly or inside a kernel.
+    groups: communicators by name. wrappers: how features wrap ops, by the op's name. no_fallback: using the reference
+    is an error, also inside a kernel. fallbacks: how often each op's reference ran; a captured graph counts once, when
+    it is captured. referenced: ops whose reference is bound, directly or inside a kernel.
     """
 
     def __init__(
@@ -247,7 +264,7 @@ class BoundOps:
         groups: Mapping[str, Communicator] | None = None,
         *,
         no_fallback: bool = False,
-        wrappers: Mapping[str, Callable[[Any, HotCall], HotCall]] | None = None,
+        wrappers: Mapping[str, Wrapper] | None = None,
     ) -> None:
         self.ops, self.device, self.no_fallback = ops, device, no_fallback
         self.groups = dict(groups or {})
@@ -265,7 +282,7 @@ class BoundOps:
         key = (name, spec)
         if key not in self._calls:
             call = self._bind(self.ops[name], spec)
-            self._calls[key] = self.wrappers[name](spec, call) if name in self.wrappers else call
+            self._calls[key] = self.wrappers[name].around(spec, call) if name in self.wrappers else call
         return self._calls[key]
 
     def bind_emitting(self, name: str, spec: Any, emit: ActSpec | None) -> HotCall:
@@ -287,7 +304,8 @@ class BoundOps:
     def wants(self, name: str, spec: Any) -> ActSpec | None:
         """How the kernel that receives an op's input wants it quantized; None if there is no such kernel."""
         op = self.ops[name]
-        if op.kernel is not None and name not in self.wrappers and op.kernel.supports(spec) is None:
+        free = name not in self.wrappers and not self._wrapping(op)
+        if op.kernel is not None and free and op.kernel.supports(spec) is None:
             return op.kernel.wants(spec)
         return self.wants(*op.takes_by(spec)) if op.takes_by is not None else None
 
@@ -318,9 +336,12 @@ class BoundOps:
     def _bind(self, op: Op[Any], spec: Any) -> HotCall:
         reason = "no kernel"
         if op.kernel is not None:
-            reason = "a part is wrapped" if self._wrapped(op) else op.kernel.supports(spec) or ""
-            if not reason:
-                return self._native(op, op.kernel, spec)
+            reason = op.kernel.supports(spec) or ""
+            wrapping = self._wrapping(op)
+            if not reason and None not in wrapping:
+                native = self._native(op, op.kernel, spec)
+                return _either(wrapping, self._composed(op, spec), native) if wrapping else native
+            reason = reason or "a part is wrapped"
         self.choices[op.name, spec] = Choice(op.name, spec, _without_kernel(op), reason)
         return self._composed(op, spec) if op.parts else self._reference(op, spec, reason)
 
@@ -361,8 +382,20 @@ class BoundOps:
 
         return counted
 
-    def _wrapped(self, op: Op[Any]) -> bool:
-        return any(part in self.wrappers or self._wrapped(self.ops[part]) for part in op.parts)
+    def _wrapping(self, op: Op[Any]) -> list[Callable[[], bool] | None]:
+        """active of each wrapper of a composite's parts, at any depth."""
+        own = [self.wrappers[part].active for part in op.parts if part in self.wrappers]
+        return own + [active for part in op.parts for active in self._wrapping(self.ops[part])]
+
+
+def _either(wrapping: Sequence[Callable[[], bool] | None], parts: HotCall, native: HotCall) -> HotCall:
+    """Calls the parts while a wrapper is active, else the kernel."""
+
+    def call(*tensors: Any, **keywords: Any) -> Any:
+        wrapped = any(active is None or active() for active in wrapping)
+        return (parts if wrapped else native)(*tensors, **keywords)
+
+    return call
 
 
 def _without_kernel(op: Op[Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
@@ -53,7 +53,8 @@ class LoadedModel:
     may take. Both are 0 if a runner does not say. columns: names of the numbers that features keep for each row and
     that requests may set. choices: which implementation runs what. num_weights: parameters of the checkpoint that the
     weights stand for; 0 if a runner does not say. unsupported: fields of SamplingParams that requests to this runner
-    must not use."""
+    must not use. linear_layers: inputs and outputs of the model's linear layers over all devices, by name in the
+    checkpoint; only if a feature has a worker half."""
 
     facts: ModelFacts
     needs: tuple[CacheNeeds, ...]
@@ -67,6 +68,7 @@ class LoadedModel:
     choices: tuple[Explained, ...] = ()
     num_weights: int = 0
     unsupported: tuple[str, ...] = ()
+    linear_layers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

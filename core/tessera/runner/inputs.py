@@ -3,7 +3,7 @@ into device buffers that keep their addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from tessera.arrays import Array
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
-from tessera.platform.feature import Column
+from tessera.platform.feature import Column, WorkerFeature
 from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
 from tessera.platform.runner import CachePlan
 from tessera.runner.sampler import SamplingColumns
@@ -27,8 +27,9 @@ class InputBatch:
     """The state of all rows on the host. One extra row, the null row, is for padding.
 
     tokens [rows, max_model_len + 1] int32: the tokens known when the row was opened; the last column is scratch.
-    tables: the block table of each group, [rows, blocks] int32. tables_changed: how often they changed. eos, vocab: the
-    model's end-of-text tokens and the size of its vocabulary.
+    tables: the block table of each group, [rows, blocks] int32. tables_changed: how often they changed. token_columns:
+    names of the columns that a launch has for each token. eos, vocab: the model's end-of-text tokens and the size of
+    its vocabulary.
     """
 
     def __init__(self, plan: CachePlan, columns: Sequence[Column], *, eos: Sequence[int], vocab: int) -> None:
@@ -42,6 +43,7 @@ class InputBatch:
         self.tables_changed = 0
         self.sampling = SamplingColumns(rows, eos, vocab)
         self.columns: dict[str, Array] = {c.name: np.full(rows, c.default, c.dtype) for c in columns}
+        self.token_columns = frozenset(c.name for c in columns if c.each == "token")
         self._defaults = {c.name: c.default for c in columns}
 
     def apply(self, step: SchedulerOutput) -> None:
@@ -226,14 +228,14 @@ class _PlacedLayout:
 
 class LaunchBuilder:
     """Builds the launches of a step. device_tokens [rows, max_model_len + 1] int32: the tokens of all rows, on the
-    device, including sampled ones. index_dtype: of slot_mapping and block_tables. bits: of the enabled features."""
+    device, including sampled ones. index_dtype: of slot_mapping and block_tables. features: the enabled ones."""
 
     def __init__(
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
-        *, index_dtype: str, bits: frozenset[str],
+        *, index_dtype: str, features: Sequence[WorkerFeature] = (),
     ) -> None:  # fmt: skip
         self.plan, self.batch, self.device_tokens = plan, batch, device_tokens.view(-1)
-        self.shapes, self.buffers, self.index_dtype, self.bits = shapes, buffers, index_dtype, bits
+        self.shapes, self.buffers, self.index_dtype, self.features = shapes, buffers, index_dtype, features
         growing = [group for group in plan.groups if group.kind != "state"]
         self.smallest_block = min((group.block_size for group in growing), default=1)
         self.block_sizes = tuple(group.block_size for group in plan.groups)
@@ -264,15 +266,24 @@ class LaunchBuilder:
         first = int(others.argmax())
         decode = first if others[first] else len(step.rows)
         blocks = (seq_lens + (self.smallest_block - 1)) // self.smallest_block
-        return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self.bits)
+        return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self._bits(step.rows))
+
+    def _bits(self, rows: Array) -> frozenset[str]:
+        """The bits that the features add for these rows."""
+        asked = (
+            feature.bits({column.name: self.batch.columns[column.name][rows] for column in feature.columns()})
+            for feature in self.features
+        )
+        return frozenset[str]().union(*asked)
 
     def restore_rows(self, prepared: PreparedLaunch) -> Launch:
-        """The launch, with its rows and columns written again if another launch has overwritten their buffers."""
+        """The launch, with its rows and their columns written again if another launch has overwritten their buffers."""
         if prepared.launch is self._in_buffers:
             return prepared.launch
         self._current, self._in_buffers = None, prepared.launch
         rows = _filled(prepared.rows, prepared.launch.key.rows, self.batch.null_row)
-        return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=self._columns(rows))
+        columns = {**prepared.launch.columns, **self._columns(rows)}
+        return replace(prepared.launch, rows=self.buffers.put("rows", rows, "int32"), columns=columns)
 
     def empty(self, key: LaunchKey) -> Launch:
         """A launch of this shape that is all padding."""
@@ -302,7 +313,7 @@ class LaunchBuilder:
             block_tables=[self._table(placed, number, key) for number in range(len(self.plan.groups))],
             logits_indices=placed.logits_indices,
             block_sizes=self.block_sizes,
-            columns=self._columns(layout.rows),
+            columns={**self._columns(layout.rows), **self._columns(layout.token_rows, each_token=True)},
             windows=self.windows,
         )
         return launch
@@ -342,10 +353,12 @@ class LaunchBuilder:
         at[: len(own)][prepared.sampling] = (own + prepared.next_position)[prepared.sampling]
         self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
 
-    def _columns(self, rows: Array) -> dict[str, Tensor]:
+    def _columns(self, rows: Array, *, each_token: bool = False) -> dict[str, Tensor]:
+        """The columns that a launch has for each row, or for each token. rows: of each."""
         return {
             name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name)
             for name, column in self.batch.columns.items()
+            if (name in self.batch.token_columns) == each_token
         }
 
     def _slots(self, layout: InputLayout, positions: Array) -> Iterator[Array]:
@@ -376,15 +389,17 @@ def _with_all_positions(shape: LaunchShape) -> LaunchShape:
     return replace(shape, key=replace(shape.key, bits=shape.key.bits | {ALL_POSITIONS}))
 
 
-def buffer_sizes(rows: int, tokens: int, plan: CachePlan, columns: Iterable[str]) -> dict[str, int]:
+def buffer_sizes(
+    rows: int, tokens: int, plan: CachePlan, columns: Iterable[str], token_columns: Collection[str] = ()
+) -> dict[str, int]:
     """Number of elements of each buffer for the largest launch and its sampling. columns: names of the features'
-    columns."""
+    columns. token_columns: those of them that a launch has for each token."""
     sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
     sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens", "feed"), rows)
     sizes["query_start_loc"] = rows + 1
     sizes["logits_indices"] = rows + tokens
     sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
-    sizes |= dict.fromkeys((f"column_{name}" for name in columns), rows)
+    sizes |= {f"column_{name}": tokens if name in token_columns else rows for name in columns}
     for number, group in enumerate(plan.groups):
         sizes[f"slot_mapping{number}"] = tokens
         sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)

@@ -18,6 +18,7 @@ from tessera.loader.load import load_weights
 from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, KVLayout
 from tessera.platform.device import Device, Future
+from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import ExactShapes, Launch, LaunchKey, Plan, ShapePolicy
 from tessera.platform.model import Model
@@ -106,7 +107,6 @@ class CoreRunner(ModelRunner):
         self.services, self.platform, self.report = services, platform, report
         self.device = services.device
         self.features = services.features()
-        self.bits = frozenset[str]().union(*(feature.keys() for feature in self.features))
         self.model: Model
         self.build: Build
 
@@ -128,23 +128,27 @@ class CoreRunner(ModelRunner):
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
         check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
         captured = self.graphs.keys(self.shapes, services.config.scheduler.max_num_seqs)
-        self.keys = [replace(key, bits=key.bits | self.bits) for key in captured]
+        self.keys = [replace(key, bits=key.bits | bits) for bits in _variants(self.features) for key in captured]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
-        left = cache_bytes(services.config, budget, self.device.memory(), arena.nbytes, workspace)
+        weight_bytes = arena.nbytes + services.feature_bytes
+        left = cache_bytes(services.config, budget, self.device.memory(), weight_bytes, workspace)
         self._bind_sampling()
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
             replace(self.model.facts, notes=(*self.model.facts.notes, *left_in_words(weights), *uncaptured)),
             tuple(self._needs()),
-            arena.nbytes,
+            weight_bytes,
             left,
             self.device.name,
             tuple(fallbacks),
             granted_bytes=budget.total,
             workspace_bytes=workspace,
-            columns=tuple(column.name for feature in self.features for column in feature.columns()),
+            columns=tuple(
+                column.name for feature in self.features for column in feature.columns() if not column.internal
+            ),
             choices=explain(self.build),
             num_weights=count_numbers(self.build.parameters),
+            linear_layers=_linear_layers(self.build) if self.features else {},
         )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
@@ -189,7 +193,8 @@ class CoreRunner(ModelRunner):
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
         scheduler = self.services.config.scheduler
         rows, tokens = widest(self.keys, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-        self.buffers = DeviceBuffers(self.device, buffer_sizes(rows, tokens, plan, self.batch.columns))
+        sizes = buffer_sizes(rows, tokens, plan, self.batch.columns, self.batch.token_columns)
+        self.buffers = DeviceBuffers(self.device, sizes)
         self.builder = LaunchBuilder(
             plan,
             self.batch,
@@ -197,7 +202,7 @@ class CoreRunner(ModelRunner):
             self.shapes,
             self.buffers,
             index_dtype=self.platform.capabilities.index_dtype,
-            bits=self.bits,
+            features=self.features,
         )
         self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
         self._allocate_sampling()
@@ -208,7 +213,8 @@ class CoreRunner(ModelRunner):
 
     def _allocate_sampling(self) -> None:
         editor = LogitsEditor(self.batch.sampling, self.device_tokens, self.build.ops.bind, self.device.to_device)
-        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, self.features, editor)
+        sampling = [feature for feature in self.features if _sees_sampling(feature)]
+        self.sampler = Sampler(self.model, self.build.ops, self.batch.sampling, self.buffers, sampling, editor)
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
@@ -233,6 +239,9 @@ class CoreRunner(ModelRunner):
     def execute(self, step: SchedulerOutput) -> ExecutedStep:
         began = perf_counter()
         self.batch.apply(step)
+        if step.opened:
+            for feature in self.features:
+                feature.open(step.opened)
         for opened in step.opened:
             known = slice(len(opened.tokens))
             self.device.to_device(self.batch.tokens[opened.row, known], self.device_tokens[opened.row, known])
@@ -299,6 +308,26 @@ class CoreRunner(ModelRunner):
             plans.append(made[key])
         launch.plans = plans
         return launch
+
+
+def _variants(features: Sequence[WorkerFeature]) -> list[frozenset[str]]:
+    """The bits that launches may have: those of rows that ask for nothing, then those with more."""
+    variants = [frozenset[str]()]
+    for feature in features:
+        idle = feature.bits({column.name: np.array([column.default], column.dtype) for column in feature.columns()})
+        variants = [known | bits for bits in dict.fromkeys((idle, feature.keys())) for known in variants]
+    return variants
+
+
+def _sees_sampling(feature: WorkerFeature) -> bool:
+    """Whether a feature uses logits or sampled tokens. Without any, head and sampling run as one composite."""
+    own = type(feature)
+    return own.logits is not WorkerFeature.logits or own.after is not WorkerFeature.after
+
+
+def _linear_layers(build: Build) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of the model's linear layers, by name."""
+    return {layer.name: (layer.k, layer.n) for product in build.products for layer in product.layers}
 
 
 class ExecutedStep:

@@ -24,7 +24,7 @@ from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
-from tessera.platform.ops import BoundOps, HotCall, OpSet, with_extra
+from tessera.platform.ops import BoundOps, HotCall, OpSet, Wrapper, with_extra
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import KV_INT8
 from tessera.platform.runner import CachePlan, HostSampled, HostSampler
@@ -41,7 +41,8 @@ THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transf
 
 class Services:
     """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
-    bound ops. build: the Build of the model that build_model() returned."""
+    bound ops. build: the Build of the model that build_model() returned. feature_bytes: what features allocated on the
+    device for that model."""
 
     def __init__(
         self,
@@ -60,12 +61,15 @@ class Services:
         self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
         self._features = worker_features(config, self.registry)
         self.build: Build | None = None
+        self.feature_bytes = 0
 
     def reference(self) -> OpSet:
         return with_extra(REFERENCE, [load_path(entry.path) for entry in self.registry.ops])
 
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend], weights: Weights | None = None) -> Model:
-        bound = self._bind(ops, self.device, self.groups, no_fallback=self.config.no_fallback)
+        bound = self._bind(
+            ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers()
+        )
         kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
         self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv)
         model = self._model(self.build)
@@ -74,11 +78,24 @@ class Services:
             raise RefusedError(
                 f"{self.architecture} cannot be divided into stages; remove --pipeline-parallel-size {pipeline.size}."
             )
-        for feature in self._features:
-            if feature.cache_specs():
-                raise PlatformError("a feature with caches of its own is not supported yet.")
-            model = feature.wrap(model)
+        with self.device.arena("adapters") as arena:
+            for feature in self._features:
+                if feature.cache_specs():
+                    raise PlatformError("a feature with caches of its own is not supported yet.")
+                feature.attach(self.build.products, bound, arena)
+                model = feature.wrap(model)
+        self.feature_bytes = arena.nbytes
         return model
+
+    def _wrappers(self) -> dict[str, Wrapper]:
+        """The wrappers of all features. Raises PlatformError if two wrap the same op."""
+        found: dict[str, Wrapper] = {}
+        for feature in self._features:
+            for name, wrapper in feature.wrappers().items():
+                if name in found:
+                    raise PlatformError(f"two features wrap the op '{name}'; enable one of them.")
+                found[name] = wrapper
+        return found
 
     def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
         """Fills the platform's defaults into this configuration, as the engine does in its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,10 @@ class RequestFeatures:
     def ready(self) -> bool:
         """Raises RequestError if the request can never start."""
         return all(state.ready() for state in self._states)
+
+    def columns(self) -> dict[str, float]:
+        """Values for the features' own columns. Asked when the request gets a row."""
+        return {name: value for state in self._states for name, value in state.columns().items()}
 
     def mask(self, bits: Array) -> None:
         """Clears the bits of tokens that must not be sampled next."""
@@ -50,6 +54,15 @@ class EngineFeatures:
         self._halves = halves
         self.fields = frozenset[str]().union(*(half.fields() for half in halves))
         self.num_words = -(-vocab_size // 32)
+
+    def started(self, linear_layers: Mapping[str, tuple[int, int]]) -> None:
+        for half in self._halves:
+            half.started(linear_layers)
+
+    def check_adapter(self, adapter: str) -> None:
+        """Raises RequestError if requests cannot use it."""
+        for half in self._halves:
+            half.check_adapter(adapter)
 
     def resources(self) -> list[Resource]:
         return [resource for half in self._halves for resource in half.resources()]

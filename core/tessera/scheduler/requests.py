@@ -101,7 +101,7 @@ class RowAllocator:
             params=own.params,
             seed=own.seed,
             adapter=own.adapter,
-            columns=own.columns,
+            columns=own.columns | request.features.columns(),
         )
 
     # ---- leaving a row -----------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ class ServerContext:
         self.engine = engine
         self.settings = settings
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
+        self.adapters = dict(engine.config.lora.modules)
+        """The folder of each adapter, by the name that requests give as `model`."""
         self.created = int(time.time())
         self.counts = Counts()
         self.numbers = itertools.count()
@@ -28,7 +30,7 @@ class ServerContext:
 
     def check_name(self, name: str) -> None:
         """Raises NotFoundError for a model that is not served."""
-        if name not in self.model_names:
+        if name not in self.model_names and name not in self.adapters:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
     def check_model(self, name: str) -> None:

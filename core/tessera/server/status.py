@@ -86,6 +86,11 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
     served = {
         name: Model(id=name, created=context.created, root=root, max_model_len=max_model_len, permission=permission)
         for name in context.model_names
+    } | {
+        name: Model(
+            id=name, created=context.created, root=name, parent=root, max_model_len=max_model_len, permission=permission
+        )
+        for name in context.adapters
     }
 
     async def models(_request: Request) -> Response:

@@ -17,6 +17,7 @@ from tessera.platform import (
     GateSpec,
     Kernel,
     LayerNormSpec,
+    LoraSpec,
     OpSet,
     Packed,
     QKNormSpec,
@@ -32,6 +33,9 @@ from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.rotary import rotary
 from tessera_cpu.sampling import MaskLogits, Sample, TokenLogprobs
+
+MANY_TOKENS = 32
+"""Tokens for each adapter from which products with zeros cost more than several small products."""
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -115,6 +119,21 @@ class Experts(Kernel[ExpertsSpec]):
         return experts
 
 
+def lora(spec: LoraSpec, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scales: Tensor, slots: Tensor) -> None:
+    """Few tokens are multiplied by all adapters in use at once, and what is not of their own adapter counts as 0. Many
+    tokens are multiplied by their own adapter only. Reading slots on the host is free here, since it is the device."""
+    used = slots[slots >= 0].unique().long()
+    together = len(used) if len(slots) < MANY_TOKENS * len(used) else 1
+    for some in used.split(together) if len(used) else ():
+        own = slots[:, None] == some
+        tokens = own.any(dim=1).nonzero()[:, 0]
+        low = (x[tokens].float() @ a[some].float().flatten(0, 1).T).view(len(tokens), len(some), len(spec.layers), -1)
+        low.mul_(scales[some][:, None, None]).masked_fill_(~own[tokens][:, :, None, None], 0)
+        parts = b[some].float().transpose(1, 2).split(spec.layers, dim=2)
+        delta = torch.cat([low[:, :, i].flatten(1) @ part.flatten(0, 1) for i, part in enumerate(parts)], dim=1)
+        y[tokens] = (y[tokens].float() + delta).to(y.dtype)
+
+
 def kernels(reference: OpSet) -> OpSet:
     """The reference with native and torch kernels filled in."""
     return replace(
@@ -135,6 +154,7 @@ def kernels(reference: OpSet) -> OpSet:
         qk_norm=QKNorm(),
         route=route,
         experts=Experts(),
+        lora=lora,
         logprobs=TokenLogprobs(),
         mask_logits=MaskLogits(),
         sample=Sample(),

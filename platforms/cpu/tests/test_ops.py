@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, NormSpec
+from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LoraSpec, NormSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu import mlp
+from tessera_cpu.ops import MANY_TOKENS
 from tessera_cpu.platform import CpuPlatform
 
 PLATFORM = CpuPlatform()
@@ -18,7 +19,7 @@ NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
 def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
     others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "mask_logits", "sample"]
-    assert {*core, "add_norm", "norm_add", *others} == set(NATIVE)
+    assert {*core, "add_norm", "norm_add", "lora", *others} == set(NATIVE)
 
 
 def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,27 @@ def test_experts_are_those_of_the_reference() -> None:
         native, mine, theirs = own.bind("experts", spec), OpInputs(9, ops=own), OpInputs(9)
         expected = op.reference(spec, *theirs.of("experts", spec))
         assert_same(native(*mine.of("experts", spec)), expected, TOLERANCES[spec.gate.dtype])
+
+
+@pytest.mark.parametrize("tokens", [1, 3 * MANY_TOKENS - 1, 3 * MANY_TOKENS])
+def test_few_tokens_and_many_get_what_their_own_adapter_adds(tokens: int) -> None:
+    """Also if another adapter's weights are too large for the numbers between its products."""
+    spec = LoraSpec((24, 16), 40, 5, 4, "float32")
+    y, x, a, b, scales, slots = OpInputs(tokens).of("lora", spec)
+    a[2] *= 2e38
+    slots.copy_(torch.arange(tokens) % 3 - 1)
+    slots[0] = 2
+    expected = y.clone()
+    for own in range(tokens):
+        if slots[own] >= 0:
+            low, slot = (a[slots[own]] @ x[own]).split(spec.rank), slots[own]
+            parts = [part @ each for part, each in zip(b[slot].split(spec.layers), low, strict=True)]
+            expected[own] += scales[slot] * torch.cat(parts)
+    BoundOps(OPS, PLATFORM.open(0)).bind("lora", spec)(y, x, a, b, scales, slots)
+    assert_same(y[1:], expected[1:], TOLERANCES["float32"])
+    none = torch.full_like(slots, -1)
+    BoundOps(OPS, PLATFORM.open(0)).bind("lora", spec)(y, x, a, b, scales, none)
+    assert_same(y[1:], expected[1:], TOLERANCES["float32"])
 
 
 def test_a_prepared_weight_can_be_written_again() -> None:

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from tessera.config import build_config
+from tessera.config.model_folder import MAX_HEADER
 from tessera.errors import ModelError
-from tessera.loader.checkpoint import MAX_HEADER, Safetensors
+from tessera.loader.checkpoint import Safetensors
 from tests.models.loader.folders import INDEX, split
 
 NAME = "model.layers.1.mlp.up_proj.weight"

@@ -110,6 +110,7 @@ FAULTS: Mapping[str, Fault] = {
     "MemoryOfTheFirst": Fault("memory", ("devices",), devices=2, only="fakechip"),
     "SumOfOwnPart": Fault("tensor parallel", ("tensor-parallel",), devices=2),
     **dict.fromkeys(("MaskOfAnotherRow", "MaskOneStepLate"), Fault("masks", ("masks", "op"), ("mask_logits",))),
+    "NeighboursAdapter": Fault("lora", ("lora", "op")),
     "GateAndUpSwapped": Fault("gated_mlp"),
     "ResidualUnsummed": Fault("add_norm"),
     **dict.fromkeys(("OldTablesReplayed", "StaleAfterInvalidate"), Fault("graph capture", ("graphs",))),

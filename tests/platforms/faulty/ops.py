@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.ops import linear, mlp, moe, norms, rotary
+from tessera.ops import linear, lora, mlp, moe, norms, rotary
 from tessera.ops.tensors import into
 from tessera.platform import (
     AddNormSpec,
@@ -24,6 +24,7 @@ from tessera.platform import (
     Kernel,
     LayerNormSpec,
     LinearSpec,
+    LoraSpec,
     NormSpec,
     Packed,
     PackedEmbeddingSpec,
@@ -56,6 +57,12 @@ def stride_ignored(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor |
 
 def bias_left_out(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
     return linear.linear(spec, x, {"weight": weight["weight"]}, out=out)
+
+
+def neighbours_adapter(
+    spec: LoraSpec, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scales: Tensor, slots: Tensor
+) -> None:
+    lora.lora(spec, y, x, a, b, scales, slots.roll(1))
 
 
 def pairs_for_halves(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
@@ -195,6 +202,7 @@ EpsOutside = with_ops(rms_norm=eps_outside)
 OffsetLeftOut = with_ops(rms_norm=offset_left_out)
 StrideIgnored = with_ops(linear=stride_ignored)
 BiasLeftOut = with_ops(linear=bias_left_out)
+NeighboursAdapter = with_ops(lora=neighbours_adapter)
 PairsForHalves = with_ops(rotary=pairs_for_halves)
 KeysUnturned = with_ops(rotary=keys_unturned)
 OutIgnored = with_ops(gate=out_ignored)

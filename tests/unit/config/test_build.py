@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
@@ -148,6 +149,41 @@ def test_sampling_defaults(folder):
     assert sampling_defaults(folder("other")) == {}
     with pytest.raises(ModelError, match=r"temperature in '.*' is not a number"):
         sampling_defaults(folder("third", generation_config__json={"temperature": "hot"}))
+
+
+def test_adapters_are_named_and_enabled_by_one_flag(folder):
+    model = folder("tiny")
+    config = build(model, enable_lora=True, lora_modules=("a=x=y", '{"name": "b", "path": "/z"}'), max_lora_rank=64)
+    assert config.lora.modules == (("a", str(Path("x=y").absolute())), ("b", "/z"))
+    assert (config.lora.slots, config.lora.max_rank) == (2, 64)
+    assert config.features == ("structured_outputs", "lora")
+    assert "features" not in config.given
+    assert build(model, enable_lora=True, features=("none",)).features == ("none", "lora")
+    assert build(model, features=("lora",)).lora.enable
+    assert build(model).features == ("structured_outputs",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"lora_modules": ("a=x",)}, "lora_modules needs enable_lora"),
+        ({"max_loras": 2}, "max_loras needs enable_lora"),
+        (
+            {"enable_lora": True, "pipeline_parallel_size": 2},
+            "enable_lora does not support pipeline_parallel_size above 1",
+        ),
+        ({"enable_lora": True, "lora_modules": ("a",)}, "'a' is not NAME=FOLDER"),
+        ({"enable_lora": True, "lora_modules": ("=x",)}, "'=x' is not NAME=FOLDER"),
+        ({"enable_lora": True, "lora_modules": ('{"name": "a"}',)}, "is not NAME=FOLDER"),
+        ({"enable_lora": True, "lora_modules": ('{"name": 3}',)}, "is not a JSON object of texts"),
+        ({"enable_lora": True, "lora_modules": ("a=x", "a=y")}, "the name 'a' is used twice"),
+        ({"enable_lora": True, "lora_modules": ("tiny=x",)}, "'tiny' is the model's own name"),
+    ],
+)
+def test_wrong_adapter_flags_are_one_line(folder, flags, what):
+    with pytest.raises(ConfigError, match=what) as refused:
+        build(folder("tiny"), **flags)
+    assert "\n" not in refused.value.message
 
 
 @pytest.mark.parametrize(

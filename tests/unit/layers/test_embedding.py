@@ -8,7 +8,7 @@ import pytest
 
 from tessera.layers.embedding import may_look_up
 from tessera.platform import BoundOps, Device, Kernel, LinearSpec, PackedEmbeddingSpec, replace
-from tessera.platform.ops import HotCall
+from tessera.platform.ops import HotCall, Wrapper
 from tessera.testing import REFERENCE, ReferencePlatform, candidates
 
 PLAIN = PackedEmbeddingSpec(LinearSpec(40, 16, "float32"))
@@ -53,4 +53,4 @@ def test_rows_are_looked_up_where_whoever_looks_can_read_them(
 def test_a_feature_that_wraps_the_embedding_gets_a_table() -> None:
     kernels = {"packed_embedding": Takes(quantized=True)}
     assert ask(kernels, INT8)
-    assert not ask(kernels, INT8, wrappers={"embedding": lambda spec, call: call})
+    assert not ask(kernels, INT8, wrappers={"embedding": Wrapper(lambda spec, call: call)})

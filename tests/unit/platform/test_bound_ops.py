@@ -31,7 +31,7 @@ from tessera.platform import (
     replace,
     with_extra,
 )
-from tessera.platform.ops import REPLACED_OPS, HotCall
+from tessera.platform.ops import REPLACED_OPS, HotCall, Wrapper
 from tessera.testing import OpInputs, assert_same
 
 DEVICE = HostDevice(torch, MemoryFigures(0, 0, host=True))
@@ -198,7 +198,7 @@ def test_a_composite_with_a_wrapped_part_is_bound_as_its_parts() -> None:
 
         return wrapped
 
-    ops = bound(replace(REFERENCE, norm_linear=never, gated_mlp=never), wrappers={"linear": wrap})
+    ops = bound(replace(REFERENCE, norm_linear=never, gated_mlp=never), wrappers={"linear": Wrapper(wrap)})
     arguments = OpInputs(4).of("norm_linear", NORM_LINEAR)
     y, _ = ops.bind("norm_linear", NORM_LINEAR)(*arguments)
     plain, _ = bound().bind("norm_linear", NORM_LINEAR)(*arguments)
@@ -211,10 +211,29 @@ def test_a_composite_with_a_wrapped_part_is_bound_as_its_parts() -> None:
 def test_a_wrapped_product_gets_plain_activations() -> None:
     linear = Int8Linear()
     ops = bound(
-        replace(REFERENCE, linear=linear, rms_norm=EmittingNorm()), wrappers={"linear": lambda spec, call: call}
+        replace(REFERENCE, linear=linear, rms_norm=EmittingNorm()),
+        wrappers={"linear": Wrapper(lambda spec, call: call)},
     )
     ops.bind("norm_linear", NORM_LINEAR)(*OpInputs(4).of("norm_linear", NORM_LINEAR))
     assert linear.seen == [Tensor]
+
+
+def test_a_wrapper_that_is_not_active_leaves_composites_whole() -> None:
+    active, seen = False, []
+
+    def fused(spec: Any, x: Tensor, *weights: Any, out: Tensor | None = None) -> Tensor:
+        return torch.zeros_like(x)
+
+    def wrap(spec: LinearSpec, call: HotCall) -> HotCall:
+        return lambda *tensors, **keywords: seen.append(spec) or call(*tensors, **keywords)
+
+    ops = bound(replace(REFERENCE, gated_mlp=fused), wrappers={"linear": Wrapper(wrap, lambda: active)})
+    call, arguments = ops.bind("gated_mlp", MLP), OpInputs(4).of("gated_mlp", MLP)
+    assert not call(*arguments).any()
+    assert seen == []
+    active = True
+    assert_same(call(*arguments), bound().bind("gated_mlp", MLP)(*arguments), 0)
+    assert seen == [MLP.gate_up, MLP.down]
 
 
 # ---- what a consumer wants, its producer emits -----------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Side:
         sizes = buffer_sizes(16, 256, PLAN, ["push"])
         self.builder = LaunchBuilder(
             PLAN, self.batch, torch.from_numpy(self.batch.tokens), shapes, DeviceBuffers(host_device(), sizes),
-            index_dtype="int64", bits=frozenset(),
+            index_dtype="int64",
         )  # fmt: skip
 
     def launches(self, step):

@@ -22,6 +22,8 @@ from tessera.models.through_transformers.skeleton import Anatomy, sizes
 from tessera.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec
 from tessera.ops.mlp import gate
 from tessera.ops.tensors import torch_dtype
+from tessera.platform.model import Product as BuiltProduct
+from tessera.platform.model import ProductLayer
 from tessera.platform.ops import Packed
 
 
@@ -142,7 +144,10 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
             owner, _, key = name.rpartition(".")
             parent = anatomy.model.get_submodule(owner)
             routes = any(child in found.experts for child in parent.children()) and key in ROUTERS
-            setattr(parent, key, Product(build, names, module, keep=ROUTER if routes else ""))
+            product = Product(build, names, module, keep=ROUTER if routes else "")
+            layer = ProductLayer(name, product.spec.k, product.n, range(product.n), (0, product.spec.k))
+            build.products.append(BuiltProduct(product.spec, (layer,), product.parameter.attach))
+            setattr(parent, key, product)
     embed: Any = anatomy.embedding
     head = Product(build, names, anatomy.head, tied=anatomy.head.weight is embed.weight)
     exchanged: set[nn.Module] = {anatomy.head}

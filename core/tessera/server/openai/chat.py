@@ -70,7 +70,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         way = way_of(context, request, params)
         identity = Identity.of("chatcmpl", request, scope)
         prompt = await render(context, request)
-        owner = owner_of(request, limits, scope)
+        owner = owner_of(context, request, scope)
         generation = Generation(context, owner, [prompt], params, way, identity.id)
         return ChatAnswer(context, request, identity, generation)
 

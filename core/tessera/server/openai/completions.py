@@ -74,7 +74,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         way = way_of(context, request, params, request.best_of)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
         identity = Identity.of("cmpl", request, scope)
-        owner = owner_of(request, limits, scope)
+        owner = owner_of(context, request, scope)
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
 

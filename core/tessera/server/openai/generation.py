@@ -128,6 +128,7 @@ class Generation:
             priority=owner.priority,
             cache_salt=owner.cache_salt,
             tenant=owner.tenant,
+            adapter=owner.adapter,
         )
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:

@@ -109,16 +109,19 @@ def _check_identifier(request_id: str, limits: Limits) -> None:
 
 @dataclass(frozen=True)
 class Owner:
-    """The arguments of AsyncEngine.generate that say whose request it is and how urgent."""
+    """The arguments of AsyncEngine.generate that say whose request it is, how urgent, and for which adapter."""
 
     priority: int
     cache_salt: str
     tenant: str
+    adapter: str
 
 
-def owner_of(request: GenerationFields, limits: Limits, scope: Scope) -> Owner:
+def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) -> Owner:
     """Raises RequestError."""
-    return Owner(_priority(request), _cache_salt(request, limits), _tenant(request, limits, scope))
+    limits = context.settings.limits
+    adapter = context.adapters.get(request.model, "")
+    return Owner(_priority(request), _cache_salt(request, limits), _tenant(request, limits, scope), adapter)
 
 
 def _priority(request: GenerationFields) -> int:
@@ -213,13 +216,16 @@ async def _answers(
     priority: int,
     cache_salt: str,
     tenant: str,
+    adapter: str,
 ) -> AsyncGenerator[RequestOutput, None]:
     """Like AsyncEngine.generate, but yields a single output. Closing it ends the search."""
     prepared = await engine.prepare(prompt, params)
     search = BeamSearch(
         prompt, beams, engine.config.model.eos_token_ids, prepared.max_tokens, prepared.params.logprobs or 0
     )
-    cached = await beam_search(engine, search, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant)
+    cached = await beam_search(
+        engine, search, request_id, priority=priority, cache_salt=cache_salt, tenant=tenant, adapter=adapter
+    )
     best = search.output(None).sequences[: params.n]
     answers = [_answer(index, beam, prompt, params, engine.tokenizer) for index, beam in enumerate(best)]
     yield RequestOutput(request_id, None, list(prompt), answers, finished=True, num_cached_tokens=cached)

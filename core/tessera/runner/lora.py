@@ -1,0 +1,204 @@
+"""LoRA adapters, the workers' half: their weights in slots, and the op `lora` after each product that they may change.
+
+A product joins linear layers of the checkpoint (q, k and v; gate and up) and has a shard of them, which the loader's
+table of parts says. Adapters follow the same table. If a layer's inputs are sharded, the delta is a partial sum as the
+product's own result is, so adapters need no collectives of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.arrays import Array
+from tessera.config import EngineConfig
+from tessera.config.adapter import WEIGHTS, Adapter, read_adapter, tensor_name
+from tessera.config.model_folder import open_weights, shown
+from tessera.errors import ModelError
+from tessera.features.lora import SLOT
+from tessera.ops import LoraSpec
+from tessera.ops.tensors import torch_dtype
+from tessera.platform.attention import Caches
+from tessera.platform.device import Arena
+from tessera.platform.feature import Column, WorkerFeature
+from tessera.platform.launch import Launch
+from tessera.platform.model import Hidden, Model, Product, SamplingHead
+from tessera.platform.ops import Attached, BoundOps, HotCall, Packed, Wrapper
+from tessera.step import RowOpened
+
+BIT = "lora"
+"""The bit of launches in which a row has an adapter. Other launches run as if there were none."""
+
+_INTEGERS = {2: "int16", 4: "int32"}
+_INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
+"""The bits that are all set in infinity and in NaN, and in no other number."""
+Halves = tuple[Array, Array]
+"""A [layers * rank, k] and B [n, rank] of a product, on the host: the bits of the model's dtype as integers, because
+NumPy has no bfloat16."""
+
+
+class LoraInWorker(WorkerFeature):
+    """slots: the slot of each row of the activations that are being computed; None in launches without adapters.
+    Adapters of --lora-modules are kept in host memory, so that exchanging one reads no file."""
+
+    def __init__(self, config: EngineConfig, option: str) -> None:
+        self.number, self.max_rank = config.lora.slots, config.lora.max_rank
+        self.slots: Tensor | None = None
+        self.loaded: list[str] = [""] * self.number  # the adapter in each slot
+        self._modules = [folder for _, folder in config.lora.modules]
+        self._kept: dict[str, tuple[float, Sequence[Halves | None]]] = {}
+        self._products: list[AdaptedProduct] = []
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._scales: Tensor
+
+    # ---- at load
+
+    def columns(self) -> Sequence[Column]:
+        return (Column(SLOT, "int32", default=-1, each="token", internal=True),)
+
+    def keys(self) -> frozenset[str]:
+        return frozenset((BIT,))
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        return self.keys() if (columns[SLOT] >= 0).any() else frozenset()
+
+    def wrappers(self) -> Mapping[str, Wrapper]:
+        return {"linear": Wrapper(self._around, lambda: self.slots is not None)}
+
+    def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
+        self._scales = arena.hold(torch.zeros(self.number, device=ops.device.target))
+        for product in products:
+            self._products.append(AdaptedProduct(product, ops, self.number, self.max_rank, arena))
+            self._layers.update({layer.name: (layer.k, layer.n) for layer in product.layers})
+            product.attach(self._products[-1])
+        if self._scales.is_meta:
+            return
+        for number, folder in enumerate(dict.fromkeys(self._modules)):
+            self._kept[folder] = self._read(folder)
+            if number < self.number:
+                self._fill(number, folder)
+
+    def wrap(self, model: Model) -> Model:
+        return AdaptedModel(model, self)
+
+    def _around(self, spec: Any, call: HotCall) -> HotCall:
+        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            y: Tensor = call(x, weight, out=out)
+            if self.slots is not None and isinstance(weight, Attached):
+                weight.attached.add(y, x, self._scales, self.slots)
+            return y
+
+        return linear
+
+    # ---- in steps
+
+    def open(self, opened: Sequence[RowOpened]) -> None:
+        for row in opened:
+            slot = int(row.columns.get(SLOT, -1))
+            if slot >= 0 and self.loaded[slot] != row.adapter:
+                self._fill(slot, row.adapter)
+
+    def _fill(self, slot: int, folder: str) -> None:
+        scale, halves = self._kept.get(folder) or self._read(folder)
+        self._scales[slot] = scale
+        for product, both in zip(self._products, halves, strict=True):
+            product.fill(slot, both)
+        self.loaded[slot] = folder
+
+    def _read(self, folder: str) -> tuple[float, Sequence[Halves | None]]:
+        """An adapter's scale, and its part of each product. Raises ModelError if it is broken or of another model."""
+        adapter = read_adapter(folder, self.max_rank)
+        reason = adapter.mismatch(self._layers)
+        if reason is not None:
+            raise ModelError(f"The adapter '{shown(folder)}' cannot be used: {reason}.")
+        tensor = open_weights(adapter.folder, WEIGHTS, "pt").get_tensor
+        return adapter.scale, [product.read(adapter, tensor) for product in self._products]
+
+
+class AdaptedProduct:
+    """The adapters of one product. a [slots, layers * rank, k], b [slots, n, rank]: unused rows of the rank are 0."""
+
+    def __init__(self, product: Product, ops: BoundOps, slots: int, rank: int, arena: Arena) -> None:
+        self.product, self.rank, self._device = product, rank, ops.device
+        sizes = tuple(len(layer.outputs) for layer in product.layers)
+        k, dtype, target = product.spec.k, product.spec.dtype, ops.device.target
+        self.a = arena.hold(torch.zeros(slots, len(sizes) * rank, k, dtype=torch_dtype(dtype), device=target))
+        self.b = arena.hold(torch.zeros(slots, sum(sizes), rank, dtype=torch_dtype(dtype), device=target))
+        self._call = ops.bind("lora", LoraSpec(sizes, k, rank, slots, dtype))
+
+    def add(self, y: Tensor, x: Tensor, scales: Tensor, slots: Tensor) -> None:
+        self._call(y, x, self.a, self.b, scales, slots)
+
+    def read(self, adapter: Adapter, tensor: Callable[[str], Tensor]) -> Halves | None:
+        """This rank's shard of an adapter's weights; None if it changes no layer of the product. tensor: reads one of
+        the adapter's tensors. Raises ModelError for NaN and infinity, which would reach other rows: 0 * NaN is NaN."""
+        if not any(layer.name in adapter.layers for layer in self.product.layers):
+            return None
+        halves = [np.zeros(half.shape[1:], _INTEGERS[half.element_size()]) for half in (self.a, self.b)]
+        a, b = (torch.from_numpy(half).view(self.a.dtype) for half in halves)
+        first = 0
+        for place, layer in enumerate(self.product.layers):
+            if layer.name in adapter.layers:
+                narrow, wide = (tensor(tensor_name(layer.name, half)) for half in "AB")
+                start, stop = layer.inputs
+                a[place * self.rank : place * self.rank + adapter.rank] = narrow[:, start:stop]
+                b[first : first + len(layer.outputs), : adapter.rank] = wide[list(layer.outputs)]
+            first += len(layer.outputs)
+        kind = self.product.spec.dtype
+        infinity = _INFINITY[kind]
+        if any((half & infinity == infinity).any() for half in halves):
+            raise ModelError(f"'{shown(adapter.folder / WEIGHTS)}' holds NaN or infinity in {kind}; train it again.")
+        return halves[0], halves[1]
+
+    def fill(self, slot: int, halves: Halves | None) -> None:
+        for own, half in zip((self.a, self.b), halves or (None, None), strict=True):
+            if half is None:
+                own[slot].zero_()
+            else:
+                self._device.to_device(half, own[slot].view(torch_dtype(half.dtype.name)))
+
+
+class AdaptedModel:
+    """A model whose forward pass tells the wrapped products which slot each row of their input has."""
+
+    def __init__(self, model: Model, feature: LoraInWorker) -> None:
+        self.model, self.feature, self.facts = model, feature, model.facts
+
+    @property
+    def head(self) -> SamplingHead:
+        return self.model.head
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.model.embed(tokens)
+
+    def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
+        if BIT not in launch.key.bits:
+            return self.model.forward(x, launch, caches, residual)
+        selecting = _Selecting(**{field.name: getattr(launch, field.name) for field in fields(Launch)})
+        selecting.feature = self.feature
+        self.feature.slots = launch.columns[SLOT]
+        try:
+            return self.model.forward(x, selecting, caches, residual)
+        finally:
+            self.feature.slots = None
+
+    def finish(self, hidden: Hidden) -> Tensor:
+        return self.model.finish(hidden)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        return self.model.logits(rows)
+
+
+class _Selecting(Launch):
+    """A launch that notices when the model goes on with the tokens whose logits are wanted: their slots come next."""
+
+    feature: LoraInWorker
+
+    def select_logits(self, states: Tensor) -> Tensor:
+        self.feature.slots = super().select_logits(self.columns[SLOT])
+        return super().select_logits(states)
