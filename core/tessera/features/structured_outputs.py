@@ -102,6 +102,14 @@ class Grammar(FeatureState):
     def accept(self, token: int) -> bool:
         return self._matcher.consume_token(token)
 
+    def num_allowed(self, drafts: Array) -> int:
+        allowed = self._matcher.validate_tokens(drafts.tolist())
+        never = np.flatnonzero(np.isin(drafts[:allowed], self._never))
+        return int(never[0]) if len(never) else allowed
+
+    def rollback(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
+
     @property
     def complete(self) -> bool:
         return self._matcher.is_stopped() and not self._matcher.is_error()

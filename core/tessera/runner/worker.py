@@ -59,6 +59,7 @@ class Worker:
             f"--quantization {config.model.quantization}": config.model.quantization is not None,
             f"--kv-cache-dtype {config.cache.dtype}": config.cache.dtype != "auto",
             "--check-kv-cache": config.cache.check,
+            "--speculative-config": config.scheduler.speculative is not None,
             f"--pipeline-parallel-size {config.parallel.pipeline_parallel_size}": (
                 config.parallel.pipeline_parallel_size > 1
             ),
