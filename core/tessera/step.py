@@ -56,6 +56,10 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     step: counts up from 0. after: the latest step whose sampled tokens are input to this one, and may still be on the
     device; -1 if none. rows, starts, num_scheduled_tokens: row rows[i] computes num_scheduled_tokens[i] tokens from
     position starts[i] on. samples: the rows that reach the end of their tokens, so that their next token is sampled.
+
+    drafts: guesses of the tokens after the newest one, of all rows one after the other. In a step that has any, every
+    row decodes: row rows[i] computes its newest token and the next num_scheduled_tokens[i] - 1 of the drafts, and a
+    token is sampled at each of these positions.
     """
 
     step: int
@@ -68,6 +72,7 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
     opened: list[RowOpened] = []
     freed: Array = int32()
     copies: list[BlockCopy] = []
+    drafts: Array = int32()
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -75,8 +80,9 @@ class SchedulerOutput(msgspec.Struct, array_like=True):
 
 
 class TokenMasks(msgspec.Struct, array_like=True):
-    """Which tokens may be sampled for some rows. rows [M] int32; for all other rows, any token may be sampled. bits [M,
-    ceil(vocabulary / 32)] int32, the lowest first: 1 if the token may be sampled for the row."""
+    """Which tokens may be sampled for some rows. rows [M] int32; for all other rows, any token may be sampled. A row
+    with drafts comes once for each of its positions, in order. bits [M, ceil(vocabulary / 32)] int32, the lowest first:
+    1 if the token may be sampled for the row."""
 
     rows: Array
     bits: Array
@@ -121,7 +127,8 @@ class StepStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutput(msgspec.Struct, array_like=True):
-    """The result of a step: row rows[i] sampled the next counts[i] of `tokens`, in order."""
+    """The result of a step: row rows[i] sampled the next counts[i] of `tokens`, in order. A row with drafts has one
+    token more than drafts that were accepted."""
 
     step: int
     rows: Array

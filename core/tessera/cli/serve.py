@@ -23,7 +23,6 @@ _LATER = [
     "--enable-auto-tool-choice",
     "--tool-call-parser",
     "--reasoning-parser",
-    "--speculative-config",
     "--kv-transfer-config",
     "--limit-mm-per-prompt",
     "--allowed-media-domains",

@@ -19,6 +19,7 @@ from tessera.config.engine import (
     ModelOptions,
     ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
 )
 from tessera.config.environment import default_threads
 from tessera.config.flags import check_names, given_values, record_of
@@ -115,6 +116,13 @@ def _module(given: str) -> tuple[str, str]:
 
 def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig:
     """The token budget, unless given, is raised to the minimum that a step needs."""
+    if "speculative_config" in values:
+        if values.get("pipeline_parallel_size", 1) > 1:
+            raise ConfigError(
+                "speculative_config does not work with pipeline_parallel_size yet; leave out one of them.",
+                param="speculative_config",
+            )
+        values = {**values, "speculative_config": _speculative(values["speculative_config"])}
     config = record_of(SchedulerConfig, ENGINE_FLAGS, values)
     rows, budget = config.max_num_seqs, config.max_num_batched_tokens
     least = rows if config.chunked_prefill else max(rows, max_model_len)
@@ -133,6 +141,39 @@ def _scheduler(values: Mapping[str, Any], max_model_len: int) -> SchedulerConfig
             param="max_num_batched_tokens",
         )
     return config
+
+
+_MOST_DRAFTS = 32
+_LONGEST_LOOKUP = 64
+
+
+def _speculative(given: Any) -> SpeculativeConfig:
+    """As vLLM reads it: of prompt_lookup_min and prompt_lookup_max, the one that is absent equals the other."""
+    name = "speculative_config"
+    known = ("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} must be a JSON object with the keys {', '.join(known)}.", param=name)
+    for key in given.keys() - set(known):
+        raise ConfigError(f"{name} does not support the key '{key}'; it takes {', '.join(known)}.", param=name)
+    if given.get("method") != "ngram":
+        raise ConfigError(f'{name}: the only method is "ngram"; set "method": "ngram".', param=name)
+    most = _whole(given, "num_speculative_tokens", _MOST_DRAFTS)
+    if most is None:
+        raise ConfigError(f"{name}: num_speculative_tokens is missing; 4 is a good start.", param=name)
+    low, high = (_whole(given, f"prompt_lookup_{end}", _LONGEST_LOOKUP) for end in ("min", "max"))
+    low, high = low or high or SpeculativeConfig.prompt_lookup_min, high or low or SpeculativeConfig.prompt_lookup_max
+    if low > high:
+        raise ConfigError(f"{name}: prompt_lookup_min is {low}, above prompt_lookup_max, {high}.", param=name)
+    return SpeculativeConfig("ngram", most, low, high)
+
+
+def _whole(given: Mapping[str, Any], key: str, most: int) -> int | None:
+    value = given.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+        raise ConfigError(
+            f"speculative_config: {key} must be a whole number from 1 to {most}.", param="speculative_config"
+        )
+    return value
 
 
 def _platform(name: str | None) -> tuple[str, dict[str, int]]:

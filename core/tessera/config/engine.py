@@ -127,9 +127,21 @@ class CacheConfig:
 
 
 @dataclass(frozen=True)
+class SpeculativeConfig:
+    """Draft tokens that a step verifies. method: who proposes them; "ngram" looks for the row's last tokens earlier in
+    the row. num_speculative_tokens: the most of one row in one step. prompt_lookup_min, prompt_lookup_max: how many
+    last tokens are looked for, the most first."""
+
+    method: str
+    num_speculative_tokens: int
+    prompt_lookup_min: int = 5
+    prompt_lookup_max: int = 5
+
+
+@dataclass(frozen=True)
 class SchedulerConfig:
     """max_num_batched_tokens: the token budget of a step, at least max_num_seqs. depth: number of steps in flight; None
-    uses what the device supports. max_num_queued_tokens: None for no limit."""
+    uses what the device supports. max_num_queued_tokens: None for no limit. speculative: None for no drafts."""
 
     max_num_seqs: int = flag(256, "Maximum number of running requests.", low=1, high=2**16, common=True, plan=True)
     max_num_batched_tokens: int = flag(
@@ -155,6 +167,20 @@ class SchedulerConfig:
         0.01, "Fraction of KV cache blocks kept free when a request starts beside others.", low=0, below=1,
         metavar="FRACTION",
     )  # fmt: skip
+    speculative: SpeculativeConfig | None = flag(  # noqa: RUF009  # flag() makes a field
+        None, "Guess tokens of an answer and verify them together, such as '{\"method\": \"ngram\", "
+        "\"num_speculative_tokens\": 4, \"prompt_lookup_max\": 3}'.", name="speculative_config", shown_default="off",
+    )  # fmt: skip
+
+    @property
+    def max_decode_tokens(self) -> int:
+        """The most tokens that a row which decodes computes in a step: its newest token, and drafts."""
+        return 1 if self.speculative is None else 1 + self.speculative.num_speculative_tokens
+
+    @property
+    def max_decode_samples(self) -> int:
+        """The most tokens that all rows which decode compute, and so draw, in a step."""
+        return max(self.max_num_seqs, min(self.max_num_seqs * self.max_decode_tokens, self.max_num_batched_tokens))
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,9 @@ class EngineMetrics:
         yield Metric("prompt_tokens", "counter", "Prompt tokens, computed or cached.", counters.prompt_tokens)
         yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
         yield Metric("num_preemptions", "counter", "Preemptions of running requests.", counters.preemptions)
+        yield Metric("spec_decode_num_drafts", "counter", "Sequences of draft tokens verified.", counters.drafts)
+        yield Metric("spec_decode_num_draft_tokens", "counter", "Draft tokens verified.", counters.draft_tokens)
+        yield Metric("spec_decode_num_accepted_tokens", "counter", "Draft tokens accepted.", counters.accepted_tokens)
         yield Metric("engine_restarts", "counter", "Engines started to replace one that died.", self.engine_restarts)
         yield Metric(
             "replayed_requests", "counter", "Requests rerun on a new engine after theirs died.", self.replayed_requests

@@ -1,8 +1,8 @@
 """Structured outputs: answers that a choice or a regular expression allows, by llguidance.
 
-A grammar is compiled on a thread of its own, which also computes its first mask, the most expensive one; the request
-waits for that and no other request does. From then on the engine asks the request's matcher for a mask before each
-token and passes it the token that was sampled.
+A grammar is compiled on a thread of its own, which also computes its first mask, the most expensive one; requests wait
+for their own grammar only, and for one that is compiled not at all. From then on the engine asks the request's matcher
+for a mask before each token and passes it the token that was sampled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StructuredOutputs(EngineFeature):
         self._model = config.model
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
+        self._matchers: OrderedDict[StructuredOutputsParams, Future[LLMatcher]] = OrderedDict()
 
     def fields(self) -> frozenset[str]:
         return frozenset((FIELD,))
@@ -55,20 +55,25 @@ class StructuredOutputs(EngineFeature):
                 param=FIELD,
             )
         never = self._model.eos_token_ids if request.params.ignore_eos else ()
-        return Grammar(self._compiler.submit(self._matcher, asked), never)
+        return Grammar(self._matcher(asked), never)
+
+    def _matcher(self, asked: StructuredOutputsParams) -> Future[LLMatcher]:
+        """A matcher at the start of the grammar, for each request to copy."""
+        matcher = self._matchers.get(asked)
+        if matcher is None or (matcher.done() and matcher.exception()):
+            matcher = self._matchers[asked] = self._compiler.submit(self._compile, asked)
+            if len(self._matchers) > MAX_GRAMMARS:
+                self._matchers.popitem(last=False)
+        self._matchers.move_to_end(asked)
+        return matcher
 
     # ---- on the compiler's thread
 
-    def _matcher(self, asked: StructuredOutputsParams) -> LLMatcher:
-        """A matcher at the start of the grammar. Raises RequestError."""
-        if asked not in self._compiled:
-            if self._tokenizer is None:
-                self._tokenizer = self._load()
-            self._compiled[asked] = compile_grammar(asked, self._tokenizer)
-            if len(self._compiled) > MAX_GRAMMARS:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(asked)
-        return self._compiled[asked].deep_copy()
+    def _compile(self, asked: StructuredOutputsParams) -> LLMatcher:
+        """Raises RequestError."""
+        if self._tokenizer is None:
+            self._tokenizer = self._load()
+        return compile_grammar(asked, self._tokenizer)
 
     def _load(self) -> LLTokenizer:
         model = self._model
@@ -90,7 +95,7 @@ class Grammar(FeatureState):
     def ready(self) -> bool:
         if not self._coming.done():
             return False
-        self._matcher = self._coming.result()
+        self._matcher = self._coming.result().deep_copy()
         return True
 
     def mask(self, bits: Array) -> None:
@@ -101,6 +106,14 @@ class Grammar(FeatureState):
 
     def accept(self, token: int) -> bool:
         return self._matcher.consume_token(token)
+
+    def num_allowed(self, drafts: Array) -> int:
+        allowed = self._matcher.validate_tokens(drafts.tolist())
+        never = np.flatnonzero(np.isin(drafts[:allowed], self._never))
+        return int(never[0]) if len(never) else allowed
+
+    def rollback(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
 
     @property
     def complete(self) -> bool:

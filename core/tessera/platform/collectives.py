@@ -139,7 +139,7 @@ class TorchCommunicator(Communicator):
         return cls(torch, world, host, capturable=capturable)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        dense = x.contiguous()  # gloo takes the rows of another for one after the other, and writes so
+        dense = x.contiguous()  # gloo ignores strides
         self.torch.distributed.all_reduce(dense, group=self.group)
         return dense
 

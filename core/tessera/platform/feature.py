@@ -58,9 +58,18 @@ class FeatureState:
         first. Called once for each token, after all tokens before it have been accepted. Default: clears none."""
 
     def accept(self, token: int) -> bool:
-        """Takes the token that was sampled. False if it is not allowed here: the request then ends with an error and
-        the token is dropped. Default: True."""
+        """Takes the token that was sampled, or a draft, which rollback() takes back. False if it is not allowed here:
+        the request then ends with an error and the token is dropped. Default: True."""
         return True
+
+    def num_allowed(self, drafts: Array) -> int:
+        """How many of these tokens [n] int32, guesses of the next ones, could be accepted one after the other. Changes
+        nothing. A state that cannot take tokens back returns 0. Default: 0."""
+        return 0
+
+    def rollback(self, num_tokens: int) -> None:
+        """Takes back the last num_tokens tokens that were accepted. Called after masks for drafts were made, and only
+        if num_allowed() allowed some. Default: nothing."""
 
     @property
     def complete(self) -> bool:
@@ -155,8 +164,9 @@ class WorkerFeature:
         launch may reuse them. Default: does nothing."""
 
     def logits(self, launch: Launch, logits: Tensor) -> Tensor:
-        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype. Masks may
-        change the result in place. Default: the logits themselves."""
+        """logits [S, vocabulary] of a launch -> the logits to sample from, of the same shape and dtype. Here and in
+        after(), launch.rows and launch.columns have one entry for each of the S; a row with drafts has several. Masks
+        may change the result in place. Default: the logits themselves."""
         return logits
 
     def after(self, launch: Launch, sampled: Tensor) -> None:

@@ -14,8 +14,8 @@ class GraphRunner(ABC):
     launch. A launch for which it has no executable runs eagerly."""
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
-        """The keys that warm-up captures, without bits. Called once, before everything else. rows: the most rows that a
-        step can have. Default: all keys of a bounded policy."""
+        """The keys that warm-up captures, without bits. Called once, before everything else. rows: the most tokens that
+        decode rows can have in a step, drafts included. Default: all keys of a bounded policy."""
         return shapes.keys()
 
     def key_of(self, key: LaunchKey) -> LaunchKey:

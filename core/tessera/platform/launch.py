@@ -79,7 +79,8 @@ class Resource(ABC):
         """Called when the request leaves its row, and only if held is "request"."""
 
 
-Kind = Literal["decode", "prefill", "mixed"]
+Kind = Literal["decode", "prefill", "mixed", "verify"]
+"""Of a launch. decode: rows of one token each. verify: rows that decode, some of them with drafts to verify."""
 
 ALL_POSITIONS = "all_positions"
 """A bit of a launch key: the launch returns the hidden states of all tokens, so logits_indices holds all T tokens after
@@ -102,15 +103,22 @@ class LaunchKey:
     bits: frozenset[str] = frozenset()
 
     @property
-    def one_token_each(self) -> bool:
-        """Whether row i is token i and only these hidden states are wanted."""
-        return self.width == 1 and self.tokens == self.rows and ALL_POSITIONS not in self.bits
+    def num_samples(self) -> int:
+        """S: how many hidden states become logits, one of each row, or, in a launch that verifies, of each token."""
+        return self.tokens if self.kind == "verify" else self.rows
+
+    @property
+    def samples_all(self) -> bool:
+        """Whether the hidden states that become logits are those of all tokens, in order, and no others are wanted."""
+        whole = self.kind == "verify" or (self.width == 1 and self.tokens == self.rows)
+        return whole and ALL_POSITIONS not in self.bits
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """The rows of a step, decode rows first. query_lens [R]: tokens to compute. seq_lens [R]: tokens in the cache
-    afterwards. blocks [R]: blocks in the cache group that needs the most. All int32, on the host."""
+    """The rows of a step, decode rows first. query_lens [R]: tokens to compute; of a decode row 1, or more with drafts,
+    and then all rows are decode rows. seq_lens [R]: tokens in the cache afterwards. blocks [R]: blocks in the cache
+    group that needs the most. All int32, on the host."""
 
     num_decode: int
     query_lens: Array
@@ -130,12 +138,20 @@ class LaunchShape:
 
 
 class ShapePolicy(ABC):
-    """The only place that splits a step into launches or pads one."""
+    """The only place that splits a step into launches or pads one.
+
+    max_decode_tokens: the most tokens that a decode row may have in a launch; None is no limit. With the default of 1,
+    core refuses to start with speculative decoding. Rows with more than one token need launches of kind "verify", and a
+    bounded policy lists their keys: EngineConfig.scheduler.max_decode_tokens says how wide they are.
+    """
+
+    max_decode_tokens: int | None = 1
 
     @abstractmethod
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         """Splits a step into launches and gives the shape that each is padded to. Every row is in exactly one launch,
-        in the order of the step. If keys() is not empty, every launch has one of its keys."""
+        in the order of the step. If keys() is not empty, every launch has one of its keys. A launch that holds a decode
+        row of several tokens is of kind "verify"."""
 
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:
@@ -146,10 +162,14 @@ class ShapePolicy(ABC):
 class ExactShapes(ShapePolicy):
     """One launch per step, of exactly its shape."""
 
+    max_decode_tokens = None
+
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
-        rows = len(step.query_lens)
-        kind: Kind = "decode" if rows == step.num_decode else "mixed" if step.num_decode else "prefill"
-        width, tokens = (1, rows) if kind == "decode" else (int(step.query_lens.max()), int(step.query_lens.sum()))
+        rows, tokens = len(step.query_lens), int(step.query_lens.sum())
+        kind: Kind = "mixed" if step.num_decode else "prefill"
+        if rows == step.num_decode:
+            kind = "decode" if tokens == rows else "verify"
+        width = 1 if kind == "decode" else int(step.query_lens.max())
         key = LaunchKey(kind, rows, width, int(step.blocks.max()), tokens, step.bits)
         return [LaunchShape(key, 0, rows)]
 
@@ -159,7 +179,7 @@ class ExactShapes(ShapePolicy):
 
 @dataclass
 class Launch:
-    """One forward. R = key.rows, T = key.tokens, S = rows whose logits are wanted; G = cache groups.
+    """One forward. R = key.rows, T = key.tokens, S = key.num_samples, tokens whose logits are wanted; G = cache groups.
 
     Decode rows come first. There may be padding between rows and at the end: rows from num_rows on have query_lens and
     seq_lens 0. Block 0 of every group is the null block; padding writes go there.
@@ -175,10 +195,11 @@ class Launch:
     NaN, must not affect a result. A group of StateSpec has tables [R, 1] and no slots. Index dtype:
     Capabilities.index_dtype.
 
-    logits_indices [S] int32: tokens whose hidden states become logits; with the bit ALL_POSITIONS [S + T], all tokens
-    after them. plans: by layer, computed by its backend. windows: by group, how many tokens a query sees, itself
-    included; None: all before it. columns: the numbers that features keep, by name: [R], or
-    [T] if the column has one for each token. Those of tokens are valid in the forward pass only.
+    logits_indices [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that
+    verifies, all T; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer, computed by its
+    backend. windows: by group, how many tokens a query sees, itself included; None: all before it. columns: the numbers
+    that features keep, by name: [R], or [T] if the column has one for each token. Those of tokens are valid in the
+    forward pass only.
     """
 
     key: LaunchKey
@@ -203,7 +224,7 @@ class Launch:
 
     def select_logits(self, states: Tensor) -> Tensor:
         """states [T, ...] -> the rows at logits_indices [S, ...]."""
-        return states if self.key.one_token_each else states[self.logits_indices]
+        return states if self.key.samples_all else states[self.logits_indices]
 
 
 class Buffers(Protocol):

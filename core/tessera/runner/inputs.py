@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
+from tessera.config.engine import SchedulerConfig
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
@@ -142,7 +143,10 @@ class InputLayout:
         in_order = num_tokens == key.tokens and bool((at == np.arange(num_tokens)).all())
         token_rows = np.full(key.tokens, null_row)
         token_rows[at] = rows[row_of]
-        logits_indices = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0).astype(np.int32)
+        if key.kind == "verify":
+            logits_indices = np.arange(key.tokens, dtype=np.int32)
+        else:
+            logits_indices = np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0).astype(np.int32)
         if ALL_POSITIONS in key.bits:
             logits_indices = np.concatenate((logits_indices, np.arange(key.tokens, dtype=np.int32)))
         return cls(
@@ -171,7 +175,15 @@ class InputLayout:
 def layout_key(shape: LaunchShape, rows: Array, lengths: Array) -> tuple[Any, ...]:
     """A key that is equal for launches with the same InputLayout."""
     key = shape.key
-    return key.rows, key.tokens, shape.stride, ALL_POSITIONS in key.bits, rows.tobytes(), lengths.tobytes()
+    return (
+        key.rows,
+        key.tokens,
+        shape.stride,
+        key.kind == "verify",
+        ALL_POSITIONS in key.bits,
+        rows.tobytes(),
+        lengths.tobytes(),
+    )
 
 
 def _start_loc(shape: LaunchShape, lengths: Array) -> Array:
@@ -193,20 +205,27 @@ def _filled(values: Array, size: int, filler: int) -> Array:
 class PreparedLaunch:
     """A launch and what the host knows about it. rows: the rows of its requests, without padding.
 
-    starts, next_position: for each row, the position of its first token and the position after its last. first: the
-    place of its first token in the launch. sampling: places of the rows that sample a token. prompt_logprobs: places of
-    the rows that need log probabilities of the prompt tokens they compute; if there are any, the launch has
-    ALL_POSITIONS. row_offsets [R] int64: the offset of each row, padding included, in the flattened device_tokens.
+    starts: for each row, the position of its first token. first: the place of its first token in the launch.
+    prompt_logprobs: places of the rows that need log probabilities of the prompt tokens they compute; if there are any,
+    the launch has ALL_POSITIONS.
+
+    sampled_rows: the row of each hidden state that becomes logits: `rows`, or, in a launch that verifies drafts, the
+    row of each of the T tokens, which is the null row for padding. next_position: the position after each of them.
+    sampling: places among them at which a token is sampled. row_offsets [S] int64: the offset of the row of each,
+    padding included, in the flattened device_tokens. drafts: for each place of `sampling`, the draft that follows; -1
+    after the last one of a row. None without drafts.
     """
 
     launch: Launch
     rows: Array
+    sampled_rows: Array
     next_position: Array
     sampling: Array | slice
     starts: Array
     first: Array
     prompt_logprobs: Array
     row_offsets: Array
+    drafts: Array | None
 
 
 @dataclass(frozen=True)
@@ -247,6 +266,8 @@ class LaunchBuilder:
     def build(self, step: SchedulerOutput) -> Iterator[PreparedLaunch]:
         """Yields the launches of a step. They share buffers, so each must be launched before the next is built."""
         seq_lens = step.starts + step.num_scheduled_tokens
+        self._write_drafts(step)
+        drafted = 0
         for exact in self.shapes.launches(self._shape(step, seq_lens)):
             part = slice(exact.first, exact.last)
             rows, starts, lengths = step.rows[part], step.starts[part], step.num_scheduled_tokens[part]
@@ -255,16 +276,44 @@ class LaunchBuilder:
             placed = self._placed(shape, rows, lengths)
             launch = self._launch(shape.key, placed, starts, seq_lens[part])
             first = placed.layout.query_start_loc[: len(rows)]
+            if shape.key.kind == "verify":
+                last, drafted = drafted, drafted + int(lengths.sum()) - len(rows)
+                yield self._verifying(placed, launch, starts, step.drafts[last:drafted])
+                continue
             sampling = slice(None) if len(step.samples) == len(step.rows) else np.isin(rows, step.samples).nonzero()[0]
             yield PreparedLaunch(
-                launch, rows, seq_lens[part], sampling, starts, first, prompt_logprobs, placed.row_offsets
+                launch, rows, rows, seq_lens[part], sampling, starts, first, prompt_logprobs, placed.row_offsets, None
             )
 
+    def _verifying(self, placed: _PlacedLayout, launch: Launch, starts: Array, drafts: Array) -> PreparedLaunch:
+        """Each token is sampled as if it were a row of its own."""
+        layout = placed.layout
+        rows, first = layout.rows[: layout.num_rows], layout.query_start_loc[: layout.num_rows]
+        following = np.full(layout.num_tokens, -1, np.int32)
+        following[layout.within + 1 < layout.query_lens[layout.row_of]] = drafts
+        sampling = slice(None) if layout.at is None else layout.at
+        positions = layout.positions(starts) + 1
+        none = np.zeros(0, np.intp)
+        return PreparedLaunch(
+            launch, rows, layout.token_rows.astype(np.int32), positions, sampling, starts, first, none,
+            placed.token_offsets, following,
+        )  # fmt: skip
+
+    def _write_drafts(self, step: SchedulerOutput) -> None:
+        """Puts drafts behind the newest tokens of their rows, where they are read as any other token."""
+        if not len(step.drafts):
+            return
+        counts, width = step.num_scheduled_tokens - 1, self.batch.tokens.shape[1]
+        within = np.arange(len(step.drafts)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = np.repeat(step.rows.astype(np.int64) * width + step.starts + 1, counts) + within
+        drafts = self.buffers.put("drafts", step.drafts, "int32")
+        self.device_tokens.index_copy_(0, self.buffers.put("draft_at", at, "int64"), drafts)
+
     def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
-        """The shape of a step, whose decode rows come first."""
+        """The shape of a step, whose decode rows come first. A step with drafts has no others."""
         others = step.num_scheduled_tokens != 1
         first = int(others.argmax())
-        decode = first if others[first] else len(step.rows)
+        decode = first if others[first] and not len(step.drafts) else len(step.rows)
         blocks = (seq_lens + (self.smallest_block - 1)) // self.smallest_block
         return StepShape(decode, step.num_scheduled_tokens, seq_lens, blocks, self._bits(step.rows))
 
@@ -277,7 +326,10 @@ class LaunchBuilder:
         return frozenset[str]().union(*asked)
 
     def restore_rows(self, prepared: PreparedLaunch) -> Launch:
-        """The launch, with its rows and their columns written again if another launch has overwritten their buffers."""
+        """The launch as sampling sees it: with its rows and their columns written again if another launch has
+        overwritten their buffers, and, if it verifies drafts, with those of each token."""
+        if prepared.drafts is not None:
+            return self._by_sample(prepared.launch, prepared.sampled_rows)
         if prepared.launch is self._in_buffers:
             return prepared.launch
         self._current, self._in_buffers = None, prepared.launch
@@ -289,6 +341,15 @@ class LaunchBuilder:
         """A launch of this shape that is all padding."""
         none = np.zeros(0, np.int32)
         return self._launch(key, self._placed(LaunchShape(key, 0, 0), none, none), none, none)
+
+    def empty_sampled(self, launch: Launch) -> Launch:
+        """A launch of padding alone, as sampling sees it."""
+        key, null_row = launch.key, self.batch.null_row
+        return self._by_sample(launch, np.full(key.tokens, null_row, np.int32)) if key.kind == "verify" else launch
+
+    def _by_sample(self, launch: Launch, rows: Array) -> Launch:
+        columns = self._columns(rows, "sampled_column")
+        return replace(launch, rows=self.buffers.put("sampled_rows", rows, "int32"), columns=columns)
 
     def _launch(self, key: LaunchKey, placed: _PlacedLayout, starts: Array, ends: Array) -> Launch:
         put, layout = self.buffers.put, placed.layout
@@ -346,17 +407,17 @@ class LaunchBuilder:
         return torch.index_select(self.device_tokens, 0, at, out=tokens)
 
     def feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
-        """Writes the sampled tokens [R] into device_tokens, where the next step reads them. Rows that do not sample
-        write into the scratch column."""
-        row_offsets, own = prepared.row_offsets, prepared.row_offsets[: len(prepared.rows)]
+        """Writes the sampled tokens [S] into device_tokens, where the next step reads them; those behind a rejected
+        draft are overwritten by then. Rows that do not sample write into the scratch column."""
+        row_offsets, own = prepared.row_offsets, prepared.row_offsets[: len(prepared.sampled_rows)]
         at = row_offsets + self.batch.spare
         at[: len(own)][prepared.sampling] = (own + prepared.next_position)[prepared.sampling]
         self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
 
-    def _columns(self, rows: Array, *, each_token: bool = False) -> dict[str, Tensor]:
+    def _columns(self, rows: Array, kind: str = "column", *, each_token: bool = False) -> dict[str, Tensor]:
         """The columns that a launch has for each row, or for each token. rows: of each."""
         return {
-            name: self.buffers.put(f"column_{name}", column[rows], column.dtype.name)
+            name: self.buffers.put(f"{kind}_{name}", column[rows], column.dtype.name)
             for name, column in self.batch.columns.items()
             if (name in self.batch.token_columns) == each_token
         }
@@ -390,23 +451,33 @@ def _with_all_positions(shape: LaunchShape) -> LaunchShape:
 
 
 def buffer_sizes(
-    rows: int, tokens: int, plan: CachePlan, columns: Iterable[str], token_columns: Collection[str] = ()
+    rows: int, tokens: int, samples: int, plan: CachePlan, columns: Iterable[str], token_columns: Collection[str] = ()
 ) -> dict[str, int]:
     """Number of elements of each buffer for the largest launch and its sampling. columns: names of the features'
     columns. token_columns: those of them that a launch has for each token."""
     sizes = dict.fromkeys(("positions", "token_at", "tokens"), tokens)
-    sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens", "feed"), rows)
+    sizes |= dict.fromkeys(("rows", "query_lens", "seq_lens"), rows)
+    sizes |= dict.fromkeys(("feed", "sampled_rows", "drafts", "draft_at"), samples)
     sizes["query_start_loc"] = rows + 1
     sizes["logits_indices"] = rows + tokens
-    sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), rows)
-    sizes |= {f"column_{name}": tokens if name in token_columns else rows for name in columns}
+    sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), samples)
+    for name in columns:
+        if name in token_columns:
+            sizes[f"column_{name}"] = tokens
+        else:
+            sizes |= {f"column_{name}": rows, f"sampled_column_{name}": samples}
     for number, group in enumerate(plan.groups):
         sizes[f"slot_mapping{number}"] = tokens
         sizes[f"tables{number}"] = rows * group.blocks_of(plan.max_model_len)
     return sizes
 
 
-def widest(keys: Sequence[LaunchKey], rows: int, tokens: int) -> tuple[int, int]:
-    """Rows and tokens of the largest launch: the most that the scheduler may schedule, or that a bounded ShapePolicy
-    pads to."""
-    return max([rows, *(key.rows for key in keys)]), max([tokens, *(key.tokens for key in keys)])
+def widest(keys: Sequence[LaunchKey], config: SchedulerConfig) -> tuple[int, int, int]:
+    """Rows, tokens and samples of the largest launch: the most that the scheduler may schedule, or that a bounded
+    ShapePolicy pads to."""
+    rows, tokens, samples = config.max_num_seqs, config.max_num_batched_tokens, config.max_decode_samples
+    return (
+        max([rows, *(key.rows for key in keys)]),
+        max([tokens, *(key.tokens for key in keys)]),
+        max([samples, *(key.num_samples for key in keys)]),
+    )

@@ -49,9 +49,9 @@ def cache_bytes(
 
 def activation_bytes(config: EngineConfig, facts: ModelFacts) -> int:
     """An estimate, on the high side, of the bytes of a step's tensors: 16 float32 vectors of the hidden size per token,
-    and the float32 logits of all rows twice."""
-    tokens, rows = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
-    return tokens * facts.hidden_size * 16 * 4 + rows * facts.vocab_size * 8
+    and the float32 logits of all samples twice."""
+    tokens, samples = config.scheduler.max_num_batched_tokens, config.scheduler.max_decode_samples
+    return tokens * facts.hidden_size * 16 * 4 + samples * facts.vocab_size * 8
 
 
 class CacheMemory:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.arrays import Array, int32
+from tessera.errors import PlatformError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
 from tessera.ops import Sampled
-from tessera.platform.attention import AttentionBackend, KVLayout
+from tessera.platform.attention import AttentionBackend, KVLayout, StateSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
@@ -36,40 +37,60 @@ from tessera.runner.services import Services
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats, TokenMasks
 
 
+class Drawn(NamedTuple):
+    """What rows drew, on the host: rows [n]; counts [n]: how many of tokens each drew; logprobs: of rows that want
+    them."""
+
+    rows: Array
+    counts: Array
+    tokens: Array
+    logprobs: list[RowLogprobs]
+
+
 @dataclass(frozen=True)
 class SampledRows:
-    """The sampled tokens of one launch, being copied to the host. rows: the rows of its requests. sampling: places of
-    the rows that sample. asked: how many alternatives each row wants; -1 for no log probabilities. parts: futures of
+    """The sampled tokens of one launch, being copied to the host. rows, sampling, drafts: sampled_rows, sampling and
+    drafts of the launch. asked: how many alternatives each row wants; -1 for no log probabilities. parts: futures of
     the fields of Sampled."""
 
     rows: Array
     sampling: Array | slice
+    drafts: Array | None
     asked: Array
     parts: tuple[Future[Any] | None, ...]
 
     @classmethod
-    def copying(
-        cls, device: Device, rows: Array, sampling: Array | slice, asked: Array, sampled: Sampled
-    ) -> SampledRows:
-        return cls(rows, sampling, asked, tuple(None if part is None else device.to_host(part) for part in sampled))
+    def copying(cls, device: Device, prepared: PreparedLaunch, asked: Array, sampled: Sampled) -> SampledRows:
+        parts = tuple(None if part is None else device.to_host(part) for part in sampled)
+        return cls(prepared.sampled_rows, prepared.sampling, prepared.drafts, asked, parts)
 
-    def tokens(self) -> tuple[Array, Array]:
-        """The rows that sample, and the token of each, both int32. Waits for the copy."""
-        copy = self.parts[0]
-        assert copy is not None
-        return self.rows[self.sampling], copy.result()[: len(self.rows)][self.sampling]
+    def drawn(self) -> Drawn:
+        """Waits for the copies. Of drafts, those that were accepted are among the tokens."""
+        copies = [part.result()[: len(self.rows)][self.sampling] for part in self.parts if part is not None]
+        rows, asked, tokens = self.rows[self.sampling], self.asked[self.sampling], copies[0]
+        first, counts = np.arange(len(rows)), np.ones(len(rows), np.int32)
+        if self.drafts is not None:
+            first, counts = accepted(self.drafts, tokens)
+            keep = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            tokens = tokens[keep]
+        logprobs = []
+        if len(copies) > 1:
+            ids, values, ranks = copies[1:]
+            for begin, count in zip(first.tolist(), counts.tolist(), strict=True):
+                k, of = int(asked[begin]), slice(begin, begin + count)
+                if k >= 0:
+                    logprobs.append(RowLogprobs(int(rows[begin]), ids[of, : k + 1], values[of, : k + 1], ranks[of]))
+        return Drawn(rows[first], counts, tokens, logprobs)
 
-    def logprobs(self) -> list[RowLogprobs]:
-        copies = [part.result() for part in self.parts[1:] if part is not None]
-        if not copies:
-            return []
-        ids, values, ranks = copies
-        places = np.arange(len(self.rows))[self.sampling].tolist()
-        wanted = [(i, int(self.asked[i])) for i in places if self.asked[i] >= 0]
-        return [
-            RowLogprobs(int(self.rows[i]), ids[i : i + 1, : k + 1], values[i : i + 1, : k + 1], ranks[i : i + 1])
-            for i, k in wanted
-        ]
+
+def accepted(drafts: Array, tokens: Array) -> tuple[Array, Array]:
+    """drafts, tokens [n]: at each place the draft that follows, -1 after the last one of a row, and the token that was
+    drawn. Gives the first place of each row, and how many tokens it drew: those up to the first that is not the
+    draft."""
+    last = np.flatnonzero(drafts < 0)
+    first = np.concatenate(([0], last[:-1] + 1))
+    differs = np.where(tokens != drafts, np.arange(len(tokens)), len(tokens))
+    return first, (np.minimum.reduceat(differs, first) - first + 1).astype(np.int32)
 
 
 class PendingStep:
@@ -86,14 +107,13 @@ class PendingStep:
 
     def result(self) -> StepOutput:
         began = perf_counter()
-        drawn = [part.tokens() for part in self.parts]
-        rows, tokens = (np.concatenate(parts) for parts in zip(*drawn, strict=True)) if drawn else (int32(), int32())
+        drawn = [Drawn(int32(), int32(), int32(), []), *(part.drawn() for part in self.parts)]
         return StepOutput(
             step=self.step,
-            rows=rows,
-            counts=np.ones(len(rows), np.int32),
-            tokens=tokens,
-            logprobs=[row for part in self.parts for row in part.logprobs()],
+            rows=np.concatenate([part.rows for part in drawn]),
+            counts=np.concatenate([part.counts for part in drawn]),
+            tokens=np.concatenate([part.tokens for part in drawn]),
+            logprobs=[row for part in drawn for row in part.logprobs],
             stats=StepStats(self.stats.forward, self.stats.sample, perf_counter() - began, self.stats.fallbacks),
             prompt_logprobs=[scoring.result() for scoring in self.prompt_logprobs],
         )
@@ -127,7 +147,8 @@ class CoreRunner(ModelRunner):
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
         check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
-        captured = self.graphs.keys(self.shapes, services.config.scheduler.max_num_seqs)
+        self._check_drafts()
+        captured = self.graphs.keys(self.shapes, services.config.scheduler.max_decode_samples)
         self.keys = [replace(key, bits=key.bits | bits) for bits in _variants(self.features) for key in captured]
         workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
         weight_bytes = arena.nbytes + services.feature_bytes
@@ -150,6 +171,23 @@ class CoreRunner(ModelRunner):
             num_weights=count_numbers(self.build.parameters),
             linear_layers=_linear_layers(self.build) if self.features else {},
         )
+
+    def _check_drafts(self) -> None:
+        """Raises PlatformError where drafts are asked for and cannot be verified."""
+        asked, most = self.services.config.scheduler.max_decode_tokens, self.shapes.max_decode_tokens
+        if asked == 1:
+            return
+        if most is not None and most < asked:
+            raise PlatformError(
+                f"speculative_config asks for {asked - 1} draft tokens, but launches on platform "
+                f"'{self.platform.name}' have room for {most - 1}; lower num_speculative_tokens or leave "
+                "speculative_config out."
+            )
+        if any(isinstance(bound.spec.cache, StateSpec) for bound in self.build.mixers):
+            raise PlatformError(
+                "speculative_config cannot be used with this model: its linear attention keeps a state that cannot be "
+                "taken back when draft tokens are rejected; leave speculative_config out."
+            )
 
     def _graph_runner(self) -> tuple[GraphRunner, Sequence[str]]:
         """The platform's graph runner, or Eager; and, if the platform's cannot be used, a note that says why."""
@@ -191,9 +229,8 @@ class CoreRunner(ModelRunner):
         self.caches = list(self.memory.planes)
         self.batch = self.services.input_batch(plan)
         self.device_tokens = torch.from_numpy(self.batch.tokens).to(self.device.target)
-        scheduler = self.services.config.scheduler
-        rows, tokens = widest(self.keys, scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-        sizes = buffer_sizes(rows, tokens, plan, self.batch.columns, self.batch.token_columns)
+        largest = widest(self.keys, self.services.config.scheduler)
+        sizes = buffer_sizes(*largest, plan, self.batch.columns, self.batch.token_columns)
         self.buffers = DeviceBuffers(self.device, sizes)
         self.builder = LaunchBuilder(
             plan,
@@ -231,7 +268,8 @@ class CoreRunner(ModelRunner):
         self.device.synchronize()
 
     def _try_out(self, launch: Launch) -> None:
-        self.sampler(self._replay(launch), launch, np.zeros(0, np.int32), np.zeros(0, np.int32))
+        hidden, none = self._replay(launch), np.zeros(0, np.int32)
+        self.sampler(hidden, self.builder.empty_sampled(launch), none, none)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -262,16 +300,16 @@ class CoreRunner(ModelRunner):
         drawn: list[SampledRows] = []
         prompt_logprobs: list[Scoring] = []
         for prepared, hidden in pending.results:
-            rows = prepared.launch.key.rows
+            samples, rows = prepared.launch.key.num_samples, prepared.sampled_rows
             if len(prepared.prompt_logprobs):
-                prompt_logprobs += self.scorer(hidden[rows:], prepared)
-            if not len(prepared.rows[prepared.sampling]):
+                prompt_logprobs += self.scorer(hidden[samples:], prepared)
+            if not len(rows[prepared.sampling]):
                 continue
             launch = self.builder.restore_rows(prepared)
-            sampled = self.sampler(hidden[:rows], launch, prepared.rows, prepared.next_position, masks)
+            sampled = self.sampler(hidden[:samples], launch, rows, prepared.next_position, masks)
             self._feed(prepared, launch, sampled.tokens)
-            asked = self.batch.sampling.logprobs[prepared.rows]
-            drawn.append(SampledRows.copying(self.device, prepared.rows, prepared.sampling, asked, sampled))
+            asked = self.batch.sampling.logprobs[rows]
+            drawn.append(SampledRows.copying(self.device, prepared, asked, sampled))
         stats = StepStats(pending.seconds, perf_counter() - began, fallbacks=dict(self.build.ops.fallbacks))
         return PendingStep(pending.step.step, drawn, prompt_logprobs, stats)
 
@@ -281,12 +319,12 @@ class CoreRunner(ModelRunner):
         return hidden if whole else hidden.clone()  # the next replay may overwrite this result
 
     def _feed(self, prepared: PreparedLaunch, launch: Launch, tokens: Tensor) -> None:
-        """Stores sampled tokens [R] where the next step reads them."""
+        """Stores sampled tokens [S] where the next step reads them."""
         self.builder.feed(prepared, launch, tokens)
 
     def _forward(self, launch: Launch) -> Any:
-        """The hidden states after the final norm: [R, hidden size] for the rows, or, if the launch has ALL_POSITIONS,
-        [R + T, hidden size] for the rows and then all tokens."""
+        """The hidden states after the final norm: [S, hidden size] for those that become logits, or, if the launch has
+        ALL_POSITIONS, [S + T, hidden size] for these and then all tokens."""
         return self.model.finish(self.model.forward(self.model.embed(launch.tokens), launch, self.caches))
 
     def _replay(self, launch: Launch) -> Any:

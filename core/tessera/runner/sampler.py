@@ -191,8 +191,8 @@ _MOST_ROW_SETS = 16
 
 
 class PlacedMasks(NamedTuple):
-    """Masks of some of the rows that are sampled, as mask_logits takes them: places [M] int32 among these rows; bits
-    [M, ceil(vocab / 32)] int32."""
+    """Masks of some of the rows that are sampled, as mask_logits takes them. A row that is sampled several times has as
+    many masks, in the same order. places [M] int32 among these rows; bits [M, ceil(vocab / 32)] int32."""
 
     places: Array
     bits: Array
@@ -202,8 +202,12 @@ class PlacedMasks(NamedTuple):
         """None if none of the rows has a mask."""
         if masks is None:
             return None
-        places, which = np.nonzero(rows[:, None] == masks.rows)
-        return cls(places, masks.bits[which]) if len(places) else None
+        places = np.flatnonzero(np.isin(rows, masks.rows))
+        if not len(places):
+            return None
+        held = np.flatnonzero(np.isin(masks.rows, rows))
+        in_order = places[np.argsort(rows[places], kind="stable")]
+        return cls(in_order, masks.bits[held[np.argsort(masks.rows[held], kind="stable")]])
 
 
 @dataclass(frozen=True)
@@ -390,12 +394,12 @@ class Sampler:
     def __call__(
         self, hidden: Tensor, launch: Launch, rows: Array, positions: Array, masks: TokenMasks | None = None
     ) -> Sampled:
-        """Samples a token for each row of a launch. hidden [R, hidden size]: their hidden states. rows: the requests'
-        rows, without padding. positions: the position of the token to sample, for each of `rows`. masks: of the whole
-        step, which may have other launches."""
+        """Samples a token for each hidden state of a launch. hidden [S, hidden size]. rows: the row of each, without
+        padding at the end. positions: the position of the token to sample, for each of `rows`. launch: as
+        LaunchBuilder.restore_rows() gives it. masks: of the whole step, which may have other launches."""
         placed = PlacedMasks.of(masks, rows)
-        metadata = self._metadata(rows, launch.key.rows, masked=placed is not None)
-        sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, launch.key.rows))
+        metadata = self._metadata(rows, len(hidden), masked=placed is not None)
+        sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, len(hidden)))
         edits = placed is not None or bool(metadata.logits_ops)
         if not self.features and not edits:
             sampled: Sampled = metadata.sample(hidden, self.model.head.weight, sampling)

@@ -60,6 +60,7 @@ class Worker:
             f"--kv-cache-dtype {config.cache.dtype}": config.cache.dtype != "auto",
             "--check-kv-cache": config.cache.check,
             "--enable-lora": config.lora.enable,
+            "--speculative-config": config.scheduler.speculative is not None,
             f"--pipeline-parallel-size {config.parallel.pipeline_parallel_size}": (
                 config.parallel.pipeline_parallel_size > 1
             ),

@@ -176,6 +176,15 @@ class Resources:
         for resource in self._of_step:
             resource.take(request, num_tokens)
 
+    def take_drafts(self, requests: Sequence[RequestView], counts: Array) -> Array:
+        """Takes counts[i] more tokens of running requests, or as many as there is room for: how many."""
+        taken = np.zeros(len(requests), dtype=np.int32)
+        for place in np.flatnonzero(counts).tolist():
+            taken[place] = self.room(requests[place], int(counts[place]))
+            if taken[place]:
+                self.take(requests[place], int(taken[place]))
+        return taken
+
     def release(self, request: RequestView) -> None:
         for resource in self._of_request:
             resource.release(request)

@@ -30,10 +30,24 @@ class RequestFeatures:
         """Values for the features' own columns. Asked when the request gets a row."""
         return {name: value for state in self._states for name, value in state.columns().items()}
 
-    def mask(self, bits: Array) -> None:
-        """Clears the bits of tokens that must not be sampled next."""
+    def num_allowed(self, drafts: Array) -> int:
+        """How many of the drafts all of them allow, from the first on."""
+        return min(state.num_allowed(drafts) for state in self._masking)
+
+    def mask(self, bits: Array, drafts: Array) -> None:
+        """Clears the bits of tokens that must not be sampled: in bits[i] after the first i drafts, which all of them
+        allow. Nothing is cleared after a draft that completes the answer."""
         for state in self._masking:
-            state.mask(bits)
+            state.mask(bits[0])
+            accepted = 0
+            while accepted < len(drafts) and not state.complete:
+                allowed = state.accept(int(drafts[accepted]))
+                assert allowed, "a draft that num_allowed() did not allow"
+                accepted += 1
+                if not state.complete:
+                    state.mask(bits[accepted])
+            if accepted:
+                state.rollback(accepted)
 
     def accept(self, token: int) -> bool:
         """False if one of them does not allow the token."""

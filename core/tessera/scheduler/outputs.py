@@ -67,7 +67,8 @@ class SchedulerCounters:
     requests: requests that started. prompt_tokens: tokens of their prompts. prefix_queries_tokens,
     cached_prompt_tokens: prompt tokens looked up in the prefix cache, and those found. forked_tokens: prompt tokens
     shared with a sibling. generation_tokens: tokens generated. recomputed_tokens: computed tokens that preemptions
-    discarded.
+    discarded. drafts: how often a row had draft tokens in a step. draft_tokens, accepted_tokens: draft tokens
+    verified, and those accepted.
     """
 
     requests: int = 0
@@ -79,3 +80,6 @@ class SchedulerCounters:
     preemptions: int = 0
     recomputed_tokens: int = 0
     steps: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0

@@ -34,15 +34,17 @@ Left = Literal[Status.PREEMPTED, Status.ENDED]
 @dataclass(frozen=True)
 class StepInFlight:
     """What update() needs to know about a scheduled step. It computes the tokens of `rows` up to positions `ends`
-    (exclusive). sampling: rows that sample a token. prompts: rows that had more than one token left. departures: the
-    value of Rows.departures when it was scheduled. closing: rows to close when it retires, since it is the newest step
-    that uses them."""
+    (exclusive). sampling: rows that sample a token. prompts: rows that had more than one token left. drafted,
+    num_drafts: rows with drafts, and the number of each. departures: the value of Rows.departures when it was
+    scheduled. closing: rows to close when it retires, since it is the newest step that uses them."""
 
     number: int
     rows: Array
     ends: Array
     sampling: Array
     prompts: Array
+    drafted: Array
+    num_drafts: Array
     departures: int
     copies: Sequence[BlockCopy]
     scheduled_at: float

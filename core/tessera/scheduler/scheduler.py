@@ -26,8 +26,9 @@ from tessera.scheduler.outputs import (
 )
 from tessera.scheduler.policy import SchedulingPolicy
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
-from tessera.scheduler.rows import Rows, Status, StopRules, TrackedRequest, Work
-from tessera.step import SchedulerOutput, StepOutput, TokenMasks
+from tessera.scheduler.rows import Ending, Rows, Status, StopRules, TrackedRequest, Work
+from tessera.scheduler.speculation import Speculation
+from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 NOTHING_ALLOWED = "This request cannot go on: its fields together allow no token, or its grammar is too complex."
 
@@ -36,11 +37,12 @@ class Scheduler:
     """Takes requests, schedules steps and processes their outputs; up to `depth` steps are in flight.
 
     With depth > 1, a row is scheduled again before its newest token has arrived here. If that token ends the request,
-    the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. Rows and blocks that
-    a step in flight uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns:
-    decoding rows are divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend
-    on each other's tokens and can run on different pipeline stages at the same time. features: the engine's halves of
-    the enabled features; None if there are none.
+    the steps scheduled in the meantime compute it needlessly, and their tokens for it are dropped. A row whose drafts
+    are being verified is not: its next position depends on how many are accepted. Rows and blocks that a step in flight
+    uses are freed when it retires. chunkable: the model's prompts may be split into chunks. turns: decoding rows are
+    divided into this many parts, which are scheduled in turn, so that consecutive steps do not depend on each other's
+    tokens and can run on different pipeline stages at the same time. features: the engine's halves of the enabled
+    features; None if there are none. speculation: None if the configuration asks for no drafts.
     """
 
     def __init__(
@@ -74,6 +76,10 @@ class Scheduler:
         held = self._held = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
         self._requests = Requests(config, held, policy, self.counters, self._features)
+        self.speculation: Speculation | None = None
+        if config.speculative is not None:
+            most = min(config.speculative.num_speculative_tokens, budget.max_per_request - 1)
+            self.speculation = Speculation(config.speculative, self._rows, most)
         self._admission = Admission(
             self._requests,
             held,
@@ -170,6 +176,8 @@ class Scheduler:
         """Schedules running requests, then waiting ones. Partly computed prompts that the next waiting request may
         overtake come last."""
         work = self._whose_turn(step.allowed(self._rows.work()))
+        if self.speculation is not None:
+            work = self.speculation.ready(work)
         late = self._admission.overtaken(work)
         self._schedule_running(step, work if late is None else work.where(~late))
         if not step.blocks_short:
@@ -240,21 +248,46 @@ class Scheduler:
                 return False
         return True
 
+    def _draft(self, speculation: Speculation, step: ScheduledStep, work: Work, tokens: Array) -> tuple[Array, Array]:
+        """The tokens of each row with its drafts, and the drafts. Drafts get the blocks that are left over: a row has
+        as many as fit into its own blocks where there are too few, and nobody is preempted for them."""
+        room = 0 if step.num_prefills or step.blocks_short else step.room
+        drafts = speculation.draft(work, room) if room else []
+        if not drafts:
+            return tokens, int32()
+        counts, ends = int32([len(one) for one in drafts]), work.starts + tokens
+        if self._held.resources.asked_each_step:
+            requests = [self._rows.request(row) for row in work.rows.tolist()]
+            counts = self._held.resources.take_drafts(requests, counts)
+        if self._cache.try_allocate(work.rows, work.starts, ends + counts, len(self._rows.running)) is not None:
+            counts = np.minimum(counts, np.maximum(self._cache.covered[work.rows] - ends, 0))
+        drafts = [one[:count] for one, count in zip(drafts, counts.tolist(), strict=True)]
+        step.room -= int(counts.sum())
+        self.counters.drafts += int(np.count_nonzero(counts))
+        self.counters.draft_tokens += int(counts.sum())
+        return tokens + counts, np.concatenate(drafts).astype(np.int32)
+
     def _emit(self, step: ScheduledStep) -> SchedulerOutput:
         """Turns the step into plain data, decode rows first, and puts it in flight."""
-        number, (work, tokens) = self.counters.steps, step.scheduled()
-        rows, ends = work.rows, work.starts + tokens
+        number, (work, tokens), now = self.counters.steps, step.scheduled(), time.monotonic()
+        rows, drafts = work.rows, int32()
         after = int(self._rows.sampled_step.take(rows).max())
         sampling = rows[tokens == work.left] if step.num_prefills else rows
+        if self.speculation is not None:
+            tokens, drafts = self._draft(self.speculation, step, work, tokens)
+        ends = work.starts + tokens
         self._rows.advance(rows, ends, sampling, number)
         blocks, copies = self._cache.take_changes()
         opened, freed = self._held.take_changes()
         num_tokens = self._budget.total - step.room
         prompts = rows[work.left > 1] if step.num_prefills else rows[:0]
-        departures, now = self._rows.departures, time.monotonic()
+        several, departures = tokens > 1 if len(drafts) else np.zeros(len(rows), bool), self._rows.departures
         self._held.in_flight.append(
-            StepInFlight(number, rows, ends, sampling, prompts, departures, copies, now, num_tokens)
-        )
+            StepInFlight(
+                number, rows, ends, sampling, prompts, rows[several], tokens[several] - 1, departures, copies, now,
+                num_tokens,
+            )
+        )  # fmt: skip
         self.counters.steps += 1
         self._last_kind = step.kind
         return SchedulerOutput(
@@ -268,6 +301,7 @@ class Scheduler:
             opened=opened,
             freed=int32(freed),
             copies=copies,
+            drafts=drafts,
         )
 
     def is_masked(self, step: SchedulerOutput) -> bool:
@@ -276,14 +310,17 @@ class Scheduler:
         return bool(self._rows.num_masked and self._rows.masked[step.samples].any())
 
     def masks(self, step: SchedulerOutput) -> TokenMasks | None:
-        """The masks of the rows of a step whose requests have not ended. Call it once for each masked step."""
-        rows = step.samples[self._rows.masked[step.samples]]
-        rows = rows[self._rows.going_on(rows)]
-        if not len(rows):
+        """The masks of the rows of a step whose requests have not ended, one for each position of a row with drafts.
+        Call it once for each masked step."""
+        kept = self._rows.masked[step.samples] & self._rows.going_on(step.samples)
+        if not kept.any():
             return None
+        counts = step.num_scheduled_tokens if len(step.drafts) else np.ones(len(kept), np.int32)
+        drafts = np.split(step.drafts, np.cumsum(counts - 1)[:-1])
+        rows = np.repeat(step.samples[kept], counts[kept])
         bits = self._features.all_allowed(len(rows))
-        for row, mask in zip(rows.tolist(), bits, strict=True):
-            self._rows.request(row).features.mask(mask)
+        for place, own in zip(np.flatnonzero(kept), np.split(bits, np.cumsum(counts[kept])[:-1]), strict=True):
+            self._rows.request(int(step.samples[place])).features.mask(own, drafts[place])
         return TokenMasks(rows, bits)
 
     def _end_one_that_is_stuck(self) -> None:
@@ -305,22 +342,24 @@ class Scheduler:
         step, rows = self._held.retire(output.step), self._rows
         self._policy.step_took(time.monotonic() - step.scheduled_at, step.num_tokens)
         rows.pending[step.sampling] -= 1
+        if self.speculation is not None:
+            self.counters.accepted_tokens += self.speculation.learn(step, output)
         for error in output.errors:
             if rows.goes_on(error.row):
                 self._requests.end(rows.request(error.row), "error", message=error.message)
         prompt_logprobs = [
             RequestPromptLogprobs(int(rows.key[of.row]), of) for of in output.prompt_logprobs if rows.goes_on(of.row)
         ]
-        drawn, tokens = self._take_tokens(step, output)
+        drawn, counts, tokens, endings = self._take_tokens(step, output)
         keys = rows.key[drawn]
-        logprobs = self._take_logprobs(output, drawn)
+        logprobs = self._take_logprobs(output, drawn, counts)
         self._commit(step)
-        for ending in self._stop_rules.endings(rows, drawn, tokens):
+        for ending in endings:
             self._requests.end(ending.request, ending.reason, ending.stop_token, complete=ending.complete)
         self._held.release(step)
         return EngineCoreOutputs(
             keys=keys,
-            counts=np.ones(len(keys), dtype=np.int32),
+            counts=counts,
             tokens=tokens,
             finished=self.take_finished(),
             logprobs=logprobs,
@@ -328,20 +367,46 @@ class Scheduler:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array]:
-        """The rows whose request has not ended (intp), and the token that each sampled (int32)."""
-        rows, drawn, tokens = self._rows, output.rows.astype(np.intp), output.tokens
-        assert output.counts.max(initial=0) <= 1, "a row samples at most one token per step"
+    def _take_tokens(self, step: StepInFlight, output: StepOutput) -> tuple[Array, Array, Array, list[Ending]]:
+        """Rows whose request goes on, how many tokens each of them got, these tokens, and the requests that end with
+        them."""
+        rows, drawn, counts, tokens = self._rows, output.rows.astype(np.intp), output.counts, output.tokens
         if len(tokens) < len(drawn):
-            drawn = drawn[output.counts == 1]
+            drawn, counts = drawn[counts > 0], counts[counts > 0]
         if rows.departures != step.departures:
             going_on = rows.going_on(drawn)
-            drawn, tokens = drawn[going_on], tokens[going_on]
-        if rows.num_masked:
+            drawn, tokens, counts = drawn[going_on], tokens[np.repeat(going_on, counts)], counts[going_on]
+        if len(step.drafted):
+            drawn, counts, tokens, endings = self._append_several(drawn, counts, tokens)
+        else:
+            drawn, tokens, endings = self._append(drawn, tokens)
+            counts = np.ones(len(drawn), np.int32)
+        self.counters.generation_tokens += len(tokens)
+        return drawn, counts, tokens, endings
+
+    def _append(self, drawn: Array, tokens: Array) -> tuple[Array, Array, list[Ending]]:
+        """One more token for each of the rows whose features allow it: these rows, the tokens, and the requests that
+        end with them."""
+        if self._rows.num_masked:
             drawn, tokens = self._accepted(drawn, tokens)
-        rows.append(drawn, tokens)
-        self.counters.generation_tokens += len(drawn)
-        return drawn, tokens
+        self._rows.append(drawn, tokens)
+        return drawn, tokens, self._stop_rules.endings(self._rows, drawn, tokens)
+
+    def _append_several(self, drawn: Array, counts: Array, tokens: Array) -> tuple[Array, Array, Array, list[Ending]]:
+        """The same for counts[i] tokens of each row, one after the other: what follows one that ends a request is
+        dropped."""
+        first, taken = np.cumsum(counts) - counts, np.zeros(len(drawn), np.int32)
+        going, endings = np.arange(len(drawn)), list[Ending]()
+        for place in range(int(counts.max(initial=0))):
+            going = going[counts[going] > place]
+            kept, _, ended = self._append(drawn[going], tokens[first[going] + place])
+            going = going[np.isin(drawn[going], kept)]
+            taken[going] += 1
+            going = going[~np.isin(drawn[going], [ending.request.row for ending in ended])]
+            endings += ended
+        within = np.arange(len(tokens)) - np.repeat(first, counts)
+        some = taken > 0
+        return drawn[some], taken[some], tokens[within < np.repeat(taken, counts)], endings
 
     def _accepted(self, drawn: Array, tokens: Array) -> tuple[Array, Array]:
         """Passes tokens to the features of their rows, and returns the rows and tokens that they accept. A request
@@ -354,19 +419,30 @@ class Scheduler:
                 self._requests.end(request, "error", message=NOTHING_ALLOWED, param="")
         return drawn[kept], tokens[kept]
 
-    def _take_logprobs(self, output: StepOutput, drawn: Array) -> list[RequestLogprobs]:
+    def _take_logprobs(self, output: StepOutput, drawn: Array, counts: Array) -> list[RequestLogprobs]:
+        """Of the tokens that the rows got."""
         if not output.logprobs:
             return []
-        keys = dict(zip(drawn.tolist(), self._rows.key[drawn].tolist(), strict=True))
-        return [RequestLogprobs(keys[of.row], of) for of in output.logprobs if of.row in keys]
+        got = dict(zip(drawn.tolist(), zip(self._rows.key[drawn].tolist(), counts.tolist(), strict=True), strict=True))
+        taken = []
+        for of in output.logprobs:
+            if of.row in got:
+                key, count = got[of.row]
+                cut = RowLogprobs(of.row, of.ids[:count], of.logprobs[:count], of.ranks[:count])
+                taken.append(RequestLogprobs(key, cut))
+        return taken
 
     def _commit(self, step: StepInFlight) -> None:
-        """Records that what the step computed is now in the KV cache, and publishes its prompts."""
-        rows, computed, ends, prompts = self._rows, step.rows, step.ends, step.prompts
+        """Records that what the step computed is now in the KV cache, and publishes its prompts. Rows whose drafts were
+        rejected go back to where their tokens end, and write over the rest."""
+        rows, computed, ends, prompts, drafted = self._rows, step.rows, step.ends, step.prompts, step.drafted
         if rows.departures != step.departures:
             going_on = rows.going_on(computed)
             computed, ends, prompts = computed[going_on], ends[going_on], prompts[rows.going_on(prompts)]
+            drafted = drafted[rows.going_on(drafted)]
         rows.num_retired[computed] = ends
+        if len(drafted):
+            rows.num_computed_tokens[drafted] = rows.num_retired[drafted] = rows.num_tokens[drafted] - 1
         self._held.publish(prompts)
 
     def check_integrity(self) -> None:

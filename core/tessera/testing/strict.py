@@ -281,18 +281,23 @@ PREFILL_ROWS = 2
 
 
 class Buckets(ShapePolicy):
-    """Decode in 2 or 8 rows; prefill in 2 rows of 16 or 64 tokens, each row at a multiple of the width, so that padding
-    lies between requests."""
+    """Decode in 2 or 8 rows, of one token or of as many as drafts make them; prefill in 2 rows of 16 or 64 tokens, each
+    row at a multiple of the width, so that padding lies between requests."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
+    max_decode_tokens: int
+
+    def __init__(self, blocks: int, max_decode_tokens: int) -> None:
+        self.blocks, self.max_decode_tokens = blocks, max_decode_tokens
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         shapes = []
         for first in range(0, step.num_decode, max(DECODE_ROWS)):
             last = min(first + max(DECODE_ROWS), step.num_decode)
             rows = next(rows for rows in DECODE_ROWS if rows >= last - first)
-            shapes.append(LaunchShape(self._key("decode", rows, 1, step.bits), first, last, 1))
+            drafts = int(step.query_lens[first:last].max()) > 1
+            width = self.max_decode_tokens if drafts else 1
+            kind: Kind = "verify" if drafts else "decode"
+            shapes.append(LaunchShape(self._key(kind, rows, width, step.bits), first, last, width))
         for first in range(step.num_decode, len(step.query_lens), PREFILL_ROWS):
             last = min(first + PREFILL_ROWS, len(step.query_lens))
             longest = int(step.query_lens[first:last].max())
@@ -302,6 +307,8 @@ class Buckets(ShapePolicy):
 
     def keys(self) -> Sequence[LaunchKey]:
         decode = [self._key("decode", rows, 1) for rows in DECODE_ROWS]
+        if self.max_decode_tokens > 1:
+            decode += [self._key("verify", rows, self.max_decode_tokens) for rows in DECODE_ROWS]
         return decode + [self._key("prefill", PREFILL_ROWS, width) for width in PREFILL_WIDTHS]
 
     def _key(self, kind: Kind, rows: int, width: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
@@ -339,7 +346,7 @@ class StrictPlatform(Platform):
         return RecordingGraphs(self.current)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return Buckets(-(-config.model.max_model_len // BLOCK_SIZE))
+        return Buckets(-(-config.model.max_model_len // BLOCK_SIZE), config.scheduler.max_decode_tokens)
 
     def step_rules(self, model: ModelFacts) -> StepRules:
         return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=max(PREFILL_WIDTHS))

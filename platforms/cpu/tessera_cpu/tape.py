@@ -40,7 +40,7 @@ class TapeRunner(GraphRunner):
         return (self.widest,)
 
     def key_of(self, key: LaunchKey) -> LaunchKey:
-        fits = key.kind == "decode" and key.tokens == key.rows <= self.widest.rows
+        fits = key.samples_all and key.tokens <= self.widest.rows
         return replace(self.widest, bits=key.bits) if fits else key
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
@@ -75,9 +75,9 @@ class Recorded:
         assert launch.tokens.data_ptr() == self.tokens
         for layer, recorded in self.plans.items():
             ctypes.pointer(recorded.launch)[0] = launch.plans[layer].launch
-        rows = launch.key.rows
-        self.tape.replay(rows)
-        return tuple(one[:rows] for one in self.result) if isinstance(self.result, tuple) else self.result[:rows]
+        tokens = launch.key.tokens
+        self.tape.replay(tokens)
+        return tuple(one[:tokens] for one in self.result) if isinstance(self.result, tuple) else self.result[:tokens]
 
 
 class NotNativeError(Exception):

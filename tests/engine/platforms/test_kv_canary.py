@@ -19,12 +19,14 @@ from tessera.llm import LLM
 from tessera.runner.inputs import InputBatch, LaunchBuilder
 from tessera.runner.kv_canary import CheckedRunner
 from tessera.runner.runner import CoreRunner
+from tessera.runner.stages import CheckedStage
 from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
 from tessera.testing.conformance import conformance_cases
 from tessera.testing.conformance.target import Target
 from tessera.testing.conformance.tiny import TinyRun
 from tests.platforms.engine_run import PLATFORMS, EngineRun
+from tests.platforms.threads import THREADS
 from tests.platforms.tiny_models import VOCAB, save_family
 
 SIZES = {"reference": 16, "strict": 24}
@@ -164,6 +166,17 @@ def test_a_stale_prefix(begin: Callable, size: int, monkeypatch: pytest.MonkeyPa
     again = run.add(text(0, 2 * size + 1), 2)
     said = named(run, lambda step: any(one.request_id == str(again) for one in step.opened))
     assert re.search(r"expected position 0 of its own tokens, found position \d+ of request '2', written in step", said)
+
+
+def test_a_slot_written_twice_on_pipeline_stages(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables.Sharing, "writes", lambda *given: ())
+    with EngineRun(llama, "reference", pipeline_parallel_size=2, depth=2, executor=THREADS) as run:
+        executor: Any = run.engine._executor
+        assert [type(worker.runner) for worker in executor.workers] == [CheckedStage, CheckedStage]
+        leader = run.add(text(0, 24), 16, **FOREVER)
+        run.add(text(0, 24), 16, seed=1, leader=leader, **FOREVER)
+        with pytest.raises(EngineStepError, match="expected a block of its own, found"):
+            run.finish()
 
 
 # ---- where it is on

@@ -294,5 +294,5 @@ def test_a_model_without_stages_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_platforms_own_runner_is_refused(model: Model) -> None:
-    with pytest.raises(PlatformError, match="which does not take --pipeline-parallel-size; remove the flag"):
+    with pytest.raises(PlatformError, match="which does not take --pipeline-parallel-size 2; remove the flag"):
         staged(model("llama"), "numpy")

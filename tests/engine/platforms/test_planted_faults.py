@@ -22,7 +22,7 @@ ALWAYS = {
     "strict": {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",
         "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages", "NibblesSwapped", "PlanesDense",
-        "IntoIgnored",
+        "IntoIgnored", "DraftsSeeAhead", "RollbackIgnored",
     },
     "fakechip": {
         "StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed", "PageableCopies",
@@ -46,8 +46,8 @@ PLANTED = [
     if place in FAULTS[fault].places
 ]
 UNPLANTED = (
-    "shapes", "forks", "preemption", "prefix", "graphs", "reads", "overlap", "collectives", "devices",
-    "tensor-parallel", "scheme", "packed",
+    "shapes", "forks", "preemption", "prefix", "drafts", "graphs", "reads", "overlap", "collectives",
+    "devices", "tensor-parallel", "scheme", "packed",
 )  # fmt: skip
 
 

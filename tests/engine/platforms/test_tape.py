@@ -11,6 +11,8 @@ import pytest
 from torch import Tensor
 
 import tessera
+from tessera.scheduler.speculation import DraftLengths
+from tessera.testing.conformance.drafts import Longest
 from tessera.testing.conformance.tiny import save_checkpoint
 from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.tape import MOST, Recorded
@@ -56,12 +58,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each replay, the warm-up's first, which is of one."""
+    """Tokens of each replay, the warm-up's first, which is of one."""
     seen: list[int] = []
     plain = Recorded.__call__
 
     def counted(self: Recorded, launch: Any) -> Tensor:
-        seen.append(launch.key.rows)
+        seen.append(launch.key.tokens)
         return plain(self, launch)
 
     monkeypatch.setattr(Recorded, "__call__", counted)
@@ -100,6 +102,19 @@ def test_a_replayed_step_is_the_step(
     monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
     assert answers(model, lengths) == found
     assert len(replays) == number
+
+
+def test_drafts_are_verified_by_the_recorded_step(
+    tmp_path: Path, replays: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("choose", "suspended", "looked"):
+        monkeypatch.setattr(DraftLengths, name, getattr(Longest, name))
+    model, lengths = checkpoint(tmp_path, "llama"), [5, 33, 16, 70, 1, 100, 8, 90]
+    config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+    found = answers(model, lengths, speculative_config=config)
+    assert max(replays) > len(lengths)
+    monkeypatch.setattr(CpuPlatform, "graph_runner", lambda self, device: None)
+    assert answers(model, lengths, speculative_config=config) == found
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])

@@ -47,7 +47,7 @@ class Static(FakechipPlatform):
         return graphs(device)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return Buckets(config.model.max_model_len)
+        return Buckets(config.model.max_model_len, config.scheduler.max_decode_tokens)
 
     def step_rules(self, model: ModelFacts) -> StepRules:
         return StepRules(mix_prefill_decode=False, chunk_multiple=8, max_tokens_per_request=max(WIDTHS))

@@ -82,6 +82,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **dict.fromkeys(("SumOfTwo", "ScalesOfKeysAlone"), dataclasses.replace(_in_attention(), only="strict")),
     "PlanesSwapped": _in_attention("cache layout"),
+    **dict.fromkeys(("DraftsSeeAhead", "RollbackIgnored"), Fault("drafts", ("drafts",))),
     "AddressesOf32Bits": dataclasses.replace(_in_attention(), only="strict"),
     "PositionsOfTheChunk": Fault("fused attention", ("fused",)),
     "PaddingIntoBlockOne": Fault("shapes: padding", ("shapes",), ("shapes: keys",)),

@@ -223,6 +223,27 @@ class _TablesKept(AttentionBackend):
         return plan
 
 
+class _DraftsSeeAhead(AttentionBackend):
+    """Where drafts are verified, a query sees the key after its own too."""
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+        ahead = int(launch.key.kind == "verify")
+        return super().plan(dataclasses.replace(launch, seq_lens=launch.seq_lens + ahead), group, buffers)
+
+
+class _RollbackIgnored(AttentionBackend):
+    """Counts each row's tokens itself, rejected drafts included, unless another request must have the row."""
+
+    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+        known, lengths = vars(self).setdefault("known", {}), launch.seq_lens.clone()
+        for place, row, before, after in _rows(launch) if buffers is not None else ():
+            counted = known.get((group, row), 0) + after - before
+            known[group, row] = lengths[place] = counted if after < counted < after + 4 else after
+        return super().plan(dataclasses.replace(launch, seq_lens=lengths), group, buffers)
+
+
+DraftsSeeAhead = with_backend(_DraftsSeeAhead)
+RollbackIgnored = with_backend(_RollbackIgnored)
 WindowLostAfterHit = with_backend(_WindowLost)
 TablesKept = with_backend(_TablesKept)
 AddressesOf32Bits = with_layer(_Addresses)

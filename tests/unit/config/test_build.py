@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from tessera.config import EngineConfig, build_config
-from tessera.config.engine import ENGINE_FLAGS
+from tessera.config.engine import ENGINE_FLAGS, SpeculativeConfig
 from tessera.config.generation import sampling_defaults
 from tessera.errors import ConfigError, ModelError
 
@@ -333,3 +334,54 @@ def test_falcon_does_not_say_how_long_it_is(folder):
         "model_type": "falcon",
     }
     assert build(folder(config__json=config)).model.max_model_len == 2048
+
+
+def test_drafts_are_asked_for_as_in_vllm(folder):
+    model, asked = folder(), {"method": "ngram", "num_speculative_tokens": 4}
+    assert build(model).scheduler.speculative is None
+    assert build(model).scheduler.max_decode_tokens == 1
+    for given, expected in (
+        ({}, (5, 5)),
+        ({"prompt_lookup_max": 3}, (3, 3)),
+        ({"prompt_lookup_min": 2}, (2, 2)),
+        ({"prompt_lookup_min": 1, "prompt_lookup_max": 3}, (1, 3)),
+    ):
+        found = build(model, speculative_config={**asked, **given}).scheduler
+        assert found.speculative == SpeculativeConfig("ngram", 4, *expected)
+        assert found.max_decode_tokens == 5
+    config = build(model, speculative_config=asked)
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+    assert config.scheduler.max_decode_samples == 256 * 5
+    few = {"max_num_seqs": 8, "max_num_batched_tokens": 20}
+    assert build(model, speculative_config=asked, **few).scheduler.max_decode_samples == 20
+    assert build(model, **few).scheduler.max_decode_samples == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([4], "must be a JSON object with the keys method, num_speculative_tokens"),
+        ({"method": "eagle", "num_speculative_tokens": 4}, 'the only method is "ngram"'),
+        ({"num_speculative_tokens": 4}, 'the only method is "ngram"'),
+        ({"method": "ngram"}, "num_speculative_tokens is missing"),
+        ({"method": "ngram", "num_speculative_tokens": 0}, "must be a whole number from 1 to 32"),
+        ({"method": "ngram", "num_speculative_tokens": True}, "must be a whole number"),
+        ({"method": "ngram", "num_speculative_tokens": 4, "model": "x"}, "does not support the key 'model'"),
+        (
+            {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 4, "prompt_lookup_max": 3},
+            "prompt_lookup_min is 4, above prompt_lookup_max, 3",
+        ),
+    ],
+)
+def test_drafts_that_cannot_be_are_one_line(folder, given, said):
+    with pytest.raises(ConfigError, match="speculative_config.*" + re.escape(said)) as error:
+        build(folder(), speculative_config=given)
+    assert "\n" not in error.value.message
+    assert error.value.param == "speculative_config"
+
+
+def test_drafts_and_pipeline_stages_exclude_each_other(folder):
+    asked = {"method": "ngram", "num_speculative_tokens": 4}
+    with pytest.raises(ConfigError, match="does not work with pipeline_parallel_size yet") as error:
+        build(folder(), speculative_config=asked, pipeline_parallel_size=2)
+    assert error.value.param == "speculative_config"

@@ -10,6 +10,7 @@ import pytest
 from tessera.arrays import int32
 from tessera.platform.launch import ALL_POSITIONS, LaunchKey, LaunchShape
 from tessera.runner.inputs import InputLayout, layout_key
+from tessera.runner.runner import accepted
 
 NULL = 9
 
@@ -74,3 +75,28 @@ def test_a_key_is_equal_where_the_layout_is():
         layout_key(shape(2, 2, bits=(ALL_POSITIONS,)), rows, lengths),
     ]
     assert same not in others
+
+
+def test_a_launch_that_verifies_samples_every_token():
+    key = LaunchKey("verify", 3, 4, 1, 12)
+    layout = InputLayout.of(LaunchShape(key, 0, 2, 4), int32([7, 2]), int32([3, 1]), NULL)
+    assert layout.logits_indices.tolist() == list(range(12))
+    assert layout.token_rows.tolist() == [7, 7, 7, NULL, 2, *[NULL] * 7]
+    assert key.samples_all
+    assert key.num_samples == 12
+
+
+@pytest.mark.parametrize(
+    ("drafts", "tokens", "counts"),
+    [
+        ([5, 6, -1], [5, 6, 7], [3]),
+        ([5, 6, -1], [5, 7, 6], [2]),
+        ([5, 6, -1], [6, 6, 6], [1]),
+        ([-1, 4, -1, -1], [9, 4, 4, 0], [1, 2, 1]),
+        ([-1], [3], [1]),
+    ],
+)
+def test_drafts_are_accepted_up_to_the_first_that_was_not_drawn(drafts, tokens, counts):
+    first, found = accepted(int32(drafts), int32(tokens))
+    assert found.tolist() == counts
+    assert first.tolist() == [0, *(np.flatnonzero(int32(drafts) < 0)[:-1] + 1)]

@@ -32,7 +32,7 @@ class Side:
 
     def __init__(self, shapes):
         self.batch = InputBatch(PLAN, [Column("push", "float32")], eos=(), vocab=100)
-        sizes = buffer_sizes(16, 256, PLAN, ["push"])
+        sizes = buffer_sizes(16, 256, 16, PLAN, ["push"])
         self.builder = LaunchBuilder(
             PLAN, self.batch, torch.from_numpy(self.batch.tokens), shapes, DeviceBuffers(host_device(), sizes),
             index_dtype="int64",
@@ -108,7 +108,7 @@ class Script:
 
 def test_what_it_keeps_is_what_it_would_make():
     for seed in range(12):
-        shapes = Buckets(16) if seed % 3 == 0 else ExactShapes()
+        shapes = Buckets(16, 1) if seed % 3 == 0 else ExactShapes()
         old, script = Side(shapes), Script(seed)
         said = []
         for number in range(60):

@@ -59,6 +59,11 @@ class DeviceRow:
         value = int(self.hashes[-1])
         self.hashes = np.append(self.hashes, np.int64((value * 1_000_003 + token + 1) & MASK))
 
+    def cut(self, length: int) -> None:
+        """Drafts that were not accepted go."""
+        self.tokens, self.hashes = self.tokens[:length], self.hashes[:length]
+        self.num_computed_tokens = min(self.num_computed_tokens, length)
+
 
 class FakeDevice:
     """execute() in the order of the steps; each returns its output."""
@@ -78,6 +83,7 @@ class FakeDevice:
         self.next_step += 1
         self._apply(step)
         self._check_shape(step)
+        self._add_drafts(step)
         rows = step.rows.tolist()
         for row, start, count in zip(rows, step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             self._write(step.step, row, start, count)
@@ -130,6 +136,11 @@ class FakeDevice:
         assert rows, "an empty step"
         assert len(set(rows)) == len(rows), "a row twice in a step"
         ends = {row: len(self.rows[row].tokens) for row in rows}
+        if len(step.drafts):
+            for row, count in zip(rows, step.num_scheduled_tokens.tolist(), strict=True):
+                assert ends[row] == self.rows[row].num_computed_tokens + 1, "a prompt in a step with drafts"
+                ends[row] += count - 1
+            assert len(step.drafts) == (step.num_scheduled_tokens - 1).sum()
         samples, kinds = [], []
         for row, start, count in zip(rows, step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
             assert count > 0
@@ -137,11 +148,19 @@ class FakeDevice:
             assert start + count <= ends[row], "a token is computed that nobody knows"
             if start + count == ends[row]:
                 samples.append(row)
-            kinds.append(not (count == 1 and start + count == ends[row]))
+            kinds.append(start + count < ends[row] or (count > 1 and not len(step.drafts)))
         assert samples == step.samples.tolist()
         assert kinds == sorted(kinds), "rows that decode do not come first"
         fed = [self.sampled_by.get(row, -1) for row in rows]
         assert step.after == max(fed), "`after` is not the newest step whose tokens are fed on"
+
+    def _add_drafts(self, step: SchedulerOutput) -> None:
+        """Those of a row follow its newest token until the row is sampled."""
+        at = 0
+        for row, count in zip(step.rows.tolist(), step.num_scheduled_tokens.tolist(), strict=True):
+            for token in step.drafts[at : at + count - 1].tolist() if len(step.drafts) else ():
+                self.rows[row].add(token)
+            at += count - 1
 
     def _write(self, step: int, row: int, start: int, count: int) -> None:
         state = self.rows[row]
@@ -184,15 +203,22 @@ class FakeDevice:
                 assert np.array_equal(held, state.hashes[seen]), "a row's history is not in its blocks"
 
     def _sample(self, step: SchedulerOutput) -> StepOutput:
-        errors, rows, tokens = [], [], []
+        errors, rows, counts, tokens = [], [], [], []
+        lengths = dict(zip(step.rows.tolist(), step.num_scheduled_tokens.tolist(), strict=True))
         for row in step.samples.tolist():
             state = self.rows[row]
-            token = next_token(int(state.hashes[-1]), state.seed)
-            state.add(token)
+            known = len(state.tokens) - (lengths[row] - 1 if len(step.drafts) else 0)
+            drawn = [next_token(int(state.hashes[known - 1]), state.seed)]
+            while known < len(state.tokens) and state.tokens[known] == drawn[-1]:
+                known += 1
+                drawn.append(next_token(int(state.hashes[known - 1]), state.seed))
+            state.cut(known)
+            state.add(drawn[-1])
             self.sampled_by[row] = step.step
             rows.append(row)
-            tokens.append(token)
+            counts.append(len(drawn))
+            tokens += drawn
         for row in step.rows.tolist():
             if self.rows[row].request_id in self.fail:
                 errors.append(RowError(row, "it broke"))
-        return StepOutput(step.step, int32(rows), np.ones(len(rows), np.int32), int32(tokens), errors=errors)
+        return StepOutput(step.step, int32(rows), int32(counts), int32(tokens), errors=errors)

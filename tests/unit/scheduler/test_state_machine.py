@@ -117,6 +117,23 @@ KINDS = {
         depth=depth,
         resources=(Tickets(3), Bandwidth(9)),
     ),
+    "drafts": lambda depth: World(
+        plan(paged(4, 20), num_rows=ROWS * depth, max_model_len=48), depth=depth, drafts=3, eos=(3, 4)
+    ),
+    "drafts, windows": lambda depth: World(
+        plan(paged(4, 18), window(7, 6, 14), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        budget=12,
+        drafts=5,
+        policy=Priority(),
+    ),
+    "drafts, not mixed": lambda depth: World(
+        plan(paged(4, 18), num_rows=ROWS * depth, max_model_len=48),
+        depth=depth,
+        drafts=4,
+        rules=StepRules(mix_prefill_decode=False, chunk_multiple=8, max_prefill_rows=2),
+        resources=(Tickets(3), Bandwidth(20)),
+    ),
 }
 
 

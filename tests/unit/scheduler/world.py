@@ -8,10 +8,12 @@ import numpy as np
 
 from tessera.arrays import int32
 from tessera.config import SchedulerConfig
+from tessera.config.engine import SpeculativeConfig
 from tessera.platform import CacheGroup, CachePlan, StepRules
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler import EngineCoreOutputs, FirstComeFirstServed, Scheduler
+from tessera.scheduler.speculation import DraftLengths
 from tests.unit.scheduler.fake_device import FakeDevice, expected_answer, history
 
 
@@ -31,6 +33,52 @@ def state(num_rows: int = 8) -> CacheGroup:
     return CacheGroup((9,), "state", 0, 64, num_rows + 1)
 
 
+class Guesses:
+    """Proposes what an answer to these tokens will be, but often not to the end; perhaps a sibling's."""
+
+    def __init__(self, requests) -> None:
+        self.requests = requests
+        self.chance = np.random.default_rng(5)
+
+    def propose(self, tokens, most):
+        known = tokens.tolist()
+        for request in self.requests.values():
+            prompt = request.prompt.tolist()
+            answered = len(known) - len(prompt)
+            if known[: len(prompt)] == prompt and answered >= 0:
+                answer = expected_answer(prompt, request.seed, answered + most)
+                if answer[:answered] == known[len(prompt) :]:
+                    return int32([self._maybe(token) for token in answer[answered:]])
+        return int32()
+
+    def _maybe(self, token):
+        return token if self.chance.random() < 0.7 else int(self.chance.integers(0, 50))
+
+
+class AnyLength(DraftLengths):
+    """As many drafts as chance says, in each step."""
+
+    def __init__(self, num_rows, most) -> None:
+        super().__init__(num_rows, most)
+        self.learned = []
+        self.chance = np.random.default_rng(6)
+
+    def choose(self, rows, limits, num_tokens):
+        return self.chance.integers(0, limits + 1).astype(np.int32)
+
+    def suspended(self, num_tokens):
+        return False
+
+    def looked(self, seconds, num_tokens, *, waited):
+        pass
+
+    def learn(self, rows, tried, accepted):
+        assert (tried > 0).all()
+        assert (accepted >= 0).all()
+        assert (accepted <= tried).all()
+        self.learned += accepted.tolist()
+
+
 class World:
     """Counts keys and steps; runs steps with `depth` in flight."""
 
@@ -43,6 +91,9 @@ class World:
         }
         self.plan, self.depth = plan_, depth
         self.rules = rules or StepRules()
+        drafts = options.pop("drafts", 0)
+        if drafts:
+            limits["speculative"] = SpeculativeConfig("ngram", drafts)
         self.config = SchedulerConfig(max_num_seqs, budget, chunked, **limits)
         self.policy = options.pop("policy", None) or FirstComeFirstServed()
         self.scheduler = Scheduler(
@@ -67,6 +118,9 @@ class World:
         self.steps: list = []
         self.finished_at: dict[int, int] = {}
         self.next_key = 0
+        if self.scheduler.speculation is not None:
+            self.scheduler.speculation.proposer = Guesses(self.requests)
+            self.scheduler.speculation.lengths = AnyLength(plan_.num_rows, drafts)
 
     def add(self, prompt, max_tokens=8, *, leader=-1, seed=None, salt="", priority=0, tenant="", **params) -> int:
         key = self.next_key
@@ -202,7 +256,7 @@ class World:
         for row, start, count in zip(
             step.rows.tolist(), step.starts.tolist(), step.num_scheduled_tokens.tolist(), strict=True
         ):
-            prefills += count > 1 or row not in sampling
+            prefills += (count > 1 and not len(step.drafts)) or row not in sampling
             if start + count < tokens[row]:
                 assert (start + count) % self.rules.chunk_multiple == 0
                 assert count % self.rules.chunk_multiple == 0

@@ -78,10 +78,17 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
             yield f"{_key(key)}: rows of {int(lengths.max())} tokens begin every {shape.stride}"
         if int(step.blocks[part].max()) > key.blocks:
             yield f"{_key(key)} has a row of {int(step.blocks[part].max())} blocks"
-        if key.kind == "decode" and shape.last > step.num_decode:
-            yield f"{_key(key)} holds rows that do not decode"
+        yield from _wrong_kind(step, shape)
     if done != len(step.query_lens):
         yield f"{len(step.query_lens) - done} rows are in no launch"
+
+
+def _wrong_kind(step: StepShape, shape: LaunchShape) -> Iterator[str]:
+    key, drafts = shape.key, int(step.query_lens[: step.num_decode].max(initial=1)) > 1
+    if key.kind in ("decode", "verify") and shape.last > step.num_decode:
+        yield f"{_key(key)} holds rows that do not decode"
+    if key.kind != "verify" and drafts and int(step.query_lens[shape.first : shape.last].max()) > 1:
+        yield f"{_key(key)} holds drafts, which only a launch of kind verify may"
 
 
 def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -> Verdict:
