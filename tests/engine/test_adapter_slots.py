@@ -31,7 +31,7 @@ class Slotted(fakes.FakeExecutor):
         self.slots, self.adapters = {}, {}
 
     def load(self, report):
-        return dataclasses.replace(super().load(report), linear_layers={LAYER: (8, 8)})
+        return [dataclasses.replace(one, linear_layers={LAYER: (8, 8)}) for one in super().load(report)]
 
     def execute(self, step):
         for opened in step.opened:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 """That g++ builds it with."""
 
-CHOSEN = "products or gates or quantised or int8 or none or looked_up or long_rows or sampling"
+CHOSEN = "products or gates or quantised or int8 or none or looked_up or long_rows or sampling or adapters"
 """Tests, as -k chooses them, whose tensors are allocated by themselves."""
 
 

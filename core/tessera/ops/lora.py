@@ -18,9 +18,9 @@ __all__ = ["LoraSpec"]
 
 @dataclass(frozen=True)
 class LoraSpec:
-    """y += scale (x A^T) B^T, with the adapter in each token's slot. layers: outputs of each linear layer that is
-    joined into the product; each has its own `rank` rows of A, and its rows of B. k: inputs. slots: number of adapters
-    that are loaded at once."""
+    """y += scale (x A^T) B, with the adapter in each token's slot. layers: outputs of each linear layer that is
+    joined into the product; each has its own `rank` rows of A, and its columns of B. k: inputs. slots: number of
+    adapters that are loaded at once."""
 
     layers: tuple[int, ...]
     k: int
@@ -30,15 +30,15 @@ class LoraSpec:
 
 
 def lora(spec: LoraSpec, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scales: Tensor, slots: Tensor) -> None:
-    """y [T, sum of layers] act; x [T, k] act; a [slots, layers * rank, k] act; b [slots, sum of layers, rank] act;
+    """y [T, sum of layers] act; x [T, k] act; a [slots, layers * rank, k] act; b [slots, rank, sum of layers] act;
     scales [slots] float32; slots [T] int32, the slot of each token, -1 for none -> nothing
 
     Adds to y in place, computed in float32 and rounded once. Hu et al., arXiv:2106.09685."""
     wide, result = x.float(), y.float()
     for slot in range(spec.slots):
         narrow = (wide @ a[slot].float().T).split(spec.rank, dim=1)
-        parts = b[slot].float().split(spec.layers)
-        delta = torch.cat([low @ part.T for low, part in zip(narrow, parts, strict=True)], dim=1)
+        parts = b[slot].float().split(spec.layers, dim=1)
+        delta = torch.cat([low @ part for low, part in zip(narrow, parts, strict=True)], dim=1)
         result = torch.where((slots == slot)[:, None], result + scales[slot] * delta, result)
     y.copy_(result)
 
@@ -55,7 +55,7 @@ def _inputs(spec: LoraSpec, make: TrialInputs) -> tuple[Any, ...]:
         make.normal(make.tokens, n, dtype=spec.dtype),
         make.normal(make.tokens, spec.k, dtype=spec.dtype),
         make.normal(spec.slots, rank, spec.k, dtype=spec.dtype, scale=1 / math.sqrt(spec.k)),
-        make.normal(spec.slots, n, spec.rank, dtype=spec.dtype, scale=1 / math.sqrt(spec.rank)),
+        make.normal(spec.slots, spec.rank, n, dtype=spec.dtype, scale=1 / math.sqrt(spec.rank)),
         make.normal(spec.slots).abs() + 0.5,
         make.integers(-1, spec.slots, make.tokens),
     )

@@ -38,7 +38,7 @@ _INTEGERS = {2: "int16", 4: "int32"}
 _INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 """The bits that are all set in infinity and in NaN, and in no other number."""
 Halves = tuple[Array, Array]
-"""A [layers * rank, k] and B [n, rank] of a product, on the host: the bits of the model's dtype as integers, because
+"""A [layers * rank, k] and B [rank, n] of a product, on the host: the bits of the model's dtype as integers, because
 NumPy has no bfloat16."""
 
 
@@ -121,14 +121,14 @@ class LoraInWorker(WorkerFeature):
 
 
 class AdaptedProduct:
-    """The adapters of one product. a [slots, layers * rank, k], b [slots, n, rank]: unused rows of the rank are 0."""
+    """The adapters of one product. a [slots, layers * rank, k], b [slots, rank, n]: unused rows are 0."""
 
     def __init__(self, product: Product, ops: BoundOps, slots: int, rank: int, arena: Arena) -> None:
         self.product, self.rank, self._device = product, rank, ops.device
         sizes = tuple(len(layer.outputs) for layer in product.layers)
         k, dtype, target = product.spec.k, product.spec.dtype, ops.device.target
         self.a = arena.hold(torch.zeros(slots, len(sizes) * rank, k, dtype=torch_dtype(dtype), device=target))
-        self.b = arena.hold(torch.zeros(slots, sum(sizes), rank, dtype=torch_dtype(dtype), device=target))
+        self.b = arena.hold(torch.zeros(slots, rank, sum(sizes), dtype=torch_dtype(dtype), device=target))
         self._call = ops.bind("lora", LoraSpec(sizes, k, rank, slots, dtype))
 
     def add(self, y: Tensor, x: Tensor, scales: Tensor, slots: Tensor) -> None:
@@ -147,7 +147,7 @@ class AdaptedProduct:
                 narrow, wide = (tensor(tensor_name(layer.name, half)) for half in "AB")
                 start, stop = layer.inputs
                 a[place * self.rank : place * self.rank + adapter.rank] = narrow[:, start:stop]
-                b[first : first + len(layer.outputs), : adapter.rank] = wide[list(layer.outputs)]
+                b[: adapter.rank, first : first + len(layer.outputs)] = wide[list(layer.outputs)].T
             first += len(layer.outputs)
         kind = self.product.spec.dtype
         infinity = _INFINITY[kind]

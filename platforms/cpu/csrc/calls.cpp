@@ -51,6 +51,14 @@ void QuantiseRows::run() const { threads::run(used->quantise, task, m, grain_of(
 
 void NormRows::run() const { threads::run(used->add_norm, task, task.rows, grain_of(task.rows, task.n)); }
 
+void GateRows::run() const { threads::run(used->gate, task, task.rows, grain_of(task.rows, task.n)); }
+
+// Neighbours with the same adapter share its weights in the cache, so many rows are not divided one by one.
+void AddLora::run() const {
+  int64_t grain = grain_of(task.rows, task.rank * (task.layers * task.k + task.n) / 16), together = task.rows / 8;
+  threads::run(used->lora, task, task.rows, grain > together ? grain : together < 32 ? together : 32);
+}
+
 void LookUp::run() const { threads::run(used->look_up, task, m, grain_of(m, task.n)); }
 
 void LookUpPacked::run() const {

@@ -1,5 +1,6 @@
-// Vectorized exp, accurate to about two units in the last place.
+// Vectorized exp, accurate to about two units in the last place, and the activations that use it.
 #pragma once
+#include "kernels.h"
 
 namespace VARIANT::simd {
 
@@ -12,6 +13,13 @@ inline Float exp(Float x) {
   constexpr float TERMS[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
   for (float term : TERMS) power = fma(power, rest, set(term));
   return scale_by_power(power, n);
+}
+
+inline Float activated(Float x, Activation activation) {
+  if (activation == Activation::silu) return div(x, add(set(1.0f), exp(sub(zero(), x))));
+  // gelu_tanh: x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
+  Float inner = mul(set(1.5957691216f), mul(x, fma(mul(x, x), set(0.044715f), set(1.0f))));
+  return div(x, add(set(1.0f), exp(sub(zero(), inner))));
 }
 
 }  // namespace VARIANT::simd

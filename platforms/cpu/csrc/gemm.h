@@ -58,13 +58,6 @@ inline Float bias_at(const bf16 *bias, int64_t room) {
   return load_bf16(whole);
 }
 
-inline Float activated(Float x, Activation activation) {
-  if (activation == Activation::silu) return div(x, add(set(1.0f), exp(sub(zero(), x))));
-  // gelu_tanh: x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
-  Float inner = mul(set(1.5957691216f), mul(x, fma(mul(x, x), set(0.044715f), set(1.0f))));
-  return div(x, add(set(1.0f), exp(sub(zero(), inner))));
-}
-
 template <class Kind, int M, class Fetcher> void of_linear(const Product &task, const At &at, Kept *kept) {
   constexpr int V = ABREAST<M>;
   for (int left = 0; left < PANEL; left += V * W) {

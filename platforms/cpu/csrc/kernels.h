@@ -77,6 +77,33 @@ struct AddNorm {
   float eps, offset, multiplier;
 };
 
+// out = activation(first half of x) * second half. x [rows, 2 n]. Item: a row.
+struct Gate {
+  const bf16 *x;
+  int64_t x_stride;
+  bf16 *out;
+  int64_t out_stride;
+  int64_t rows, n;
+  Activation activation;
+};
+
+constexpr int64_t MAX_RANK = 1024;  // of an adapter
+
+// y [rows, n] += scale * (x A^T) B, rounded once, with the adapter in each row's slot; a row with a negative slot stays as it is. A
+// product joins layers: `rank` rows of A belong to each, and layer i's outputs end before ends[i]. Item: a row.
+struct Lora {
+  bf16 *y;
+  int64_t y_stride;
+  const bf16 *x;
+  int64_t x_stride;
+  const bf16 *a;  // [slots, layers * rank, k]
+  const bf16 *b;  // [slots, rank, n]
+  const float *scales;
+  const int32_t *slots;  // of each row
+  const int64_t *ends;
+  int64_t layers, rows, n, k, rank;
+};
+
 // Looks up rows of a table [.., n], times scale. Item: a row.
 struct Lookup {
   const int32_t *ids;
@@ -174,6 +201,8 @@ struct Kernels {
   Part<Product> linear[3], gate_up[3];  // by Kind; x is widened if there is a widen kernel
   Part<Quantise> quantise;
   Part<AddNorm> add_norm;
+  Part<Gate> gate;
+  Part<Lora> lora;
   Part<Lookup> look_up;
   Part<PackedLookup> look_up_packed[3];  // by Kind
   Part<HeadsInput> heads_input;

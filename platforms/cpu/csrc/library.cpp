@@ -92,6 +92,10 @@ EXPORTED void tessera_cpu_quantise(const bf16 *x, int64_t x_stride, int8_t *to, 
 
 EXPORTED void tessera_cpu_add_norm(const AddNorm *task) { tape::now_or_later(calls::NormRows{*task}); }
 
+EXPORTED void tessera_cpu_gate(const Gate *task) { tape::now_or_later(calls::GateRows{*task}); }
+
+EXPORTED void tessera_cpu_lora(const Lora *task) { tape::now_or_later(calls::AddLora{*task}); }
+
 EXPORTED void tessera_cpu_look_up(const int32_t *ids, const bf16 *table, int64_t stride, bf16 *out, int64_t rows,
                                   int64_t n, float scale) {
   tape::now_or_later(calls::LookUp{{ids, table, stride, out, n, scale}, rows});

@@ -32,6 +32,8 @@ namespace products = VARIANT::gemm;
 #endif
 #include "quantise.h"
 #include "norm.h"
+#include "gate.h"
+#include "lora.h"
 #include "lookup.h"
 #include "heads.h"
 #include "attention.h"
@@ -53,6 +55,8 @@ extern const Kernels TABLE(VARIANT) = {
     {products::gate_up<products::Bf16>, products::gate_up<products::Int8>, gemm::gate_up<gemm::Int4>},
     quantise::quantise,
     norm::add_norm,
+    gate::rows,
+    lora::rows,
     lookup::rows,
     {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Int8>, lookup::packed_rows<lookup::Int4>},
     heads::heads_input,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tessera.platform import ActSpec, BoundOps, Device, GatedMLPSpec, Kernel, Packed, Quantized, Reason
+from tessera_cpu import native
 from tessera_cpu.linear import products_of
 from tessera_cpu.products import PANEL, Product
 
 BETWEEN = 16 << 20  # bytes of the intermediate result of one chunk
 ROWS = 64  # the number of rows in a chunk is a multiple of this
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}  # enum Activation of csrc/kernels.h
 
 
 class GatedMLP(Kernel[GatedMLPSpec]):
@@ -51,7 +51,7 @@ class GatedMLP(Kernel[GatedMLPSpec]):
 
     def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None) -> Product | None:
         """The first product with the gate fused in. emit: the quantization that the second product wants."""
-        wide, inner, activation = spec.gate_up, spec.gate.n, ACTIVATIONS.get(spec.gate.activation)
+        wide, inner, activation = spec.gate_up, spec.gate.n, native.ACTIVATIONS.get(spec.gate.activation)
         found = products_of(wide)
         if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
             return None

@@ -20,6 +20,12 @@ FILE = Path(__file__).with_name("libtessera_cpu.so")
 BF16, INT8, INT4 = range(3)
 """enum Kind of csrc/kernels.h."""
 
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+"""enum Activation of csrc/kernels.h."""
+
+MAX_RANK = 1024
+"""Of an adapter, as in csrc/kernels.h."""
+
 BF16_ENTRY, FLOAT_ENTRY = range(2)
 """enum Entry of csrc/draws.h."""
 
@@ -75,6 +81,41 @@ class AddNorm(ctypes.Structure):
         ("eps", c_float),
         ("offset", c_float),
         ("multiplier", c_float),
+    ]
+
+
+class Gate(ctypes.Structure):
+    """struct Gate of csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("out", c_void_p),
+        ("out_stride", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("activation", c_int32),
+    ]
+
+
+class Lora(ctypes.Structure):
+    """struct Lora of csrc/kernels.h."""
+
+    _fields_ = [
+        ("y", c_void_p),
+        ("y_stride", c_int64),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("scales", c_void_p),
+        ("slots", c_void_p),
+        ("ends", POINTER(c_int64)),
+        ("layers", c_int64),
+        ("rows", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("rank", c_int64),
     ]
 
 
@@ -205,6 +246,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_gate_up": (c_int32, POINTER(Product)),
     "tessera_cpu_quantise": (c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64),
     "tessera_cpu_add_norm": (POINTER(AddNorm),),
+    "tessera_cpu_gate": (POINTER(Gate),),
+    "tessera_cpu_lora": (POINTER(Lora),),
     "tessera_cpu_heads_input": (POINTER(Layer), POINTER(Launch), c_void_p, c_int64, c_int64, c_void_p),
     "tessera_cpu_attention": (POINTER(Layer), POINTER(Launch), c_void_p, c_void_p),
     "tessera_cpu_look_up": (c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_float),

@@ -17,7 +17,6 @@ from tessera.platform import (
     GateSpec,
     Kernel,
     LayerNormSpec,
-    LoraSpec,
     OpSet,
     Packed,
     QKNormSpec,
@@ -26,16 +25,16 @@ from tessera.platform import (
     SoftCapSpec,
     replace,
 )
+from tessera_cpu import native
 from tessera_cpu.embedding import Embedding, PackedEmbedding
 from tessera_cpu.linear import Linear, expert_name, product_of, products_of
+from tessera_cpu.lora import Lora
 from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
+from tessera_cpu.products import result_of, rows_apart
 from tessera_cpu.rotary import rotary
 from tessera_cpu.sampling import MaskLogits, Sample, TokenLogprobs
-
-MANY_TOKENS = 32
-"""Tokens for each adapter from which products with zeros cost more than several small products."""
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -65,6 +64,9 @@ class Gate(Kernel[GateSpec]):
         return "emits no quantised activations" if spec.emit is not None else None
 
     def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
+        library, number = native.library(), native.ACTIVATIONS.get(spec.activation)
+        if library is not None and spec.dtype == "bfloat16" and number is not None:
+            return _native_gate(library, spec.n, number)
         activation = _ACTIVATIONS[spec.activation]
 
         def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -72,6 +74,20 @@ class Gate(Kernel[GateSpec]):
             return into(activation(left).mul_(right), out)
 
         return gate
+
+
+def _native_gate(library: Any, n: int, activation: int) -> Any:
+    task = native.Gate(n=n, activation=activation)
+
+    def gate(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        x = rows_apart(x)
+        result = result_of(len(x), n, out)
+        task.x, task.x_stride, task.rows = x.data_ptr(), x.stride(0), len(x)
+        task.out, task.out_stride = result.data_ptr(), result.stride(0)
+        library.tessera_cpu_gate(task)
+        return result if out is None or out is result else out.copy_(result)
+
+    return gate
 
 
 def activation(spec: ActivationSpec, x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -119,21 +135,6 @@ class Experts(Kernel[ExpertsSpec]):
         return experts
 
 
-def lora(spec: LoraSpec, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scales: Tensor, slots: Tensor) -> None:
-    """Few tokens are multiplied by all adapters in use at once, and what is not of their own adapter counts as 0. Many
-    tokens are multiplied by their own adapter only. Reading slots on the host is free here, since it is the device."""
-    used = slots[slots >= 0].unique().long()
-    together = len(used) if len(slots) < MANY_TOKENS * len(used) else 1
-    for some in used.split(together) if len(used) else ():
-        own = slots[:, None] == some
-        tokens = own.any(dim=1).nonzero()[:, 0]
-        low = (x[tokens].float() @ a[some].float().flatten(0, 1).T).view(len(tokens), len(some), len(spec.layers), -1)
-        low.mul_(scales[some][:, None, None]).masked_fill_(~own[tokens][:, :, None, None], 0)
-        parts = b[some].float().transpose(1, 2).split(spec.layers, dim=2)
-        delta = torch.cat([low[:, :, i].flatten(1) @ part.flatten(0, 1) for i, part in enumerate(parts)], dim=1)
-        y[tokens] = (y[tokens].float() + delta).to(y.dtype)
-
-
 def kernels(reference: OpSet) -> OpSet:
     """The reference with native and torch kernels filled in."""
     return replace(
@@ -154,7 +155,7 @@ def kernels(reference: OpSet) -> OpSet:
         qk_norm=QKNorm(),
         route=route,
         experts=Experts(),
-        lora=lora,
+        lora=Lora(),
         logprobs=TokenLogprobs(),
         mask_logits=MaskLogits(),
         sample=Sample(),

@@ -5,21 +5,29 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tessera.platform import PlatformError
-from tessera.testing import TOLERANCES, AttentionCase, AttentionTrial, assert_same
+from tessera.ops import lora as lora_op
+from tessera.platform import BoundOps, GateSpec, LoraSpec, PlatformError
+from tessera.testing import REFERENCE, TOLERANCES, AttentionCase, AttentionTrial, OpInputs, assert_same
 from tessera_cpu import native
 from tessera_cpu.paged import PagedAttention
+from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.probe import probe
 from tessera_cpu.products import NativeProducts, NativeTask, OneDnnProducts, products
 from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
 BUILD = Path(__file__).parents[1] / "csrc/build.py"
 every_set = pytest.mark.parametrize("name", available())
+
+
+def bound(op: str, spec: Any) -> Any:
+    platform = CpuPlatform()
+    return BoundOps(platform.ops(REFERENCE), platform.open(0)).bind(op, spec)
 
 
 def close(found: Tensor, expected: Tensor, k: int) -> bool:
@@ -62,6 +70,42 @@ def test_gates_near_and_far_from_zero(name: str, activation: int, function: str,
     options = {"approximate": "tanh"} if function == "gelu" else {}
     expected = getattr(torch.nn.functional, function)(gate, **options) * up
     assert ((out.double() - expected).abs() <= 0.01 * expected.abs() + 1e-3).all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize(("activation", "function"), [("silu", "silu"), ("gelu_tanh", "gelu")])
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 37), (70, 130)])
+def test_gates_by_themselves(name: str, activation: str, function: str, rows: int, n: int) -> None:
+    torch.manual_seed(n)
+    wide, out = (torch.randn(rows, 2 * n + 3) * 20).bfloat16(), torch.full((rows, n + 2), 7.0).bfloat16()
+    x = wide[:, : 2 * n]
+    with kernels(name):
+        bound("gate", GateSpec(n, "bfloat16", activation))(x, out=out[:, :n])
+    options = {"approximate": "tanh"} if function == "gelu" else {}
+    expected = getattr(torch.nn.functional, function)(x[:, :n].double(), **options) * x[:, n:].double()
+    assert ((out[:, :n].double() - expected).abs() <= 0.01 * expected.abs() + 1e-3).all()
+    assert (out[:, n:] == 7).all()
+
+
+@needs_kernels
+@every_set
+@pytest.mark.parametrize("rows", [1, 3, 4, 9, 67])
+@pytest.mark.parametrize(("layers", "k", "rank"), [((5,), 7, 1), ((70, 33, 33), 40, 5), ((128, 96), 97, 16)])
+def test_adapters_of_neighbours_and_of_none(name: str, rows: int, layers: tuple[int, ...], k: int, rank: int) -> None:
+    """Rows come in runs of one adapter, whose length goes up to 5."""
+    spec = LoraSpec(layers, k, rank, 3, "bfloat16")
+    y, x, a, b, scales, slots = OpInputs(rows, seed=rows).of("lora", spec)
+    slots.copy_(torch.arange(-1, 3).repeat_interleave(torch.arange(2, 6))[:rows] if rows < 14 else slots.sort()[0])
+    wide = torch.full((rows, sum(layers) + 3), 7.0).bfloat16()
+    wide[:, : sum(layers)] = y
+    expected = [tensor.double() for tensor in (y, x, a, b)]
+    lora_op.lora(spec, *expected, scales.double(), slots)
+    with kernels(name):
+        bound("lora", spec)(wide[:, : sum(layers)], x, a, b, scales, slots)
+    assert_same(wide[:, : sum(layers)].double(), expected[0], 0.01)
+    assert torch.equal(wide[slots < 0, : sum(layers)], y[slots < 0])
+    assert (wide[:, sum(layers) :] == 7).all()
 
 
 @needs_kernels

@@ -8,7 +8,7 @@ import torch
 from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LoraSpec, NormSpec
 from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
 from tessera_cpu import mlp
-from tessera_cpu.ops import MANY_TOKENS
+from tessera_cpu.lora import MANY_TOKENS
 from tessera_cpu.platform import CpuPlatform
 
 PLATFORM = CpuPlatform()
@@ -69,7 +69,7 @@ def test_few_tokens_and_many_get_what_their_own_adapter_adds(tokens: int) -> Non
     for own in range(tokens):
         if slots[own] >= 0:
             low, slot = (a[slots[own]] @ x[own]).split(spec.rank), slots[own]
-            parts = [part @ each for part, each in zip(b[slot].split(spec.layers), low, strict=True)]
+            parts = [each @ part for part, each in zip(b[slot].split(spec.layers, dim=1), low, strict=True)]
             expected[own] += scales[slot] * torch.cat(parts)
     BoundOps(OPS, PLATFORM.open(0)).bind("lora", spec)(y, x, a, b, scales, slots)
     assert_same(y[1:], expected[1:], TOLERANCES["float32"])

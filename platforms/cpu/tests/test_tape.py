@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tessera.platform import BoundOps, GateSpec, LinearSpec, LoraSpec
+from tessera.testing import REFERENCE, OpInputs
 from tessera_cpu import native
+from tessera_cpu.platform import CpuPlatform
 from tessera_cpu.products import NativeProducts
 from tessera_cpu.tape import Memory, NotNativeError, Tape
 from tests.platforms.cpu_kernels import needs_kernels
@@ -40,6 +43,30 @@ def test_calls_are_kept_and_done_later_for_other_rows(inference: None) -> None:
     x.copy_(torch.randn(5, 32))
     tape.replay(5)
     assert torch.equal(result, calls[1](calls[0](x, packed[0]), packed[1]))
+
+
+def test_adapters_and_gates_are_kept(inference: None) -> None:
+    """Slots are read when a tape is replayed."""
+    platform = CpuPlatform()
+    ops = BoundOps(platform.ops(REFERENCE), platform.open(0))
+    spec = LoraSpec((64, 64), 32, 4, 2, "bfloat16")
+    product, lora = ops.bind("linear", LinearSpec(128, 32, "bfloat16")), ops.bind("lora", spec)
+    gate = ops.bind("gate", GateSpec(64, "bfloat16"))
+    packed = ops.prepare("linear", LinearSpec(128, 32, "bfloat16"), {"weight": torch.randn(128, 32).bfloat16()})
+    _, x, a, b, scales, slots = OpInputs(5).of("lora", spec)
+
+    def adapted() -> Tensor:
+        y = product(x, packed)
+        lora(y, x, a, b, scales, slots)
+        return gate(y)
+
+    with Tape(native.library(), 5) as tape:
+        result = adapted()
+    assert tape.whole
+    for own in ([0, 1, -1, 1, 0], [-1, -1, 0, 0, 1]):
+        slots.copy_(torch.tensor(own))
+        tape.replay(5)
+        assert torch.equal(result, adapted())
 
 
 def test_a_call_of_other_rows_makes_a_tape_unfit(inference: None) -> None:
