@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.ops import lora as lora_op
 from tessera.platform import BoundOps, GateSpec, LoraSpec, PlatformError
 from tessera.testing import REFERENCE, TOLERANCES, AttentionCase, AttentionTrial, OpInputs, assert_same
 from tessera_cpu import native
@@ -100,7 +99,9 @@ def test_adapters_of_neighbours_and_of_none(name: str, rows: int, layers: tuple[
     wide = torch.full((rows, sum(layers) + 3), 7.0).bfloat16()
     wide[:, : sum(layers)] = y
     expected = [tensor.double() for tensor in (y, x, a, b)]
-    lora_op.lora(spec, *expected, scales.double(), slots)
+    reference = REFERENCE["lora"].reference
+    assert reference is not None
+    reference(spec, *expected, scales.double(), slots)
     with kernels(name):
         bound("lora", spec)(wide[:, : sum(layers)], x, a, b, scales, slots)
     assert_same(wide[:, : sum(layers)].double(), expected[0], 0.01)
