@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
 
+from tessera.arrays import Array
 from tessera.config import EngineConfig
 from tessera.engine import engine as engine_module
 from tessera.engine.engine import Engine
 from tessera.executor.in_process import InProcessExecutor
 from tessera.platform.attention import Caches
+from tessera.platform.feature import WorkerFeature
 from tessera.platform.launch import ALL_POSITIONS, Launch
 from tessera.platform.model import Hidden, Model
 from tessera.platform.runner import CachePlan, Progress
@@ -54,6 +56,13 @@ class RecordingModel:
         return hidden
 
 
+class _AllPositions(WorkerFeature):
+    """Every launch returns the hidden states of all its tokens."""
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        return frozenset((ALL_POSITIONS,))
+
+
 class RecordingExecutor(InProcessExecutor):
     """The ordinary executor, with recording. A row belongs to the request that opened it last."""
 
@@ -70,7 +79,7 @@ class RecordingExecutor(InProcessExecutor):
         super().warm_up(report)
         runner: Any = self.worker.runner
         runner.model = RecordingModel(runner.model, self._hear)
-        runner.builder.bits |= {ALL_POSITIONS}
+        runner.builder.features = (*runner.builder.features, _AllPositions())
 
     def execute(self, step: SchedulerOutput) -> Any:
         self._request_of.update((opened.row, opened.request_id) for opened in step.opened)
