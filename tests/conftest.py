@@ -6,6 +6,7 @@ import ast
 import os
 import signal
 import sys
+import tempfile
 import zlib
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -41,6 +42,8 @@ LOADS_TORCH = (
 for _name in [name for name in os.environ if name.startswith("TESSERA_")]:
     del os.environ[_name]
 os.environ["HF_HUB_OFFLINE"] = "1"
+_CACHE = tempfile.TemporaryDirectory(prefix="tessera-cache-", ignore_cleanup_errors=True)
+os.environ["TESSERA_CACHE"] = _CACHE.name
 # A shell that starts this in the background has SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

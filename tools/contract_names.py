@@ -23,6 +23,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
         "tessera.platform.launch": "launch",
+        "tessera.platform.shapes": "launch",
         "tessera.platform.collectives": "collectives",
         "tessera.platform.graph": "graph",
         "tessera.platform.model": "runner",

@@ -24,6 +24,7 @@ NAME = "fakechip"
 NEW = ("plugin", "new", NAME, "--device", "fakechip", "--registers", "torch_fakechip", "--yes")
 PIP = ("install", "--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
 STEP_SECONDS = 200
+FITS = ("--max-num-batched-tokens", "256", "--max-num-seqs", "16")  # what attention by reference fits into 256 MiB
 
 
 class Walk:
@@ -45,7 +46,7 @@ class Walk:
             raise FailedError(f"{NAME} is not the chosen platform:\n{listed}")
         bronze = ("conformance", "--platform", NAME, "--level", "bronze")
         self._step("tessera " + " ".join(bronze), lambda: self._tessera(*bronze))
-        serve = ("serve", "--platform", NAME)
+        serve = ("serve", "--platform", NAME, *FITS)
         return self._step(f"tessera {' '.join(serve)}, ready and asked: {QUESTION}", lambda: self._chat(*serve))
 
     def lines(self) -> int:

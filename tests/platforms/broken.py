@@ -31,7 +31,7 @@ from tessera.reference.attention import PagedPlan, ReferenceAttentionLayer
 from tessera.testing import StrictPlatform
 from tessera.testing.strict import StrictAttention
 
-WIDE_INDICES = Capabilities(("float32",), index_dtype="int64", static_shapes=True, capture=True)
+WIDE_INDICES = Capabilities(("float32",), index_dtype="int64", static_shapes=True)
 
 
 class ReadingPlatform(StrictPlatform):

@@ -21,6 +21,7 @@ from tessera.platform import (
     Kernel,
     Launch,
     LaunchKey,
+    ModelFacts,
     ModelRunner,
     NormSpec,
     OpSet,
@@ -75,7 +76,7 @@ class _Graphs(GraphRunner):
     def replay(self, executable: Any, launch: Launch) -> Any:
         return executable(launch)
 
-    def estimate(self, keys: Sequence[LaunchKey]) -> int:
+    def estimate(self, keys: Sequence[LaunchKey], model: ModelFacts, config: EngineConfig) -> int:
         CALLS.append("estimate")
         return 4096
 
@@ -155,7 +156,7 @@ class AttentionThen(ReferencePlatform):
 
 class _GraphsThen(_Graphs):
     def estimate(self) -> int:  # type: ignore[override]  # what changed
-        return super().estimate(())
+        return super().estimate((), None, None)  # type: ignore[arg-type]  # unused
 
 
 class GraphThen(ReferencePlatform):
@@ -217,7 +218,7 @@ def _backend(backend: AttentionBackend) -> AttentionBackend:
 
 
 def _graphs(graphs: GraphRunner) -> GraphRunner:
-    return adapted(graphs, GraphRunner, estimate=lambda old, keys: old.estimate())
+    return adapted(graphs, GraphRunner, estimate=lambda old, keys, model, config: old.estimate())
 
 
 def older_norm(spec: NormSpec) -> _NormSpecThen | str:

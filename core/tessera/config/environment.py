@@ -12,6 +12,7 @@ from pathlib import Path
 PREFIX = "TESSERA_"
 VARIABLES: Mapping[str, str] = {
     "TESSERA_API_KEY": "the key that clients must send, like --api-key",
+    "TESSERA_CACHE": "the folder for what later starts use again (default: ~/.cache/tessera)",
     "TESSERA_DISABLE_PLUGINS": "comma-separated names of plugins that are never loaded",
     "TESSERA_LOAD_PLUGINS": "comma-separated names of the entry points to load; empty loads none (default: all)",
     "TESSERA_TRACE_PLUGINS": "1 logs every call of a plugin's hook",
@@ -48,6 +49,13 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         disable_plugins=_names(given.get("TESSERA_DISABLE_PLUGINS", "")),
         trace_plugins=given.get("TESSERA_TRACE_PLUGINS", "0") not in ("", "0"),
     )
+
+
+def cache_folder() -> Path:
+    """The folder for what later starts use again; it may not exist yet. It can be deleted at any time."""
+    named = os.environ.get("TESSERA_CACHE")
+    users = os.environ.get("XDG_CACHE_HOME")
+    return Path(named).expanduser() if named else Path(users or "~/.cache").expanduser() / "tessera"
 
 
 def _names(listed: str) -> frozenset[str]:

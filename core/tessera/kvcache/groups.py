@@ -52,6 +52,13 @@ def solve(stages: Sequence[LoadedModel], config: EngineConfig, num_rows: int) ->
     return plans
 
 
+def null_plan(needs: Sequence[CacheNeeds], config: EngineConfig) -> CachePlan:
+    """A plan with the null block of each group and no others."""
+    layers = _by_key(needs, _block_size(needs, config.cache.block_size))
+    groups = (_group(key, members, 1) for key, members in layers.items())
+    return CachePlan(tuple(groups), config.scheduler.max_num_seqs, config.model.max_model_len)
+
+
 def _by_key(needs: Sequence[CacheNeeds], block_size: int | None) -> dict[_Key, list[CacheNeeds]]:
     layers: dict[_Key, list[CacheNeeds]] = {}
     for one in needs:

@@ -32,21 +32,9 @@ from tessera.platform.collectives import Alone, Communicator, TorchCommunicator,
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
-from tessera.platform.graph import Eager, GraphRunner
+from tessera.platform.graph import Eager, GraphRunner, TorchGraphs
 from tessera.platform.hooks import hookimpl
-from tessera.platform.launch import (
-    Buffers,
-    ExactShapes,
-    Launch,
-    LaunchKey,
-    LaunchShape,
-    Plan,
-    RequestView,
-    Resource,
-    ShapePolicy,
-    StepRules,
-    StepShape,
-)
+from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
 from tessera.platform.platform import (
@@ -82,6 +70,7 @@ from tessera.platform.runner import (
     Progress,
     RunnerServices,
 )
+from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -99,6 +88,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionLayer",
     "BoundOps",
+    "BucketedShapes",
     "Buffers",
     "CacheConstraints",
     "CacheGroup",
@@ -182,6 +172,7 @@ __all__ = [
     "TokenMasks",
     "TorchCommunicator",
     "TorchDevice",
+    "TorchGraphs",
     "Transfer",
     "Unpacking",
     "WeightFormat",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
@@ -106,6 +107,12 @@ class Device(ABC):
         soon as this returns. Default: raises PlatformError; only core's model runner calls it."""
         raise PlatformError(f"{type(self).__name__} has no to_device(), which core's model runner needs; implement it.")
 
+    def peak(self, run: Callable[[], object]) -> int | None:
+        """The most bytes of the device that run() takes at once beyond what is taken when it begins. Called only at
+        start-up, when nothing else runs. None, without calling run(): the device cannot tell, so core estimates what a
+        step takes. Default: None."""
+        return None
+
     def arena(self, tag: Tag) -> Arena:
         """Default: only counts."""
         return Arena(tag)
@@ -132,6 +139,19 @@ class TorchDevice(Device):
     def synchronize(self) -> None:
         self.torch.accelerator.synchronize(self.target)
 
+    def peak(self, run: Callable[[], object]) -> int | None:
+        """What torch's allocator reserves at most, and what libraries take beside it."""
+        accelerator = self.torch.accelerator
+        accelerator.empty_cache()
+        accelerator.reset_peak_memory_stats(self.target)
+        reserved, free = accelerator.memory_reserved(self.target), self.memory().free
+        run()
+        self.synchronize()
+        most = accelerator.max_memory_reserved(self.target) - reserved
+        beside = free - self.memory().free - (accelerator.memory_reserved(self.target) - reserved)
+        accelerator.empty_cache()
+        return int(most) + max(int(beside), 0)
+
     def to_host(self, tensor: Tensor) -> Future[Any]:
         copy = tensor.to("cpu", non_blocking=True)
         arrived = self.torch.Event(device=self.target)
@@ -155,6 +175,9 @@ class HostDevice(TorchDevice):
 
     def memory(self) -> MemoryFigures:
         return self._memory
+
+    def peak(self, run: Callable[[], object]) -> int | None:
+        return None
 
     def synchronize(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""A step on the device: what it may hold, how it is split into launches, and the inputs of a launch."""
+"""A step on the device: what it may hold, and the inputs of a launch."""
 
 from __future__ import annotations
 
@@ -112,69 +112,6 @@ class LaunchKey:
         """Whether the hidden states that become logits are those of all tokens, in order, and no others are wanted."""
         whole = self.kind == "verify" or (self.width == 1 and self.tokens == self.rows)
         return whole and ALL_POSITIONS not in self.bits
-
-
-@dataclass(frozen=True)
-class StepShape:
-    """The rows of a step, decode rows first. query_lens [R]: tokens to compute; of a decode row 1, or more with drafts,
-    and then all rows are decode rows. seq_lens [R]: tokens in the cache afterwards. blocks [R]: blocks in the cache
-    group that needs the most. All int32, on the host."""
-
-    num_decode: int
-    query_lens: Array
-    seq_lens: Array
-    blocks: Array
-    bits: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class LaunchShape:
-    """Rows first to last - 1 of a step, in one launch. stride: tokens between the starts of two rows; 0: no gaps."""
-
-    key: LaunchKey
-    first: int
-    last: int
-    stride: int = 0
-
-
-class ShapePolicy(ABC):
-    """The only place that splits a step into launches or pads one.
-
-    max_decode_tokens: the most tokens that a decode row may have in a launch; None is no limit. With the default of 1,
-    core refuses to start with speculative decoding. Rows with more than one token need launches of kind "verify", and a
-    bounded policy lists their keys: EngineConfig.scheduler.max_decode_tokens says how wide they are.
-    """
-
-    max_decode_tokens: int | None = 1
-
-    @abstractmethod
-    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
-        """Splits a step into launches and gives the shape that each is padded to. Every row is in exactly one launch,
-        in the order of the step. If keys() is not empty, every launch has one of its keys. A launch that holds a decode
-        row of several tokens is of kind "verify"."""
-
-    @abstractmethod
-    def keys(self) -> Sequence[LaunchKey]:
-        """The bounded set of shapes, which warm-up runs through, without bits (core adds those of the enabled
-        features). Empty if shapes are not bounded."""
-
-
-class ExactShapes(ShapePolicy):
-    """One launch per step, of exactly its shape."""
-
-    max_decode_tokens = None
-
-    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
-        rows, tokens = len(step.query_lens), int(step.query_lens.sum())
-        kind: Kind = "mixed" if step.num_decode else "prefill"
-        if rows == step.num_decode:
-            kind = "decode" if tokens == rows else "verify"
-        width = 1 if kind == "decode" else int(step.query_lens.max())
-        key = LaunchKey(kind, rows, width, int(step.blocks.max()), tokens, step.bits)
-        return [LaunchShape(key, 0, rows)]
-
-    def keys(self) -> Sequence[LaunchKey]:
-        return ()
 
 
 @dataclass

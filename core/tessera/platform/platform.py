@@ -15,11 +15,12 @@ from tessera.platform.attention import AttentionBackend
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.graph import GraphRunner
-from tessera.platform.launch import Resource, ShapePolicy, StepRules
+from tessera.platform.launch import Resource, StepRules
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import OpSet
 from tessera.platform.quantization import Scheme
 from tessera.platform.runner import ModelRunner, RunnerServices
+from tessera.platform.shapes import ShapePolicy
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ParallelConfig
@@ -67,14 +68,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the devices can do. dtypes: of weights and activations, the preferred one first. async_dispatch: the host
-    may run ahead of the device."""
+    """What the devices can do. dtypes: of weights and activations, the preferred one first. index_dtype: of slots and
+    block tables. async_dispatch: the host may run ahead of the device. static_shapes: each launch must have one of
+    ShapePolicy.keys(), so the platform must bring such a policy."""
 
     dtypes: tuple[str, ...]
     index_dtype: str = "int64"
     async_dispatch: bool = True
     static_shapes: bool = False
-    capture: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
 from tessera.platform.feature import Column, WorkerFeature
-from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.launch import ALL_POSITIONS, Launch, LaunchKey
 from tessera.platform.runner import CachePlan
+from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
 from tessera.runner.sampler import SamplingColumns
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 

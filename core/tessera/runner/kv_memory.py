@@ -13,12 +13,13 @@ from tessera.errors import MemoryBudgetError
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import KVLayout
 from tessera.platform.device import Device, MemoryFigures
-from tessera.platform.model import ModelFacts
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, MemoryBudget
 from tessera.step import BlockCopy
 
 HOST_CACHE_LIMIT = 4 << 30
 HOST_CACHE_SHARE = 0.4
+HEADROOM = 64
+"""One part in so many of a device's memory is left free, because allocators and other processes need some."""
 
 
 def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
@@ -31,27 +32,33 @@ def cache_bytes(
     config: EngineConfig, granted: MemoryBudget, figures: MemoryFigures, weights: int, workspace: int
 ) -> int:
     """Bytes for the KV cache on one device: as the user set, else what is left after weights and workspace. If the
-    device uses host memory: the smaller of 4 GiB and 40% of what is left, divided by the number of workers. Raises
-    MemoryBudgetError if a device with its own memory has nothing left."""
-    left = granted.total - weights - workspace
+    device uses host memory: the smaller of 4 GiB and 40% of what is left, divided by the number of workers. figures:
+    the device's, with the weights in it. Raises MemoryBudgetError if the device has too little memory."""
+    workers = config.parallel.world_size if figures.host else 1
     if granted.kv is not None:
+        if granted.kv * workers > figures.free:
+            each = " for each worker" if workers > 1 else ""
+            raise MemoryBudgetError(
+                f"--kv-cache-memory-bytes asks for {granted.kv / 2**30:.1f} GiB{each}, but "
+                f"{figures.free / 2**30:.1f} GiB of the device's memory are free; lower it."
+            )
         return granted.kv
+    left = granted.total - weights - workspace
     if figures.host:
-        return int(min(HOST_CACHE_LIMIT, HOST_CACHE_SHARE * max(left, 0))) // config.parallel.world_size
+        return int(min(HOST_CACHE_LIMIT, HOST_CACHE_SHARE * max(left, 0))) // workers
     if left <= 0:
         raise MemoryBudgetError(
             f"the weights take {weights / 2**30:.1f} GiB and a step's workspace {workspace / 2**30:.1f} GiB of the "
             f"{granted.total / 2**30:.1f} GiB granted, which leaves nothing for the KV cache; raise "
             "--gpu-memory-utilization, lower --max-num-batched-tokens or use more devices."
         )
-    return left
-
-
-def activation_bytes(config: EngineConfig, facts: ModelFacts) -> int:
-    """An estimate, on the high side, of the bytes of a step's tensors: 16 float32 vectors of the hidden size per token,
-    and the float32 logits of all samples twice."""
-    tokens, samples = config.scheduler.max_num_batched_tokens, config.scheduler.max_decode_samples
-    return tokens * facts.hidden_size * 16 * 4 + samples * facts.vocab_size * 8
+    free = figures.free - workspace - figures.total // HEADROOM
+    if free <= 0:
+        raise MemoryBudgetError(
+            f"{max(figures.free, 0) / 2**30:.1f} GiB of the device's memory are free, and a step's workspace takes "
+            f"{workspace / 2**30:.1f} GiB; end what else uses the device or lower --max-num-batched-tokens."
+        )
+    return min(left, free)
 
 
 class CacheMemory:

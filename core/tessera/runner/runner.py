@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array, int32
-from tessera.errors import PlatformError
+from tessera.errors import MemoryBudgetError, PlatformError
+from tessera.kvcache.groups import null_plan
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
@@ -21,19 +23,21 @@ from tessera.platform.attention import AttentionBackend, KVLayout, StateSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
-from tessera.platform.launch import ExactShapes, Launch, LaunchKey, Plan, ShapePolicy
+from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
 from tessera.platform.runner import CacheNeeds, CachePlan, LoadedModel, MemoryBudget, ModelRunner, Progress
+from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, left_in_words
 from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, widest
-from tessera.runner.kv_memory import CacheMemory, activation_bytes, cache_bytes
+from tessera.runner.kv_memory import CacheMemory, cache_bytes
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
 from tessera.runner.services import Services
+from tessera.runner.workspace import estimated, largest_steps, remembered_or
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, StepStats, TokenMasks
 
 
@@ -129,6 +133,7 @@ class CoreRunner(ModelRunner):
         self.features = services.features()
         self.model: Model
         self.build: Build
+        self.executables: dict[LaunchKey, Any] = {}
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
@@ -145,15 +150,19 @@ class CoreRunner(ModelRunner):
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.graphs, uncaptured = self._graph_runner()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
+        if platform.capabilities.static_shapes and not self.shapes.keys():
+            raise PlatformError(
+                f"platform '{platform.name}' says that launches need static shapes, but its shapes() lists no keys."
+            )
         kernels, mixers = (ops[name].kernel for name in ops.names()), (bound.mixer for bound in self.build.mixers)
         check_members([*backends, *kernels, *mixers, self.graphs, self.shapes], services.config.platform_levels)
         self._check_drafts()
         captured = self.graphs.keys(self.shapes, services.config.scheduler.max_decode_samples)
         self.keys = [replace(key, bits=key.bits | bits) for bits in _variants(self.features) for key in captured]
-        workspace = activation_bytes(services.config, self.model.facts) + self.graphs.estimate(self.keys)
-        weight_bytes = arena.nbytes + services.feature_bytes
-        left = cache_bytes(services.config, budget, self.device.memory(), weight_bytes, workspace)
         self._bind_sampling()
+        weight_bytes, figures = arena.nbytes + services.feature_bytes, self.device.memory()
+        workspace = self._workspace()
+        left = cache_bytes(services.config, budget, figures, weight_bytes, workspace)
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
             replace(self.model.facts, notes=(*self.model.facts.notes, *left_in_words(weights), *uncaptured)),
@@ -171,6 +180,43 @@ class CoreRunner(ModelRunner):
             num_weights=count_numbers(self.build.parameters),
             linear_layers=_linear_layers(self.build) if self.features else {},
         )
+
+    def _workspace(self) -> int:
+        """Bytes that steps and captured launches take beside weights and KV cache. Measured if the size of the KV cache
+        depends on it."""
+        config, facts = self.services.config, self.model.facts
+        if config.cache.memory_bytes is None:
+            known = remembered_or(self._measure, config, self.device, self.services.groups)
+            if known is not None:
+                return known
+        return estimated(config, facts) + self.graphs.estimate(self.keys, facts, config)
+
+    def _measure(self) -> int | None:
+        scheduler = self.services.config.scheduler
+        try:
+            steps = self.device.peak(self._run_largest_steps)
+        except torch.OutOfMemoryError as error:
+            raise MemoryBudgetError(
+                f"a step of {scheduler.max_num_batched_tokens} tokens, or one of {scheduler.max_num_seqs} rows, does "
+                "not fit into the device's memory beside the weights; lower --max-num-batched-tokens or --max-num-seqs."
+            ) from error
+        if steps is None or not self.keys:
+            return steps
+        first, other = (self.device.peak(partial(self._capture, key)) or 0 for key in (self.keys[0], self.keys[-1]))
+        self.executables.clear()
+        self.graphs.invalidate()
+        return steps + first + other * (len(self.keys) - 1)
+
+    @torch.inference_mode()
+    def _run_largest_steps(self) -> None:
+        config, facts = self.services.config, self.model.facts
+        self.executables = {}
+        plan = null_plan(self._needs(), config)
+        self.allocate(plan)
+        for buffer in self.memory.buffers:
+            buffer.zero_()
+        for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
+            self.sample(self.execute(step))
 
     def _check_drafts(self) -> None:
         """Raises PlatformError where drafts are asked for and cannot be verified."""
@@ -255,17 +301,22 @@ class CoreRunner(ModelRunner):
         self.scorer = PromptScorer(self.model, self.batch, self.device, self.sampler.bind_logprobs)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
-        self.executables: dict[LaunchKey, Any] = {}
+        self.executables = {}
         with torch.inference_mode():
             for number, key in enumerate(self.keys):
-                launch = self._planned(self.builder.empty(key))
-                self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
+                launch = self._capture(key)
                 one = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
                 if self.graphs.key_of(one) == key:  # same graph, but sampling one row is faster
                     launch = self._planned(self.builder.empty(one))
                 self._try_out(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         self.device.synchronize()
+
+    @torch.inference_mode()
+    def _capture(self, key: LaunchKey) -> Launch:
+        launch = self._planned(self.builder.empty(key))
+        self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
+        return launch
 
     def _try_out(self, launch: Launch) -> None:
         hidden, none = self._replay(launch), np.zeros(0, np.int32)

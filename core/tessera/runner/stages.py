@@ -63,6 +63,13 @@ class StageRunner(CoreRunner):
             self.buffers.sizes[name] = tokens * facts.hidden_size
             self.buffers.get(name, (tokens, facts.hidden_size), facts.dtype).zero_()  # warm-up computes with it
 
+    @torch.inference_mode()
+    def _run_largest_steps(self) -> None:
+        super()._run_largest_steps()
+        for coming in self._coming:
+            coming.transfer.wait()
+        self._coming.clear()
+
     def _allocate_sampling(self) -> None:
         if self.is_last:
             super()._allocate_sampling()

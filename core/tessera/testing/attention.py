@@ -23,9 +23,10 @@ from tessera.platform.attention import (
     LayerSpec,
     SlidingWindowSpec,
 )
-from tessera.platform.launch import Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
+from tessera.platform.launch import Launch, LaunchKey, StepRules
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_INT8, ActSpec
+from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
 from tessera.testing.reference import host_device
 
 # ---- cases: decode, prefill, chunks and mixtures of them

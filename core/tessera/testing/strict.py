@@ -22,11 +22,12 @@ from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quant
 from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
-from tessera.platform.launch import Buffers, Kind, Launch, LaunchKey, LaunchShape, ShapePolicy, StepRules, StepShape
+from tessera.platform.launch import Buffers, Launch, LaunchKey, StepRules
 from tessera.platform.model import ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, Kernel, OpSet, Packed, replace
 from tessera.platform.platform import Capabilities, Platform
 from tessera.platform.quantization import ActSpec
+from tessera.platform.shapes import BucketedShapes, ShapePolicy
 from tessera.reference.attention import PagedPlan, ReferenceAttention, ReferenceAttentionLayer
 from tessera.testing.attention import poison
 
@@ -275,44 +276,9 @@ def _gelu(activation: str) -> str:
 # ---- a few shapes of launches, separate for prefill and decode
 
 
-DECODE_ROWS = (2, 8)
-PREFILL_WIDTHS = (16, 64)
-PREFILL_ROWS = 2
-
-
-class Buckets(ShapePolicy):
-    """Decode in 2 or 8 rows, of one token or of as many as drafts make them; prefill in 2 rows of 16 or 64 tokens, each
-    row at a multiple of the width, so that padding lies between requests."""
-
-    max_decode_tokens: int
-
-    def __init__(self, blocks: int, max_decode_tokens: int) -> None:
-        self.blocks, self.max_decode_tokens = blocks, max_decode_tokens
-
-    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
-        shapes = []
-        for first in range(0, step.num_decode, max(DECODE_ROWS)):
-            last = min(first + max(DECODE_ROWS), step.num_decode)
-            rows = next(rows for rows in DECODE_ROWS if rows >= last - first)
-            drafts = int(step.query_lens[first:last].max()) > 1
-            width = self.max_decode_tokens if drafts else 1
-            kind: Kind = "verify" if drafts else "decode"
-            shapes.append(LaunchShape(self._key(kind, rows, width, step.bits), first, last, width))
-        for first in range(step.num_decode, len(step.query_lens), PREFILL_ROWS):
-            last = min(first + PREFILL_ROWS, len(step.query_lens))
-            longest = int(step.query_lens[first:last].max())
-            width = next(width for width in PREFILL_WIDTHS if width >= longest)
-            shapes.append(LaunchShape(self._key("prefill", PREFILL_ROWS, width, step.bits), first, last, width))
-        return shapes
-
-    def keys(self) -> Sequence[LaunchKey]:
-        decode = [self._key("decode", rows, 1) for rows in DECODE_ROWS]
-        if self.max_decode_tokens > 1:
-            decode += [self._key("verify", rows, self.max_decode_tokens) for rows in DECODE_ROWS]
-        return decode + [self._key("prefill", PREFILL_ROWS, width) for width in PREFILL_WIDTHS]
-
-    def _key(self, kind: Kind, rows: int, width: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
-        return LaunchKey(kind, rows, width, self.blocks, rows * width, bits)
+def strict_shapes(blocks: int, max_decode_tokens: int) -> BucketedShapes:
+    """Prompts in rectangles of 2 rows, so that padding lies between requests."""
+    return BucketedShapes((2, 8), (16, 64), prompt_rows=2, blocks=(blocks,), max_decode_tokens=max_decode_tokens)
 
 
 # ---- the platforms
@@ -321,7 +287,7 @@ class Buckets(ShapePolicy):
 class StrictPlatform(Platform):
     name = "strict"
     capabilities = Capabilities(
-        dtypes=("float32", "bfloat16"), index_dtype="int32", async_dispatch=True, static_shapes=True, capture=True
+        dtypes=("float32", "bfloat16"), index_dtype="int32", async_dispatch=True, static_shapes=True
     )
 
     def __init__(self) -> None:
@@ -346,19 +312,14 @@ class StrictPlatform(Platform):
         return RecordingGraphs(self.current)
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return Buckets(-(-config.model.max_model_len // BLOCK_SIZE), config.scheduler.max_decode_tokens)
+        return strict_shapes(-(-config.model.max_model_len // BLOCK_SIZE), config.scheduler.max_decode_tokens)
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=max(PREFILL_WIDTHS))
+        return StepRules(max_prefill_rows=3, chunk_multiple=8, max_tokens_per_request=64)
 
 
 class SeparateStrictPlatform(StrictPlatform):
     """The variant in which a step holds either prefill or decode rows, never both."""
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(
-            mix_prefill_decode=False,
-            max_prefill_rows=PREFILL_ROWS,
-            chunk_multiple=8,
-            max_tokens_per_request=max(PREFILL_WIDTHS),
-        )
+        return dataclasses.replace(strict_shapes(1, 1).rules(chunk_multiple=8), max_prefill_rows=2)

@@ -1,35 +1,25 @@
-"""Captured launches: recorded once by the chip, and replayed over the buffers that they were recorded with."""
+"""Captured launches, and the shapes that they are captured in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
 
-from tessera.platform import Buffers, Device, GraphRunner, Launch, LaunchKey
+from tessera.platform import BucketedShapes, Device, GraphRunner, ShapePolicy, TorchGraphs
+from tessera_fakechip.attention import BLOCK
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+SHAPES = BucketedShapes(decode_rows=(1, 3, 12), prompt_tokens=(16, 72))
 
 
 def graphs(device: Device) -> GraphRunner | None:
-    return Graphs()
+    return TorchGraphs(torch, device, lambda pool: torch.get_device_module("fakechip").Graph())
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """result: what the launch returned, written anew by each replay."""
-
-    graph: Any
-    result: Any
-
-
-class Graphs(GraphRunner):
-    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Recorded:
-        graph = torch.get_device_module("fakechip").Graph()
-        with graph:
-            result = forward(launch)
-        return Recorded(graph, result)
-
-    def replay(self, executable: Recorded, launch: Launch) -> Any:
-        executable.graph.replay()
-        return executable.result
+def shapes(config: EngineConfig) -> ShapePolicy | None:
+    blocks = -(-config.model.max_model_len // BLOCK)
+    return dataclasses.replace(SHAPES, blocks=(blocks,), max_decode_tokens=config.scheduler.max_decode_tokens)

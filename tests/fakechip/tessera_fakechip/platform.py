@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import torch
@@ -11,7 +11,9 @@ from tessera.platform import (
     AttentionBackend,
     Capabilities,
     Communicator,
+    Default,
     Device,
+    ModelFacts,
     OpSet,
     Platform,
     TorchDevice,
@@ -48,6 +50,13 @@ class FakechipPlatform(Platform):
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (FakechipAttention(),)
+
+    def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
+        reason = "attention takes much of the chip's 256 MiB"
+        return {
+            "scheduler.max_num_batched_tokens": Default(256, reason),
+            "scheduler.max_num_seqs": Default(16, reason),
+        }
 
     def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
         return collectives.join(spec, rendezvous)

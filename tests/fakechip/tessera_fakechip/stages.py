@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tessera.platform import (
@@ -16,9 +16,8 @@ from tessera.platform import (
     ShapePolicy,
     StepRules,
 )
-from tessera_fakechip.graphs import graphs
+from tessera_fakechip.graphs import SHAPES, graphs, shapes
 from tessera_fakechip.platform import FakechipPlatform
-from tessera_fakechip.shapes import WIDTHS, Buckets
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -41,13 +40,13 @@ class Static(FakechipPlatform):
     """A few shapes alone, each captured once and replayed; prompts and answers in steps of their own."""
 
     name = "fakechip-static"
-    capabilities = replace(FakechipPlatform.capabilities, static_shapes=True, capture=True)
+    capabilities = dataclasses.replace(FakechipPlatform.capabilities, static_shapes=True)
 
     def graph_runner(self, device: Device) -> GraphRunner | None:
         return graphs(device)
 
-    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
-        return Buckets(config.model.max_model_len, config.scheduler.max_decode_tokens)
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
+        return shapes(config)
 
     def step_rules(self, model: ModelFacts) -> StepRules:
-        return StepRules(mix_prefill_decode=False, chunk_multiple=8, max_tokens_per_request=max(WIDTHS))
+        return SHAPES.rules(chunk_multiple=8)

@@ -108,6 +108,7 @@ FAULTS: Mapping[str, Fault] = {
     "ExpertsSwappedFrom64": Fault("experts"),
     "MadeOnTheFirst": Fault("activation", ("devices",), devices=2, only="fakechip"),
     "MemoryInMB": Fault("memory", ("device",)),
+    "PeakForgotten": Fault("peak", ("device",), only="fakechip"),
     "MemoryOfTheFirst": Fault("memory", ("devices",), devices=2, only="fakechip"),
     "SumOfOwnPart": Fault("tensor parallel", ("tensor-parallel",), devices=2),
     **dict.fromkeys(("MaskOfAnotherRow", "MaskOneStepLate"), Fault("masks", ("masks", "op"), ("mask_logits",))),

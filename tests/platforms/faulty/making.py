@@ -64,7 +64,7 @@ def with_exact_shapes(mistake: Plant) -> Plant:
 
     def plant(base: Base) -> Base:
         class Exact(base):
-            capabilities = dataclasses.replace(base.capabilities, static_shapes=False, capture=False)
+            capabilities = dataclasses.replace(base.capabilities, static_shapes=False)
 
             def shapes(self, model: ModelFacts, config: EngineConfig) -> None:
                 return None

@@ -172,6 +172,9 @@ class Graph:
     def replay(self) -> None:
         _ops.replay(self._number)
 
+    def pool(self) -> None:
+        """Graphs share no memory here."""
+
     def __del__(self) -> None:
         if self._number is not None:
             _ops.drop_graph(self._number)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tessera.arrays import int32
-from tessera.platform.launch import ALL_POSITIONS, LaunchKey, LaunchShape
+from tessera.platform.launch import ALL_POSITIONS, LaunchKey
+from tessera.platform.shapes import LaunchShape
 from tessera.runner.inputs import InputLayout, layout_key
 from tessera.runner.runner import accepted
 

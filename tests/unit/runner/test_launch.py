@@ -13,7 +13,7 @@ from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buff
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
-from tessera.testing.strict import Buckets
+from tessera.testing.strict import strict_shapes
 
 ROWS, LENGTH = 6, 64
 PLAN = CachePlan(
@@ -108,7 +108,7 @@ class Script:
 
 def test_what_it_keeps_is_what_it_would_make():
     for seed in range(12):
-        shapes = Buckets(16, 1) if seed % 3 == 0 else ExactShapes()
+        shapes = strict_shapes(16, 1) if seed % 3 == 0 else ExactShapes()
         old, script = Side(shapes), Script(seed)
         said = []
         for number in range(60):

@@ -28,8 +28,8 @@ from tessera.testing.op_inputs import OpInputs
 
 def device_cases(target: Target) -> Iterator[Case]:
     for name, check in (
-        ("manifest", _manifest), ("capabilities", _capabilities), ("memory", _memory), ("to_host", _to_host),
-        ("to_device", _to_device), ("arena", _arena),
+        ("manifest", _manifest), ("capabilities", _capabilities), ("memory", _memory), ("peak", _peak),
+        ("to_host", _to_host), ("to_device", _to_device), ("arena", _arena),
     ):  # fmt: skip
         yield Case(f"device/{name}", "bronze", name, partial(check, target))
 
@@ -81,6 +81,26 @@ def _memory(target: Target) -> Verdict:
             nbytes >= held.nbytes,
             f"memory: {what} is {nbytes}, but the device has just held {held.nbytes} bytes; figures are in bytes",
         )
+    return PASSED
+
+
+def _peak(target: Target) -> Verdict:
+    """Of a run that holds two tensors at once, out of three."""
+    device, ran = target.device, []
+
+    def run() -> None:
+        first = torch.empty(_HELD // 2, dtype=torch.uint8, device=device.target)
+        ran.append(first.nbytes + torch.empty(_HELD // 4, dtype=torch.uint8, device=device.target).nbytes)
+        del first
+        torch.empty(_HELD // 8, dtype=torch.uint8, device=device.target)
+
+    found = device.peak(run)
+    if found is None:
+        _demand(not ran, "peak: the run was called, but no figure was given")
+        return absent("the device does not measure its memory")
+    _demand(bool(ran), "peak: the run was not called")
+    most = _HELD // 4 * 3
+    _demand(most <= found < most + _HELD // 4, f"peak: a run that holds {most} bytes at once is said to take {found}")
     return PASSED
 
 

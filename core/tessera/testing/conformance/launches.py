@@ -15,8 +15,9 @@ from torch import Tensor
 from tessera.engine.engine import silent
 from tessera.platform.attention import Plane
 from tessera.platform.graph import GraphRunner
-from tessera.platform.launch import Buffers, Launch, LaunchKey, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.launch import Buffers, Launch, LaunchKey
 from tessera.platform.runner import CacheGroup, ModelRunner
+from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
 from tessera.runner.runner import CoreRunner
 from tessera.step import SchedulerOutput
 from tessera.testing.compare import TOLERANCES, difference
@@ -37,24 +38,30 @@ def shape_cases(target: Target) -> Iterator[Case]:
 
 @dataclass
 class RecordedShapes(ShapePolicy):
-    """A policy, and what is wrong with the launches that it returned."""
+    """A policy, and what is wrong with the launches that it returned. static: every launch must have a listed key."""
 
     policy: ShapePolicy
+    static: bool
     launched: int = 0
     problems: list[str] = field(default_factory=list)
 
     def launches(self, step: StepShape) -> Sequence[LaunchShape]:
         shapes = self.policy.launches(step)
         self.launched += len(shapes)
-        self.problems += [f"{problem} ({_said(step)})" for problem in problems_of(step, shapes, self.keys())]
+        self.problems += [
+            f"{problem} ({_said(step)})" for problem in problems_of(step, shapes, self.keys(), self.static)
+        ]
         return shapes
 
     def keys(self) -> Sequence[LaunchKey]:
         return self.policy.keys()
 
 
-def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[LaunchKey]) -> Iterator[str]:
-    """What is wrong with the launches of a step. keys: those that the policy lists."""
+def problems_of(
+    step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[LaunchKey], static: bool
+) -> Iterator[str]:
+    """What is wrong with the launches of a step. keys: those that the policy lists. static: others are not allowed; if
+    not, only a launch that is padded must have one."""
     done = 0
     for shape in shapes:
         key, part = shape.key, slice(shape.first, shape.last)
@@ -62,7 +69,8 @@ def problems_of(step: StepShape, shapes: Sequence[LaunchShape], keys: Sequence[L
         if shape.first != done or shape.last <= shape.first:
             yield f"a launch of rows {shape.first} to {shape.last} does not begin at row {done}"
         done = shape.last
-        if replace(key, bits=frozenset()) not in keys:
+        padded = len(lengths) < key.rows or int(lengths.sum()) < key.tokens
+        if (static or padded) and replace(key, bits=frozenset()) not in keys:
             yield f"{_key(key)} is not among keys()"
         if not step.bits <= key.bits:
             yield f"{_key(key)} lacks the step's bits"
@@ -105,7 +113,7 @@ def _if_bounded(target: Target, check: Callable[[TinyRun, ShapePolicy], None]) -
 
 
 def _keys(run: TinyRun, policy: ShapePolicy) -> None:
-    recorded = RecordedShapes(policy)
+    recorded = RecordedShapes(policy, run.runner.platform.capabilities.static_shapes)
     run.runner.builder.shapes = recorded
     _asked(run)
     if recorded.problems:

@@ -20,7 +20,7 @@ constexpr size_t kBytes = size_t{256} << 20;  // of each device
 constexpr size_t kAlignment = 64;
 
 inline thread_local int current = 0;
-inline std::array<std::atomic<int64_t>, kDevices> live{}, allocated{};
+inline std::array<std::atomic<int64_t>, kDevices> live{}, allocated{}, peak{};
 
 struct Block {
   int device;
@@ -36,7 +36,8 @@ inline void release(void* context) {
 }
 
 inline c10::DataPtr counted(std::unique_ptr<Block> block) {
-  live[block->device] += block->nbytes;
+  const int64_t now = live[block->device] += block->nbytes;
+  if (now > peak[block->device]) peak[block->device] = now;
   allocated[block->device] += block->nbytes;
   const c10::Device device(kType, block->device);
   void* data = block->data;
@@ -61,9 +62,15 @@ class Allocator final : public c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  // Nothing is kept back, so what is reserved is what is allocated.
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    for (auto* of : {&stats.allocated_bytes, &stats.reserved_bytes})
+      (*of)[0].current = live[index], (*of)[0].peak = peak[index];
+    return stats;
+  }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex index) override { peak[index] = live[index].load(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override { return {kBytes - live[index], kBytes}; }
 };
 

@@ -1,0 +1,157 @@
+"""How steps are split into launches, and what shapes these have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tessera.arrays import Array
+from tessera.platform.launch import Kind, LaunchKey, StepRules
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The rows of a step, decode rows first. query_lens [R]: tokens to compute; of a decode row 1, or more with drafts,
+    and then all rows are decode rows. seq_lens [R]: tokens in the cache afterwards. blocks [R]: blocks in the cache
+    group that needs the most. All int32, on the host."""
+
+    num_decode: int
+    query_lens: Array
+    seq_lens: Array
+    blocks: Array
+    bits: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """Rows first to last - 1 of a step, in one launch. stride: tokens between the starts of two rows; 0: no gaps."""
+
+    key: LaunchKey
+    first: int
+    last: int
+    stride: int = 0
+
+
+class ShapePolicy(ABC):
+    """The only place that splits a step into launches or pads one.
+
+    max_decode_tokens: the most tokens that a decode row may have in a launch; None is no limit. With the default of 1,
+    core refuses to start with speculative decoding. Rows with more than one token need launches of kind "verify", and a
+    policy that pads lists their keys: EngineConfig.scheduler.max_decode_tokens says how wide they are.
+    """
+
+    max_decode_tokens: int | None = 1
+
+    @abstractmethod
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        """Splits a step into launches and gives the shape that each is padded to. Every row is in exactly one launch,
+        in the order of the step. A launch that holds a decode row of several tokens is of kind "verify". Where
+        Capabilities.static_shapes, every launch has one of keys()."""
+
+    @abstractmethod
+    def keys(self) -> Sequence[LaunchKey]:
+        """The shapes that launches are padded to, without bits (core adds those of the enabled features). Warm-up runs
+        through them, and graph runners capture them. Empty if nothing is padded."""
+
+
+class ExactShapes(ShapePolicy):
+    """One launch per step, of exactly its shape."""
+
+    max_decode_tokens = None
+
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        rows, tokens = len(step.query_lens), int(step.query_lens.sum())
+        kind: Kind = "mixed" if step.num_decode else "prefill"
+        if rows == step.num_decode:
+            kind = "decode" if tokens == rows else "verify"
+        width = 1 if kind == "decode" else int(step.query_lens.max())
+        key = LaunchKey(kind, rows, width, int(step.blocks.max()), tokens, step.bits)
+        return [LaunchShape(key, 0, rows)]
+
+    def keys(self) -> Sequence[LaunchKey]:
+        return ()
+
+
+@dataclass(frozen=True)
+class BucketedShapes(ShapePolicy):
+    """Launches of a few shapes, given as data: each launch gets the smallest that holds it. All sequences are sorted,
+    smallest first.
+
+    decode_rows: numbers of rows in launches that decode. A step with more rows than the largest is divided.
+    max_decode_tokens: tokens of a decode row; launches that verify drafts have this many for each row.
+    prompt_tokens: numbers of tokens of a prompt in a launch. Empty: launches with prompts hold all rows of a step and
+    have their exact shape, as on devices that capture decode launches alone.
+    prompt_rows: rows in a launch with prompts. Such launches are rectangles apart from decode rows: each prompt is
+    padded to the width.
+    packed: the rows of a step, decode rows too, lie behind one another instead, up to prompt_rows of them in a launch,
+    and prompt_tokens are numbers of tokens of a launch.
+    blocks: columns of block tables; the last must be enough for the longest request.
+    """
+
+    decode_rows: Sequence[int]
+    prompt_tokens: Sequence[int] = ()
+    prompt_rows: int = 1
+    packed: bool = False
+    blocks: Sequence[int] = (1,)
+    max_decode_tokens: int = 1
+
+    def rules(self, chunk_multiple: int = 1) -> StepRules:
+        """What a step may hold so that every prompt fits into a launch; for Platform.step_rules()."""
+        return StepRules(
+            mix_prefill_decode=self.packed or not self.prompt_tokens,
+            chunk_multiple=chunk_multiple,
+            max_tokens_per_request=max(self.prompt_tokens, default=None),
+        )
+
+    def launches(self, step: StepShape) -> Sequence[LaunchShape]:
+        if len(step.query_lens) == step.num_decode:
+            return list(self._decode(step))
+        if not self.prompt_tokens:
+            return ExactShapes().launches(step)
+        return list(self._packed(step) if self.packed else [*self._decode(step), *self._padded(step)])
+
+    def keys(self) -> Sequence[LaunchKey]:
+        widths, rows = sorted({1, self.max_decode_tokens}), self.decode_rows
+        decode = [self._decode_key(n, width, blocks) for width in widths for n in rows for blocks in self.blocks]
+        return [*decode, *(self._prompt_key(n, blocks) for n in self.prompt_tokens for blocks in self.blocks)]
+
+    def _decode(self, step: StepShape) -> Iterator[LaunchShape]:
+        for first in range(0, step.num_decode, max(self.decode_rows)):
+            last = min(first + max(self.decode_rows), step.num_decode)
+            width = 1 if int(step.query_lens[first:last].max()) == 1 else self.max_decode_tokens
+            rows = _smallest(self.decode_rows, last - first)
+            yield LaunchShape(
+                self._decode_key(rows, width, self._blocks(step, first, last), step.bits), first, last, width
+            )
+
+    def _padded(self, step: StepShape) -> Iterator[LaunchShape]:
+        for first in range(step.num_decode, len(step.query_lens), self.prompt_rows):
+            last = min(first + self.prompt_rows, len(step.query_lens))
+            width = _smallest(self.prompt_tokens, int(step.query_lens[first:last].max()))
+            yield LaunchShape(self._prompt_key(width, self._blocks(step, first, last), step.bits), first, last, width)
+
+    def _packed(self, step: StepShape) -> Iterator[LaunchShape]:
+        ends, first, done = step.query_lens.cumsum(), 0, 0
+        while first < len(ends):
+            fit = int(ends.searchsorted(done + max(self.prompt_tokens), side="right"))
+            last = min(fit, first + self.prompt_rows)
+            tokens = _smallest(self.prompt_tokens, int(ends[last - 1]) - done)
+            yield LaunchShape(self._prompt_key(tokens, self._blocks(step, first, last), step.bits), first, last)
+            first, done = last, int(ends[last - 1])
+
+    def _decode_key(self, rows: int, width: int, blocks: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
+        return LaunchKey("decode" if width == 1 else "verify", rows, width, blocks, rows * width, bits)
+
+    def _prompt_key(self, size: int, blocks: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
+        if self.packed:
+            return LaunchKey("mixed", self.prompt_rows, size, blocks, size, bits)
+        return LaunchKey("prefill", self.prompt_rows, size, blocks, self.prompt_rows * size, bits)
+
+    def _blocks(self, step: StepShape, first: int, last: int) -> int:
+        return _smallest(self.blocks, int(step.blocks[first:last].max()))
+
+
+def _smallest(sizes: Sequence[int], needed: int) -> int:
+    """The smallest size that is large enough."""
+    return next(size for size in sizes if size >= needed)

@@ -1,0 +1,75 @@
+"""BucketedShapes: every launch fits its key, and the keys are those that are listed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape
+from tessera.testing.conformance.launches import problems_of
+
+POLICIES = {
+    "rectangles": BucketedShapes((1, 3, 8), (16, 40), prompt_rows=2, blocks=(2, 9), max_decode_tokens=4),
+    "one by one": BucketedShapes((4,), (8, 40), blocks=(9,)),
+    "packed": BucketedShapes((1, 6), (24, 64), prompt_rows=5, packed=True, blocks=(3, 9), max_decode_tokens=2),
+    "exact prompts": BucketedShapes((2, 5), blocks=(9,), max_decode_tokens=3),
+}
+
+
+def step(decode: list[int], prompts: list[int], blocks: list[int]) -> StepShape:
+    lengths = np.array([*decode, *prompts], np.int32)
+    used = np.array([blocks[i % len(blocks)] for i in range(len(lengths))], np.int32)
+    return StepShape(len(decode), lengths, lengths + 5, used, frozenset(("some",)))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(
+    rows=st.integers(0, 20),
+    prompts=st.lists(st.integers(1, 40), max_size=9),
+    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    drafts=st.booleans(),
+)
+def test_launches_fit(name: str, rows: int, prompts: list[int], blocks: list[int], drafts: bool) -> None:
+    policy = POLICIES[name]
+    if rows + len(prompts) == 0:
+        return
+    width = policy.max_decode_tokens if drafts and not prompts else 1
+    made = step([1 + i % width for i in range(rows)], prompts, blocks)
+    static = bool(policy.prompt_tokens)
+    assert list(problems_of(made, policy.launches(made), policy.keys(), static)) == []
+
+
+def test_a_launch_has_the_smallest_shape_that_holds_it() -> None:
+    policy = POLICIES["rectangles"]
+    launches = policy.launches(step([1] * 10, [3, 17, 40], [1, 2]))
+    assert [(one.key.kind, one.key.rows, one.key.width, one.key.blocks) for one in launches] == [
+        ("decode", 8, 1, 2), ("decode", 3, 1, 2), ("prefill", 2, 40, 2), ("prefill", 2, 40, 2),
+    ]  # fmt: skip
+    assert [(one.first, one.last, one.stride) for one in launches] == [
+        (0, 8, 1),
+        (8, 10, 1),
+        (10, 12, 40),
+        (12, 13, 40),
+    ]
+
+
+def test_packed_rows_share_launches() -> None:
+    launches = POLICIES["packed"].launches(step([1] * 3, [20, 39, 30], [9]))
+    assert [(one.first, one.last, one.key.tokens) for one in launches] == [(0, 5, 64), (5, 6, 64)]
+    assert {one.key.kind for one in launches} == {"mixed"}
+    assert launches[0].key.bits == {"some"}
+
+
+def test_prompts_of_exact_shape_share_a_launch_with_decode_rows() -> None:
+    (launch,) = POLICIES["exact prompts"].launches(step([1] * 3, [20, 39], [4]))
+    assert launch.key == LaunchKey("mixed", 5, 39, 4, 62, frozenset(("some",)))
+
+
+def test_rules_keep_prompts_within_the_largest_launch() -> None:
+    assert POLICIES["rectangles"].rules(8) == StepRules(
+        mix_prefill_decode=False, chunk_multiple=8, max_tokens_per_request=40
+    )
+    assert POLICIES["packed"].rules() == StepRules(max_tokens_per_request=64)
+    assert POLICIES["exact prompts"].rules() == StepRules()
