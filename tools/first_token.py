@@ -24,7 +24,7 @@ NAME = "fakechip"
 NEW = ("plugin", "new", NAME, "--device", "fakechip", "--registers", "torch_fakechip", "--yes")
 PIP = ("install", "--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
 STEP_SECONDS = 200
-FITS = ("--max-num-batched-tokens", "256", "--max-num-seqs", "16")  # what attention by reference fits into 256 MiB
+FITS = ("--max-num-batched-tokens", "128", "--max-num-seqs", "8")  # what attention by reference fits into 256 MiB
 
 
 class Walk:
