@@ -134,8 +134,10 @@ def _sampling() -> Iterator[dict[str, Any]]:
     ours, reference = (BoundOps(ops, platform.open(0)) for ops in (platform.ops(REFERENCE), REFERENCE))
     for name, spec in SAMPLING.items():
         for m in SAMPLED_ROWS:
-            logits, zeros, place = (torch.randn(m, VOCABULARY) * 2.5).to(BF16), torch.zeros(m), torch.arange(m)
-            rows = SamplingRows(zeros + 0.7, zeros.int(), zeros + 0.9, zeros, place, place)
+            logits, zeros = (torch.randn(m, VOCABULARY) * 2.5).to(BF16), torch.zeros(m)
+            place = torch.arange(m, dtype=torch.int32)
+            seeds = torch.stack((place, zeros.int()), dim=-1)
+            rows = SamplingRows(zeros + 0.7, zeros.int(), zeros + 0.9, zeros, seeds, place)
             bound = {"ours": ours.bind("sample", spec), "reference": reference.bind("sample", spec)}
             calls = {kind: partial(call, logits, rows) for kind, call in bound.items()}
             seconds: dict[str, list[float]] = {kind: [] for kind in calls}

@@ -12,6 +12,7 @@ from tessera.ops.mlp import gate
 from tessera.ops.quantize import Activation
 from tessera.platform import (
     AttentionBackend,
+    AttentionGroup,
     BoundOps,
     Buffers,
     Caches,
@@ -106,7 +107,7 @@ class _ByParts(Kernel[GatedMLPSpec]):
 
 
 class _MovingAttention(StrictAttention):
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         return super().plan(launch, group, None)
 
 

@@ -15,6 +15,7 @@ from tessera.ops.norms import rms_norm
 from tessera.platform import (
     API_LEVELS,
     AttentionBackend,
+    AttentionGroup,
     BoundOps,
     Device,
     GraphRunner,
@@ -59,7 +60,7 @@ class _Attention(ReferenceAttention):
     name = "own"
     fallback = False
 
-    def plan(self, launch: Launch, group: int, buffers: Any) -> Plan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Any) -> Plan:
         CALLS.append("plan")
         return super().plan(launch, group, buffers)
 
@@ -143,7 +144,7 @@ class RulesThen(ReferencePlatform):
 
 
 class _AttentionThen(_Attention):
-    def plan(self, launch: Launch, group: int) -> Plan:  # type: ignore[override]  # what changed
+    def plan(self, launch: Launch, group: AttentionGroup) -> Plan:  # type: ignore[override]  # what changed
         return super().plan(launch, group, None)
 
 

@@ -72,6 +72,7 @@ class Needs(msgspec.Struct):
     index_dtype: str
     host_lengths: str
     align_bytes: int
+    dense_planes: bool = False
 
     @classmethod
     def of(cls, needs: CacheNeeds) -> Needs:

@@ -247,7 +247,8 @@ def _penalise_inputs(spec: PenaliseSpec, make: TrialInputs) -> tuple[Any, ...]:
 
 class SamplingRows(NamedTuple):
     """The sampling parameters of S rows, [S] each: temperature (0: greedy), top_p and min_p float32, top_k int32 (0:
-    off), seed int64, and position int64, the index in its request of the token to sample."""
+    off), seed [S, 2] int32, the low and the high 32 bits of a seed, and position int32, the index in its request of the
+    token to sample."""
 
     temperature: Tensor
     top_k: Tensor
@@ -316,19 +317,14 @@ def _filtered(logits: Tensor, rows: SamplingRows) -> Tensor:
 
 
 def uniforms(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
-    """seed, position [S] int64 -> [S, vocab] float32 in (0, 1): 23 random bits, at the middle of their interval."""
-    (seed_low, seed_high), (place, _) = _words(seed), _words(position)
-    key = _mix(_mix(seed_low ^ _signed(_GOLDEN)) + place)
-    other = _mix(_mix(seed_high + place) ^ key)
+    """seed [S, 2], position [S] int32 -> [S, vocab] float32 in (0, 1): 23 random bits, at the middle of their
+    interval."""
+    low, high = seed.unbind(-1)
+    key = _mix(_mix(low ^ _signed(_GOLDEN)) + position)
+    other = _mix(_mix(high + position) ^ key)
     entries = torch.arange(vocab, dtype=torch.int32, device=seed.device) * _signed(_GOLDEN)
     bits = _mix(_mix(entries[None, :] ^ key[:, None]) + other[:, None])
     return (((bits >> 9) & 0x7FFFFF).float() + 0.5) * 2.0**-23
-
-
-def _words(x: Tensor) -> tuple[Tensor, Tensor]:
-    """int64 -> its low and high 32 bits as int32."""
-    low = x & 0xFFFFFFFF
-    return (low - ((low >> 31) << 32)).to(torch.int32), (x >> 32).to(torch.int32)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -378,8 +374,8 @@ def _rows(make: TrialInputs) -> SamplingRows:
         top_k=make.integers(0, 9, make.tokens),
         top_p=torch.where(row % 2 == 0, 1.0, make.uniform(0.1, 1.0)),
         min_p=torch.where(row % 4 < 2, 0.0, make.uniform(0.0, 0.3)),
-        seed=torch.randint(-(2**63), 2**63 - 1, (make.tokens,), generator=make.random),
-        position=row + 5,
+        seed=make.integers(-(2**31), 2**31, make.tokens, 2),
+        position=(row + 5).to(torch.int32),
     )
 
 

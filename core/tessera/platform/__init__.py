@@ -14,6 +14,7 @@ from tessera.arrays import Array
 from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
 from tessera.platform.attention import (
     AttentionBackend,
+    AttentionGroup,
     AttentionLayer,
     CacheConstraints,
     Caches,
@@ -86,6 +87,7 @@ __all__ = [
     "Array",
     "Attached",
     "AttentionBackend",
+    "AttentionGroup",
     "AttentionLayer",
     "BoundOps",
     "BucketedShapes",

@@ -68,7 +68,8 @@ CacheSpec = FullAttentionSpec | SlidingWindowSpec | MLASpec | StateSpec
 @dataclass(frozen=True)
 class LayerSpec:
     """One layer of attention, or of another mixer over state. kind: "attention", or the name of a state mixer. options:
-    constants of a state mixer. q_norm, k_norm: RMS norm over each head before rotary."""
+    constants of a state mixer. q_norm, k_norm: RMS norm over each head before rotary. sinks: each head has one more
+    score, the weight "sinks", which takes part in the softmax and has no value."""
 
     layer: int
     kind: str
@@ -83,6 +84,7 @@ class LayerSpec:
     k_norm: NormSpec | None = None
     window: int | None = None
     softcap: float | None = None
+    sinks: bool = False
     options: tuple[tuple[str, float], ...] = ()
 
 
@@ -93,6 +95,8 @@ def layer_place(spec: LayerSpec) -> str:
         parts.append(f"window of {spec.window}")
     if spec.softcap is not None:
         parts.append(f"soft cap {spec.softcap:g}")
+    if spec.sinks:
+        parts.append("sinks")
     if getattr(spec.cache, "quant", None) is not None:
         parts.append(f"keys and values in {spec.cache.dtype}")
     return ", ".join(parts)
@@ -101,14 +105,17 @@ def layer_place(spec: LayerSpec) -> str:
 @dataclass(frozen=True)
 class CacheConstraints:
     """A backend's needs, from which core solves block sizes and cache groups. block_sizes: those it supports, the
-    preferred one first; with block_multiple also their multiples. host_lengths: how exactly it must know the sequence
-    lengths on the host. returns_lse: attend() can return the log-sum-exp of the scores."""
+    preferred one first; with block_multiple also their multiples. align_bytes: where a layer's part of a block begins.
+    dense_planes: each plane is one contiguous tensor; otherwise a block of all layers is one span of bytes, and a plane
+    a strided view of it. host_lengths: how exactly it must know the sequence lengths on the host. host_tables: it also
+    reads block tables there. returns_lse: attend() can return the log-sum-exp of the scores."""
 
     block_sizes: tuple[int, ...]
     block_multiple: bool = True
     align_bytes: int = 1
-    index_dtype: str = "int32"
+    dense_planes: bool = False
     host_lengths: Literal["none", "bound", "exact"] = "bound"
+    host_tables: bool = False
     returns_lse: bool = False
 
 
@@ -164,7 +171,8 @@ ITEMSIZE: Mapping[str, int] = {
 @dataclass(frozen=True)
 class KVLayout:
     """Where the bytes of one layer's block are: its planes, one after another. Core places the layers of a group side
-    by side, so that a block is one contiguous span of bytes, and copies blocks without knowing the backend."""
+    by side, so that a block is one contiguous span of bytes, unless CacheConstraints.dense_planes asks for planes of
+    their own. It copies blocks without knowing the backend."""
 
     planes: tuple[Plane, ...]
 
@@ -207,7 +215,7 @@ class AttentionLayer(Mixer):
 
     @abstractmethod
     def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
-        """q [T, H, D] -> [T, H, D]; with lse also the float32 log-sum-exp of the scores [T, H]."""
+        """q [T, H, D] -> [T, H, D]; with lse also the float32 log-sum-exp of the scores [T, H], sinks included."""
 
     @abstractmethod
     def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,6 +251,19 @@ class HeadsLayer(AttentionLayer):
         return q, k, v
 
 
+@dataclass(frozen=True)
+class AttentionGroup:
+    """Layers that share a plan: they are in one cache group, one backend runs them, and their specs differ in nothing
+    but the number of the layer. spec: of the first. number: of the cache group, by which a Launch lists slots and
+    tables. name: of no other group of the model, for the names of buffers."""
+
+    spec: LayerSpec
+    layers: tuple[int, ...]
+    number: int
+    name: str
+    device: Device
+
+
 class AttentionBackend(ABC):
     """One implementation of attention over blocks, or of another mixer over StateSpec. fallback: it is core's
     reference, which --no-fallback forbids."""
@@ -269,10 +290,11 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
-        """Binds one layer. weights: "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary dim] float32 (cosines, then
-        sines), those that the spec has."""
+        """Binds one layer. weights: those that the spec has of "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary
+        dim] float32 (cosines, then sines) and "sinks" [H] of the layer's dtype. They are filled when the model is
+        loaded, so look them up in the hot call."""
 
     @abstractmethod
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
-        """Prepares a launch. Called once per cache group. buffers: keep their addresses; None unless launches are
-        captured."""
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:
+        """Prepares a launch for a group of layers. buffers: if attention of the launch is captured, or replayed from a
+        graph, the plan's tensors must come from there, since they keep their addresses; None if it runs eagerly."""

@@ -11,7 +11,7 @@ from tessera.arrays import Array
 from tessera.platform.device import Reason, Tensor
 
 Plan = Any
-"""What an attention backend computes once per cache group of a launch and uses in all its layers."""
+"""What an attention backend computes once per launch and AttentionGroup and uses in all layers of the group."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,14 @@ class Launch:
     rows [R] int32: indices into the row state. tokens [T] int32, positions [T] int32 ([3, T] for some models).
     query_start_loc [R + 1] int32: where each row's tokens start, and where the last row ends; row i has query_lens[i]
     tokens from there. query_lens [R] int32: tokens that a row computes. seq_lens [R] int32: its tokens in the cache
-    after this launch. These three are on the device and exact. query_lens_host [R]: exact; seq_lens_host [R]: exact or
-    an upper bound, as host_lengths says (int32, on the host).
+    after this launch. These three are on the device and exact. On the host, int32: query_start_loc_host and
+    query_lens_host, exact; seq_lens_host [R], exact or an upper bound, as host_lengths says.
 
     slot_mapping: by group [T], block * block size + offset of each token's keys and values. block_tables: by group
     [R, blocks]; 0 for a block that lies entirely before the window of the row's first query, whose contents, possibly
     NaN, must not affect a result. A group of StateSpec has tables [R, 1] and no slots. Index dtype:
-    Capabilities.index_dtype.
+    Capabilities.index_dtype. block_tables_host: by group [R, blocks] int32 on the host, where a backend asks for it
+    (CacheConstraints.host_tables), else None.
 
     logits_indices [S] int32: tokens whose hidden states become logits: the last one of each row, or, in a launch that
     verifies, all T; with the bit ALL_POSITIONS [S + T], all tokens after them. plans: by layer, computed by its
@@ -148,12 +149,14 @@ class Launch:
     query_start_loc: Tensor
     query_lens: Tensor
     seq_lens: Tensor
-    seq_lens_host: Array
+    query_start_loc_host: Array
     query_lens_host: Array
+    seq_lens_host: Array
     host_lengths: Literal["bound", "exact"]
     slot_mapping: Sequence[Tensor]
     block_tables: Sequence[Tensor]
     logits_indices: Tensor
+    block_tables_host: Sequence[Array | None] = ()
     block_sizes: Sequence[int] = ()
     plans: Sequence[Plan] = ()
     columns: dict[str, Tensor] = field(default_factory=dict)

@@ -68,9 +68,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the devices can do. dtypes: of weights and activations, the preferred one first. index_dtype: of slots and
-    block tables. async_dispatch: the host may run ahead of the device. static_shapes: each launch must have one of
-    ShapePolicy.keys(), so the platform must bring such a policy."""
+    """What the devices can do. dtypes: of weights and activations, the preferred one first. index_dtype: of slots,
+    block tables and places in token buffers; with "int32", no launch has an int64 tensor. async_dispatch: the host may
+    run ahead of the device. static_shapes: each launch must have one of ShapePolicy.keys(), so the platform must bring
+    such a policy."""
 
     dtypes: tuple[str, ...]
     index_dtype: str = "int64"

@@ -32,7 +32,7 @@ class MemoryBudget:
 @dataclass(frozen=True)
 class CacheNeeds:
     """What one layer's cache needs, for the solver of cache groups. layout(block size): its KVLayout, and so the bytes
-    of a block. Other fields: as in CacheConstraints."""
+    of a block. index_dtype: as in Capabilities. Other fields: as in CacheConstraints."""
 
     layer: int
     spec: CacheSpec
@@ -42,6 +42,7 @@ class CacheNeeds:
     host_lengths: str
     align_bytes: int
     layout: Callable[[int], KVLayout]
+    dense_planes: bool = False
 
 
 @dataclass(frozen=True)

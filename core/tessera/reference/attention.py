@@ -17,6 +17,7 @@ from torch import Tensor
 from tessera.ops.quantize import QuantizeSpec, quantize
 from tessera.platform.attention import (
     AttentionBackend,
+    AttentionGroup,
     CacheConstraints,
     Caches,
     CacheSpec,
@@ -72,7 +73,7 @@ class PagedPlan:
 
 
 class ReferenceAttention(AttentionBackend):
-    """Any head size, any block size, grouped queries, windows, soft caps."""
+    """Any head size, any block size, grouped queries, windows, soft caps, sinks."""
 
     name = "reference"
     fallback = True
@@ -100,16 +101,16 @@ class ReferenceAttention(AttentionBackend):
     ) -> ReferenceAttentionLayer:
         return ReferenceAttentionLayer(spec, weights, ops)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
-        size = launch.block_sizes[group]
-        slots, tables = launch.slot_mapping[group], launch.block_tables[group]
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
+        size = launch.block_sizes[group.number]
+        slots, tables = launch.slot_mapping[group.number], launch.block_tables[group.number]
         at = tables.device
         first = (launch.seq_lens - launch.query_lens)[:, None, None]
         query = first + torch.arange(launch.key.width, device=at)[None, :, None]
         key = torch.arange(tables.shape[1] * size, device=at)[None, None, :]
         filled = key < launch.seq_lens[:, None, None]
         plan = PagedPlan(RowGrid.of(launch), slots // size, slots % size, tables, query, key, filled)
-        return persistent(plan, f"{self.name}{group}", buffers)
+        return persistent(plan, group.name, buffers)
 
 
 class ReferenceAttentionLayer(HeadsLayer):
@@ -131,8 +132,13 @@ class ReferenceAttentionLayer(HeadsLayer):
             scores = torch.tanh(scores / spec.softcap) * spec.softcap
         scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
         peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)  # rows that attend to nothing
+        if spec.sinks:
+            sinks = self.weights["sinks"].float().view(spec.num_kv_heads, -1, 1, 1)
+            peak = torch.maximum(peak, sinks)
         weights = torch.exp(scores - peak)
         total = weights.sum(-1, keepdim=True)
+        if spec.sinks:
+            total = total + torch.exp(sinks - peak)
         mixed = torch.einsum("rhgwk,rkhd->rwhgd", weights / total.clamp(min=1e-30), values).flatten(2, 3)
         result = mixed[plan.grid.row, plan.grid.place].to(q.dtype)
         if out is not None:

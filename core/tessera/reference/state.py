@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tessera.platform.attention import (
     AttentionBackend,
+    AttentionGroup,
     CacheConstraints,
     Caches,
     CacheSpec,
@@ -69,10 +70,10 @@ class ReferenceLinearAttention(AttentionBackend):
     ) -> LinearAttentionLayer:
         return LinearAttentionLayer(spec, device)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> StatePlan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> StatePlan:
         fresh = launch.seq_lens == launch.query_lens
-        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group][:, 0], launch.query_lens, fresh)
-        return persistent(plan, f"{self.name}{group}", buffers)
+        plan = StatePlan(RowGrid.of(launch), launch.block_tables[group.number][:, 0], launch.query_lens, fresh)
+        return persistent(plan, group.name, buffers)
 
 
 class LinearAttentionLayer(Mixer):

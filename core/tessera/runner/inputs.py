@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.config.engine import SchedulerConfig
+from tessera.errors import ConfigError
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Device
@@ -232,8 +233,8 @@ class PreparedLaunch:
 @dataclass(frozen=True)
 class _PlacedLayout:
     """A layout in the device buffers, valid until a launch with another layout overwrites them. row_offsets [R] and
-    token_offsets [T]: the offsets of each row, and of each token's row, in the flattened device_tokens. tables: block
-    tables by group, valid until a block table changes."""
+    token_offsets [T]: the offsets of each row, and of each token's row, in the flattened device_tokens. tables,
+    host_tables: block tables by group, valid until a block table changes."""
 
     layout_key: tuple[Any, ...]
     layout: InputLayout
@@ -244,17 +245,25 @@ class _PlacedLayout:
     row_offsets: Array
     token_offsets: Array
     tables: dict[int, Tensor] = field(default_factory=dict)
+    host_tables: dict[int, Array] = field(default_factory=dict)
 
 
 class LaunchBuilder:
     """Builds the launches of a step. device_tokens [rows, max_model_len + 1] int32: the tokens of all rows, on the
-    device, including sampled ones. index_dtype: of slot_mapping and block_tables. features: the enabled ones."""
+    device, including sampled ones. index_dtype: Capabilities.index_dtype. features: the enabled ones. host_tables:
+    cache groups of which launches have block tables on the host too."""
 
     def __init__(
         self, plan: CachePlan, batch: InputBatch, device_tokens: Tensor, shapes: ShapePolicy, buffers: DeviceBuffers,
-        *, index_dtype: str, features: Sequence[WorkerFeature] = (),
+        *, index_dtype: str, features: Sequence[WorkerFeature] = (), host_tables: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.plan, self.batch, self.device_tokens = plan, batch, device_tokens.view(-1)
+        if device_tokens.numel() > np.iinfo(index_dtype).max:
+            raise ConfigError(
+                f"{plan.num_rows:,} requests of up to {plan.max_model_len:,} tokens are more than this device's "
+                f"{index_dtype} indices can count; lower --max-num-seqs or --max-model-len."
+            )
+        self.host_tables = host_tables
         self.shapes, self.buffers, self.index_dtype, self.features = shapes, buffers, index_dtype, features
         growing = [group for group in plan.groups if group.kind != "state"]
         self.smallest_block = min((group.block_size for group in growing), default=1)
@@ -308,7 +317,7 @@ class LaunchBuilder:
         within = np.arange(len(step.drafts)) - np.repeat(np.cumsum(counts) - counts, counts)
         at = np.repeat(step.rows.astype(np.int64) * width + step.starts + 1, counts) + within
         drafts = self.buffers.put("drafts", step.drafts, "int32")
-        self.device_tokens.index_copy_(0, self.buffers.put("draft_at", at, "int64"), drafts)
+        self.device_tokens.index_put_((self.buffers.put("draft_at", at, self.index_dtype),), drafts)
 
     def _shape(self, step: SchedulerOutput, seq_lens: Array) -> StepShape:
         """The shape of a step, whose decode rows come first. A step with drafts has no others."""
@@ -365,8 +374,9 @@ class LaunchBuilder:
             query_start_loc=placed.query_start_loc,
             query_lens=placed.query_lens,
             seq_lens=put("seq_lens", seq_lens, "int32"),
-            seq_lens_host=seq_lens,
+            query_start_loc_host=layout.query_start_loc,
             query_lens_host=layout.query_lens,
+            seq_lens_host=seq_lens,
             host_lengths="exact",
             slot_mapping=[
                 put(f"slot_mapping{number}", values, self.index_dtype)
@@ -374,6 +384,7 @@ class LaunchBuilder:
             ],
             block_tables=[self._table(placed, number, key) for number in range(len(self.plan.groups))],
             logits_indices=placed.logits_indices,
+            block_tables_host=[placed.host_tables.get(number) for number in range(len(self.plan.groups))],
             block_sizes=self.block_sizes,
             columns={**self._columns(layout.rows), **self._columns(layout.token_rows, each_token=True)},
             windows=self.windows,
@@ -403,7 +414,7 @@ class LaunchBuilder:
 
     def _tokens(self, placed: _PlacedLayout, positions: Array) -> Tensor:
         """The input tokens, gathered on the device, since only the device has the newest sampled tokens."""
-        at = self.buffers.put("token_at", placed.token_offsets + positions, "int64")
+        at = self.buffers.put("token_at", placed.token_offsets + positions, self.index_dtype)
         tokens: Tensor = self.buffers.get("tokens", positions.shape, "int32")
         return torch.index_select(self.device_tokens, 0, at, out=tokens)
 
@@ -413,7 +424,7 @@ class LaunchBuilder:
         row_offsets, own = prepared.row_offsets, prepared.row_offsets[: len(prepared.sampled_rows)]
         at = row_offsets + self.batch.spare
         at[: len(own)][prepared.sampling] = (own + prepared.next_position)[prepared.sampling]
-        self.device_tokens.index_copy_(0, self.buffers.put("feed", at, "int64"), tokens)
+        self.device_tokens.index_put_((self.buffers.put("feed", at, self.index_dtype),), tokens)
 
     def _columns(self, rows: Array, kind: str = "column", *, each_token: bool = False) -> dict[str, Tensor]:
         """The columns that a launch has for each row, or for each token. rows: of each."""
@@ -443,6 +454,8 @@ class LaunchBuilder:
             columns = min(-(-key.blocks * self.smallest_block // group.block_size), table.shape[1])
         if held is None or held.shape[1] != columns:
             values = table[placed.layout.rows, :columns]
+            if number in self.host_tables:
+                placed.host_tables[number] = values
             held = placed.tables[number] = self.buffers.put(f"tables{number}", values, self.index_dtype)
         return held
 
@@ -462,6 +475,7 @@ def buffer_sizes(
     sizes["query_start_loc"] = rows + 1
     sizes["logits_indices"] = rows + tokens
     sizes |= dict.fromkeys((f"sampling_{name}" for name in SamplingRows._fields), samples)
+    sizes["sampling_seed"] = 2 * samples
     for name in columns:
         if name in token_columns:
             sizes[f"column_{name}"] = tokens

@@ -363,6 +363,6 @@ class CheckedRunner(CoreRunner):
     def sample(self, pending: Any, masks: TokenMasks | None = None) -> PendingStep:
         return CheckedStep(super().sample(pending, masks), self.canary, pending.step, self.copied)
 
-    def _planned(self, launch: Launch) -> Launch:
+    def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         self.copied.append(CopiedLaunch(launch, self.device))
-        return super()._planned(launch)
+        return super()._planned(launch, captured=captured)

@@ -1,17 +1,19 @@
-"""The memory of the KV cache: how much it may take, and its layout. Each cache group is one buffer; each block is one
-span of bytes, with its layers one after another."""
+"""The memory of the KV cache: how much it may take, and its layout. In each cache group a block is one span of bytes,
+with its layers one after another, apart from planes that a backend wants dense."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tessera.config import EngineConfig
 from tessera.errors import MemoryBudgetError
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.attention import KVLayout
 from tessera.platform.device import Device, MemoryFigures
 from tessera.platform.runner import CacheGroup, CacheNeeds, CachePlan, MemoryBudget
 from tessera.step import BlockCopy
@@ -61,60 +63,85 @@ def cache_bytes(
     return min(left, free)
 
 
+class PlanePlace(NamedTuple):
+    """Where a plane is. buffer: its number among those of the group. start: in bytes, within a block there."""
+
+    buffer: int
+    start: int
+
+
 class CacheMemory:
-    """The allocated KV cache. needs: by layer. buffers: one per group, [num_blocks, block_bytes] uint8. planes: by
-    layer, views of the buffers with the shapes and dtypes of its layout. Each layer starts at its required
+    """The allocated KV cache. needs: by layer. buffers: by group, [num_blocks, bytes] uint8 each: one with the blocks
+    of all layers that share them, and one for each dense plane. places: of the planes of each layer. planes: by layer,
+    views of the buffers with the shapes and dtypes of its layout. In a shared block each layer starts at its required
     alignment. Raises MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.device = device
-        self.layouts: dict[int, KVLayout] = {}
-        self.starts: dict[int, int] = {}
-        self.buffers: list[Tensor] = []
-        self.planes: list[Sequence[Tensor]] = [()] * sum(len(group.layers) for group in plan.groups)
+        self.layouts = {layer: needs[layer].layout(group.block_size) for group in plan.groups for layer in group.layers}
+        self.buffers: list[list[Tensor]] = []
+        self.planes: list[Sequence[Tensor]] = [()] * len(self.layouts)
+        self.places: dict[int, list[PlanePlace]] = {}
         with device.arena("kv") as arena:
             for group in plan.groups:
-                buffer = _bytes(group, device)
-                self.buffers.append(arena.hold(buffer))
-                self._lay(group, buffer, needs)
+                sizes = self._lay(group, needs)
+                buffers = [arena.hold(_bytes(group.num_blocks, nbytes, device)) for nbytes in sizes]
+                self.buffers.append(buffers)
+                for layer in group.layers:
+                    self.planes[layer] = tuple(self._views(layer, buffers))
         self.nbytes = arena.nbytes
 
-    def _lay(self, group: CacheGroup, buffer: Tensor, needs: Mapping[int, CacheNeeds]) -> None:
-        start = 0
-        for layer in group.layers:
-            self.layouts[layer] = needs[layer].layout(group.block_size)
-            start += -start % needs[layer].align_bytes
-            self.starts[layer] = start
-            planes = []
+    def _lay(self, group: CacheGroup, needs: Mapping[int, CacheNeeds]) -> list[int]:
+        """Places the planes of a group. Returns the bytes of a block in each of its buffers."""
+        shared = [layer for layer in group.layers if not needs[layer].dense_planes]
+        sizes, end = [], 0
+        for layer in shared:
+            end += -end % needs[layer].align_bytes
+            self.places[layer] = []
             for plane in self.layouts[layer].planes:
-                part = buffer[:, start : start + plane.nbytes].view(torch_dtype(plane.dtype))
-                planes.append(part.unflatten(1, plane.shape))
-                start += plane.nbytes
-            self.planes[layer] = tuple(planes)
-        assert start <= group.block_bytes, (start, group)
+                self.places[layer].append(PlanePlace(0, end))
+                end += plane.nbytes
+        if shared:
+            sizes.append(end + -end % lcm(*(needs[layer].align_bytes for layer in shared)))
+        for layer in group.layers:
+            if needs[layer].dense_planes:
+                planes = self.layouts[layer].planes
+                self.places[layer] = [PlanePlace(len(sizes) + number, 0) for number in range(len(planes))]
+                sizes += [plane.nbytes for plane in planes]
+        assert sum(sizes) <= group.block_bytes, (sizes, group)
+        return sizes
+
+    def _views(self, layer: int, buffers: Sequence[Tensor]) -> Iterator[Tensor]:
+        for plane, place in zip(self.layouts[layer].planes, self.places[layer], strict=True):
+            part = buffers[place.buffer][:, place.start : place.start + plane.nbytes].view(torch_dtype(plane.dtype))
+            yield part.unflatten(1, plane.shape)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Copies whole blocks within their group, all layers at once."""
         for copy in copies:
-            buffer = self.buffers[copy.group]
-            sources, targets = (self.device.to_device(ids.astype("int64")) for ids in (copy.sources, copy.targets))
-            buffer[targets] = buffer[sources]
+            sources, targets = (self.device.to_device(ids) for ids in (copy.sources, copy.targets))
+            for buffer in self.buffers[copy.group]:
+                buffer[targets] = buffer[sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
         """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
-        data = self.buffers[number][blocks.to(self.buffers[number].device)].cpu().numpy()
+        data = [buffer[blocks.to(buffer.device)].cpu().numpy() for buffer in self.buffers[number]]
         parts = []
         for layer in group.layers:
-            layout, start = self.layouts[layer], self.starts[layer]
-            parts.append(torch.from_numpy(layout.export(data[:, start : start + layout.nbytes])))
+            layout, places = self.layouts[layer], self.places[layer]
+            planes = [
+                data[place.buffer][:, place.start : place.start + plane.nbytes]
+                for plane, place in zip(layout.planes, places, strict=True)
+            ]
+            parts.append(torch.from_numpy(layout.export(np.concatenate(planes, axis=1))))
         return torch.cat(parts, dim=1)
 
 
-def _bytes(group: CacheGroup, device: Device) -> Tensor:
+def _bytes(num_blocks: int, block_bytes: int, device: Device) -> Tensor:
     try:
-        return torch.empty(group.num_blocks, group.block_bytes, dtype=torch.uint8, device=device.target)
+        return torch.empty(num_blocks, block_bytes, dtype=torch.uint8, device=device.target)
     except RuntimeError as error:
         raise MemoryBudgetError(
-            f"{group.num_blocks * group.block_bytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
+            f"{num_blocks * block_bytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
             "set a smaller --kv-cache-memory-bytes."
         ) from error

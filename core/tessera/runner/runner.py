@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -15,11 +15,11 @@ from torch import Tensor
 from tessera.arrays import Array, int32
 from tessera.errors import MemoryBudgetError, PlatformError
 from tessera.kvcache.groups import null_plan
-from tessera.layers.build import PIPELINE_GROUP, Build
+from tessera.layers.build import PIPELINE_GROUP, BoundMixer, Build
 from tessera.layers.weights import count_numbers
 from tessera.loader.load import load_weights
 from tessera.ops import Sampled
-from tessera.platform.attention import AttentionBackend, KVLayout, StateSpec
+from tessera.platform.attention import AttentionBackend, AttentionGroup, KVLayout, LayerSpec, StateSpec
 from tessera.platform.device import Device, Future
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
@@ -213,8 +213,9 @@ class CoreRunner(ModelRunner):
         self.executables = {}
         plan = null_plan(self._needs(), config)
         self.allocate(plan)
-        for buffer in self.memory.buffers:
-            buffer.zero_()
+        for buffers in self.memory.buffers:
+            for buffer in buffers:
+                buffer.zero_()
         for step in largest_steps(config, plan, self.platform.step_rules(facts) or StepRules()):
             self.sample(self.execute(step))
 
@@ -260,10 +261,11 @@ class CoreRunner(ModelRunner):
                     spec,
                     asked.block_sizes,
                     asked.block_multiple,
-                    asked.index_dtype,
+                    self.platform.capabilities.index_dtype,
                     asked.host_lengths,
                     asked.align_bytes,
                     layout,
+                    asked.dense_planes,
                 )
             )
         return needs
@@ -286,8 +288,9 @@ class CoreRunner(ModelRunner):
             self.buffers,
             index_dtype=self.platform.capabilities.index_dtype,
             features=self.features,
+            host_tables=self._host_tables(plan),
         )
-        self.group_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
+        self.attention_groups = attention_groups(self.build.mixers, plan, self.device)
         self._allocate_sampling()
 
     def _bind_sampling(self) -> None:
@@ -307,14 +310,14 @@ class CoreRunner(ModelRunner):
                 launch = self._capture(key)
                 one = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
                 if self.graphs.key_of(one) == key:  # same graph, but sampling one row is faster
-                    launch = self._planned(self.builder.empty(one))
+                    launch = self._planned(self.builder.empty(one), captured=True)
                 self._try_out(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         self.device.synchronize()
 
     @torch.inference_mode()
     def _capture(self, key: LaunchKey) -> Launch:
-        launch = self._planned(self.builder.empty(key))
+        launch = self._planned(self.builder.empty(key), captured=True)
         self.executables[key] = self.graphs.capture(key, self._forward, launch, self.buffers)
         return launch
 
@@ -337,7 +340,7 @@ class CoreRunner(ModelRunner):
         self.memory.copy(step.copies)
         results = []
         for prepared in self.builder.build(step):
-            launch = self._planned(prepared.launch)
+            launch = self._planned(prepared.launch, captured=self._is_captured(prepared.launch.key))
             for feature in self.features:
                 feature.before(launch)
             hidden = self._run(launch, whole=len(prepared.rows) == len(step.rows))
@@ -386,17 +389,40 @@ class CoreRunner(ModelRunner):
         self.graphs.after_launch(executable, launch)
         return result
 
-    def _planned(self, launch: Launch) -> Launch:
-        """Adds the plans to a launch, listed by layer; layers of one group and backend share a plan."""
-        made: dict[tuple[int, str], Plan] = {}
-        plans = []
-        for bound in self.build.mixers:
-            key = (self.group_of[bound.spec.layer], bound.backend.name)
-            if key not in made:
-                made[key] = bound.backend.plan(launch, key[0], self.buffers if self.keys else None)
-            plans.append(made[key])
+    def _planned(self, launch: Launch, *, captured: bool) -> Launch:
+        """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""
+        plans: list[Plan] = [None] * len(self.build.mixers)
+        for backend, group in self.attention_groups:
+            plan = backend.plan(launch, group, self.buffers if captured else None)
+            for layer in group.layers:
+                plans[layer] = plan
         launch.plans = plans
         return launch
+
+    def _is_captured(self, key: LaunchKey) -> bool:
+        return self.graphs.key_of(key) in self.executables
+
+    def _host_tables(self, plan: CachePlan) -> Collection[int]:
+        """The cache groups of which a backend reads block tables on the host."""
+        asking = {bound.spec.layer for bound in self.build.mixers if bound.backend.constraints(bound.spec).host_tables}
+        return [number for number, group in enumerate(plan.groups) if asking.intersection(group.layers)]
+
+
+def attention_groups(
+    mixers: Sequence[BoundMixer], plan: CachePlan, device: Device
+) -> list[tuple[AttentionBackend, AttentionGroup]]:
+    """The layers that share a plan, with their backend."""
+    number_of = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
+    found: dict[tuple[int, str, LayerSpec], list[BoundMixer]] = {}
+    for bound in mixers:
+        same = number_of[bound.spec.layer], bound.backend.name, replace(bound.spec, layer=0)
+        found.setdefault(same, []).append(bound)
+    groups = []
+    for (number, name, _), members in found.items():
+        layers = tuple(bound.spec.layer for bound in members)
+        group = AttentionGroup(members[0].spec, layers, number, f"{name}{layers[0]}", device)
+        groups.append((members[0].backend, group))
+    return groups
 
 
 def _variants(features: Sequence[WorkerFeature]) -> list[frozenset[str]]:

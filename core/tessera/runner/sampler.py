@@ -64,11 +64,10 @@ class LogitsOps(IntFlag):
 class SamplingColumns:
     """Sampling parameters of all rows as host arrays [rows], so that a step reads those of all its rows at once.
 
-    Besides PARAMETERS: seed int64; logprobs, prompt_logprobs int32: how many alternatives are wanted for sampled and
-    prompt tokens, -1 for no log probabilities; num_prompt_tokens int32; logits_ops uint8. edits, masks: of the rows
-    that have any. changed: how often edits, masks or penalties changed. opened: how often a row was opened. eos, vocab:
-    the model's end-of-text tokens and the size of its vocabulary.
-    """
+    Besides PARAMETERS: seed [rows, 2] int32, its low and high bits; logprobs, prompt_logprobs int32: how many
+    alternatives are wanted for sampled and prompt tokens, -1 for no log probabilities; num_prompt_tokens int32;
+    logits_ops uint8. edits, masks: of the rows that have any. changed: how often edits, masks or penalties changed.
+    opened: how often a row was opened. eos, vocab: the model's end-of-text tokens and the size of its vocabulary."""
 
     temperature: Array
     top_k: Array
@@ -81,7 +80,7 @@ class SamplingColumns:
     def __init__(self, rows: int, eos: Sequence[int], vocab: int) -> None:
         for name, (dtype, off) in PARAMETERS.items():
             setattr(self, name, np.full(rows, off, dtype))
-        self.seed: Array = np.zeros(rows, np.int64)
+        self.seed: Array = np.zeros((rows, 2), np.int32)
         self.logprobs: Array = np.full(rows, -1, np.int32)
         self.prompt_logprobs: Array = np.full(rows, -1, np.int32)
         self.num_prompt_tokens: Array = np.zeros(rows, np.int32)
@@ -99,7 +98,7 @@ class SamplingColumns:
         self.opened += 1
         for name in PARAMETERS:
             getattr(self, name)[row] = getattr(params, name)
-        self.seed[row] = np.uint64(opened.seed & (2**64 - 1)).astype(np.int64)
+        self.seed[row] = np.array([opened.seed & (2**64 - 1)], np.uint64).view(np.int32)
         self.num_prompt_tokens[row] = opened.num_prompt_tokens
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         answered = len(opened.tokens) > opened.num_prompt_tokens
@@ -461,13 +460,13 @@ class Sampler:
     def _put(self, name: str, values: Array, size: int) -> Tensor:
         """A field of SamplingRows on the device, padded with 0 to `size`."""
         if len(values) < size:
-            values = np.concatenate((values, np.zeros(size - len(values), values.dtype)))
+            values = np.concatenate((values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)))
         return self.buffers.put(f"sampling_{name}", values, _DTYPES[name])
 
 
 _DTYPES = {name: np.dtype(dtype).name for name, (dtype, _) in PARAMETERS.items()} | {
-    "seed": "int64",
-    "position": "int64",
+    "seed": "int32",
+    "position": "int32",
 }
 
 

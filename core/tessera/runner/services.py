@@ -164,7 +164,7 @@ def _sample_on_host(
         edited = editor(ops, host, rows, places, positions, placed, keep=True)
     names = (name for name in SamplingRows._fields if name != "position")
     values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
-    sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int64)))
+    sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int32)))
     vocab, wanted = host.shape[-1], columns.logprobs[rows]
     spec = SampleSpec(vocab, greedy=not columns.temperature[rows].any(), filters=True)
     tokens = sample(spec, edited, sampling).tokens

@@ -17,6 +17,7 @@ from tessera.ops.quantize import quantize
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import (
     AttentionBackend,
+    AttentionGroup,
     AttentionLayer,
     FullAttentionSpec,
     KVLayout,
@@ -48,6 +49,7 @@ class AttentionCase:
     head_dim: int = 12
     window: int | None = None
     softcap: float | None = None
+    sinks: bool = False
     stride: int = 0
     padding: int = 0
     shared: int = 0
@@ -66,7 +68,7 @@ class AttentionCase:
             cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
-            window=self.window, softcap=self.softcap,
+            window=self.window, softcap=self.softcap, sinks=self.sinks,
         )  # fmt: skip
 
 
@@ -76,6 +78,8 @@ VARIANTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "window": {"window": 9},
         "softcap": {"softcap": 0.7},
         "window-softcap": {"window": 23, "softcap": 0.7},
+        "sinks": {"sinks": True},
+        "window-sinks": {"window": 9, "sinks": True},
         "all-heads": {"kv_heads": 6, "head_dim": 20},
         "one-kv-head": {"kv_heads": 1},
         "wide-heads": {"heads": 4, "kv_heads": 2, "head_dim": 128},
@@ -193,6 +197,7 @@ def poison(plane: Tensor) -> None:
 # ---- a trial
 
 
+TRIAL = "trial"  # the name of a trial's AttentionGroup
 SPARE = 3  # blocks that no row has, including the null block
 _LOOSE = 5  # tokens by which an upper bound on a length exceeds it
 
@@ -234,8 +239,12 @@ class AttentionTrial:
             table[: case.shared] = self.tables[0][: case.shared]
         self.num_blocks = int(numbers.max()) + SPARE
         layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
-        self.caches = [tuple(self._planes(layout, self.backend.constraints(spec).align_bytes))]
-        layer = self.backend.bind(spec, {}, self.ops, self.ops.device)
+        self.constraints = self.backend.constraints(spec)
+        self.group = AttentionGroup(spec, (0,), 0, TRIAL, self.ops.device)
+        self.caches = [tuple(self._planes(layout))]
+        self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
+        weights = {"sinks": self.sinks.to(self.target)} if case.sinks else {}
+        layer = self.backend.bind(spec, weights, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
 
@@ -247,8 +256,14 @@ class AttentionTrial:
         """The cache's memory, [blocks, at least block_bytes] uint8, all bits set: NaN in every float format."""
         return torch.empty(self.num_blocks, block_bytes, dtype=torch.uint8, device=self.target).fill_(255)
 
-    def _planes(self, layout: KVLayout, align: int) -> Iterator[Tensor]:
-        """Views of the memory, laid out as by core: in each block, another layer's bytes come before this one's."""
+    def _planes(self, layout: KVLayout) -> Iterator[Tensor]:
+        """Views of the memory, laid out as by core: in each block, another layer's bytes come before this one's, unless
+        the backend wants dense planes."""
+        if self.constraints.dense_planes:
+            for plane in layout.planes:
+                yield self.buffer(plane.nbytes).view(torch_dtype(plane.dtype)).unflatten(1, plane.shape)
+            return
+        align = self.constraints.align_bytes
         start = -(-layout.nbytes // align) * align
         memory = self.buffer(2 * start)
         for plane in layout.planes:
@@ -341,7 +356,7 @@ class AttentionTrial:
         return [
             torch.stack(
                 [
-                    torch.einsum("hk,khd->hd", torch.softmax(scores, -1), values[seen])
+                    torch.einsum("hk,khd->hd", torch.exp(scores - self._sum(scores)[:, None]), values[seen])
                     for scores, seen in self._scored(row)
                 ]
             )
@@ -350,10 +365,13 @@ class AttentionTrial:
 
     def expected_sums(self) -> list[Tensor]:
         """The expected result of sums(), in float64."""
-        return [
-            torch.stack([torch.logsumexp(scores, -1) for scores, _ in self._scored(row)])
-            for row in range(len(self.queries))
-        ]
+        return [torch.stack([self._sum(scores) for scores, _ in self._scored(row)]) for row in range(len(self.queries))]
+
+    def _sum(self, scores: Tensor) -> Tensor:
+        """The log-sum-exp of a query's scores [H, keys seen], sinks included: [H]."""
+        if self.case.sinks:
+            scores = torch.cat((scores, self.sinks.double()[:, None]), dim=-1)
+        return torch.logsumexp(scores, -1)
 
     def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
         """For each query, its scores [H, keys seen], and which keys these are."""
@@ -412,7 +430,7 @@ class AttentionTrial:
         )
         query_start_loc = np.array([*starts, *ends], np.int32)
         seq_lens[: len(grants)] = [length for _, length, _ in grants]
-        exact = self.backend.constraints(case.spec()).host_lengths == "exact"
+        exact = self.constraints.host_lengths == "exact"
 
         def tensor(values: Any) -> Tensor:
             return torch.from_numpy(values).to(self.target)
@@ -428,15 +446,17 @@ class AttentionTrial:
             query_lens=tensor(query_lens),
             seq_lens=tensor(seq_lens),
             seq_lens_host=seq_lens if exact else seq_lens + _LOOSE,
+            query_start_loc_host=query_start_loc,
             query_lens_host=query_lens,
             host_lengths="exact" if exact else "bound",
             slot_mapping=[tensor(slots)],
             block_tables=[tensor(table)],
             logits_indices=tensor(np.where(query_lens > 0, query_start_loc[:-1] + query_lens - 1, 0)),
+            block_tables_host=[table.astype(np.int32) if self.constraints.host_tables else None],
             block_sizes=(case.block_size,),
             windows=(case.window,),
         )
-        launch.plans = [self.backend.plan(launch, 0, None)]
+        launch.plans = [self.backend.plan(launch, self.group, None)]
         return launch, starts
 
     def _shape(self, grants: list[Grant]) -> tuple[LaunchKey, int]:

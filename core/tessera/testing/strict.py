@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tessera.arrays import Array
 from tessera.ops import EmbeddingSpec, GatedMLPSpec, LinearSpec, NormSpec, Quantized
-from tessera.platform.attention import AttentionBackend, CacheConstraints, Caches, LayerSpec
+from tessera.platform.attention import AttentionBackend, AttentionGroup, CacheConstraints, Caches, LayerSpec
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Tag
 from tessera.platform.graph import GraphRunner
 from tessera.platform.launch import Buffers, Launch, LaunchKey, StepRules
@@ -143,12 +143,14 @@ class PoisonedNull(ReferenceAttentionLayer):
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         for cache in caches[self.spec.layer]:
+            assert cache.is_contiguous(), "asked for in constraints()"
             poison(cache[0])
         return super().attend(q, caches, plan, out, lse)
 
 
 class StrictAttention(ReferenceAttention):
-    """The reference with blocks of 24 tokens, which accepts only int32 indices."""
+    """The reference with blocks of 24 tokens in dense planes, which accepts only int32 indices and wants tables on the
+    host."""
 
     name = "strict"
     fallback = False
@@ -160,12 +162,19 @@ class StrictAttention(ReferenceAttention):
         return PoisonedNull(spec, weights, ops)
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
-        return dataclasses.replace(super().constraints(spec), block_sizes=(BLOCK_SIZE,), block_multiple=False)
+        return dataclasses.replace(
+            super().constraints(spec),
+            block_sizes=(BLOCK_SIZE,),
+            block_multiple=False,
+            dense_planes=True,
+            host_tables=True,
+        )
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         self.current.launch = launch  # set here too, because not every launch is captured
         for tensor in (*launch.slot_mapping, *launch.block_tables):
             assert tensor.dtype == torch.int32, tensor.dtype
+        assert launch.block_tables_host[group.number] is not None, "asked for in constraints()"
         return super().plan(launch, group, buffers)
 
 

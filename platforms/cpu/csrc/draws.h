@@ -95,7 +95,8 @@ struct Sampling {
   const float *temperature;
   const int32_t *top_k;
   const float *top_p, *min_p;
-  const int64_t *seed, *position;
+  const int32_t (*seed)[2];  // low and high bits
+  const int32_t *position;
   int32_t *tokens;
   int32_t entry;
 };

@@ -16,8 +16,9 @@ struct Keys {
   uint32_t key, other;
 };
 
-inline Keys keys(int64_t seed, int64_t position) {
-  auto low = (uint32_t)(uint64_t)seed, high = (uint32_t)((uint64_t)seed >> 32), place = (uint32_t)(uint64_t)position;
+// seed: its low and high bits.
+inline Keys keys(const int32_t seed[2], int32_t position) {
+  auto low = (uint32_t)seed[0], high = (uint32_t)seed[1], place = (uint32_t)position;
   uint32_t key = mixed(mixed(low ^ GOLDEN) + place);
   return {key, mixed(mixed(high + place) ^ key)};
 }

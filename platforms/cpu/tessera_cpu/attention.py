@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from tessera.platform import (
     AttentionBackend,
+    AttentionGroup,
     BoundOps,
     Buffers,
     CacheConstraints,
@@ -100,6 +101,8 @@ class SdpaAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
+        if spec.sinks:
+            return "no kernel for sinks"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
@@ -113,8 +116,8 @@ class SdpaAttention(AttentionBackend):
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> SdpaLayer:
         return SdpaLayer(spec, weights, ops)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> SdpaPlan:
-        size, table = launch.block_sizes[group], launch.block_tables[group]
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> SdpaPlan:
+        size, table = launch.block_sizes[group.number], launch.block_tables[group.number]
         lengths, starts = (
             launch.query_lens_host[: launch.num_rows].tolist(),
             launch.query_start_loc[: launch.num_rows].tolist(),
@@ -131,7 +134,7 @@ class SdpaAttention(AttentionBackend):
             Part(slice(starts[row], starts[row] + lengths[row]), _past(table[row], keys[row], lengths[row], size))
             for row in range(decoding, len(lengths))
         )
-        slots = launch.slot_mapping[group].long()  # index type of writes; converted once, not in every layer
+        slots = launch.slot_mapping[group.number].long()  # index type of writes; converted once, not in every layer
         return SdpaPlan(slots // size, slots % size, decode, prefill, launch.key.tokens != launch.num_tokens)
 
 

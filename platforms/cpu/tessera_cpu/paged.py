@@ -14,6 +14,7 @@ from torch import Tensor
 from tessera.platform import (
     KV_INT8,
     AttentionBackend,
+    AttentionGroup,
     AttentionLayer,
     BoundOps,
     Buffers,
@@ -56,6 +57,8 @@ class PagedAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> str | None:
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
+        if spec.sinks:
+            return "no kernel for sinks"
         kept = spec.cache.dtype, spec.cache.quant
         if spec.dtype != "bfloat16" or kept not in (("bfloat16", None), ("int8", KV_INT8)):
             return f"no kernels for {spec.dtype} with keys and values in {spec.cache.dtype}"
@@ -80,16 +83,16 @@ class PagedAttention(AttentionBackend):
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         return PagedLayer(spec, weights, ops, self.library)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> PagedPlan:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> PagedPlan:
         tensors = (
-            launch.block_tables[group], launch.query_start_loc, launch.query_lens, launch.seq_lens, launch.positions,
-            launch.slot_mapping[group],
+            launch.block_tables[group.number], launch.query_start_loc, launch.query_lens, launch.seq_lens,
+            launch.positions, launch.slot_mapping[group.number],
         )  # fmt: skip
         tensors = tuple(tensor.to(torch.int32) for tensor in tensors)
         described = native.Launch(
             *(tensor.data_ptr() for tensor in tensors), tensors[0].stride(0), launch.num_rows, launch.key.tokens
         )
-        return PagedPlan(described, tensors, launch.block_sizes[group], launch.key.tokens != launch.num_tokens)
+        return PagedPlan(described, tensors, launch.block_sizes[group.number], launch.key.tokens != launch.num_tokens)
 
 
 class PagedLayer(HeadsLayer):

@@ -44,8 +44,8 @@ def asked(count: int, seed: int = 0, **columns: Tensor | float) -> SamplingRows:
             column: torch.as_tensor(value).to(dtypes.get(column, torch.float32)).expand(count).contiguous()
             for column, value in chosen.items()
         },
-        seed=torch.randint(-(2**63), 2**63 - 1, (count,), generator=random),
-        position=torch.randint(0, 2**40, (count,), generator=random),
+        seed=torch.randint(-(2**31), 2**31, (count, 2), generator=random).to(torch.int32),
+        position=torch.randint(0, 2**31, (count,), generator=random).to(torch.int32),
     )
 
 
@@ -84,7 +84,7 @@ def uniforms(rows: SamplingRows, vocab: int) -> Tensor:
         x = (x ^ x >> np.uint32(15)) * np.uint32(0xD35A2D97)
         return x ^ x >> np.uint32(15)
 
-    low, high = rows.seed.numpy().view(np.uint32).reshape(-1, 2).T
+    low, high = rows.seed.numpy().view(np.uint32).T
     place = rows.position.numpy().astype(np.uint32)
     key = mixed_words(mixed_words(low ^ np.uint32(GOLDEN)) + place)
     other = mixed_words(mixed_words(high + place) ^ key)

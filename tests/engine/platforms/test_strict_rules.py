@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
-from tessera.testing import HostReads
+from tessera.platform import BucketedShapes
+from tessera.testing import HostReads, StrictPlatform
 from tests.engine.platforms.conftest import Alone
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import EngineRun
@@ -33,12 +35,48 @@ def test_every_launch_of_a_step_is_replayed(llama: Path, name: str) -> None:
 
 def test_unused_memory_is_poisoned_and_stays_so(llama: Path) -> None:
     with EngineRun(llama, "strict") as run:
-        (buffer,) = run.executor.runner.memory.buffers
+        (planes,) = run.executor.runner.memory.buffers
         run.ask(QUESTIONS[:1], 4)
-        untouched = (buffer == 255).all(-1)
-        assert untouched.sum() > len(buffer) // 2
-        assert buffer[untouched].view(torch.float32).isnan().all()
+        for plane in planes:
+            untouched = (plane == 255).all(-1)
+            assert untouched.sum() > len(plane) // 2
+            assert plane[untouched].view(torch.float32).isnan().all()
         assert not untouched.all()
+
+
+def test_tables_on_the_host_are_those_on_the_device(llama: Path) -> None:
+    with EngineRun(llama, "strict", depth=2) as run:
+        ((backend, group),) = run.executor.runner.attention_groups
+        plan, pairs = backend.plan, []
+
+        def planned(launch, group, buffers):
+            pairs.append((launch.query_start_loc.clone(), launch.query_start_loc_host))
+            pairs.append((launch.block_tables[group.number].clone(), launch.block_tables_host[group.number]))
+            return plan(launch, group, buffers)
+
+        backend.plan = planned
+        run.ask(QUESTIONS, 40)
+    assert group.layers == (0, 1)
+    assert len({on_host.tobytes() for _, on_host in pairs}) > 10
+    assert all(tensor.tolist() == on_host.tolist() for tensor, on_host in pairs)
+
+
+class CapturesDecodeAlone(StrictPlatform):
+    capabilities = dataclasses.replace(StrictPlatform.capabilities, static_shapes=False)
+
+    def shapes(self, model, config):
+        return BucketedShapes((2, 8), blocks=(8,))
+
+
+def test_launches_that_are_not_captured_take_no_buffers(llama: Path) -> None:
+    with EngineRun(llama, f"{__name__}:CapturesDecodeAlone") as run:
+        buffers = run.executor.runner.buffers
+        run.ask([[1] * 3], 4)
+        before = set(buffers._flat)
+        assert any(name.startswith("strict0") for name, *_ in before), "plans of captured launches are kept there"
+        for length in range(5, 50, 5):
+            run.ask([[1] * length], 4)
+        assert set(buffers._flat) == before
 
 
 def test_an_op_that_reads_the_device_is_found(llama: Path) -> None:

@@ -40,7 +40,8 @@ class Poisoned(EngineRun):
         def poisoned(step: Any) -> Any:
             memory = self.executor.worker.runner.memory
             for group, pool in enumerate(self.cache.pools):
-                memory.buffers[group][torch.tensor([0, *pool._free])] = 255
+                for buffer in memory.buffers[group]:
+                    buffer[torch.tensor([0, *pool._free])] = 255
                 counts = self.cache.tables.counts[group] - self.cache.tables.starts[group]
                 self.most_held[group] = max(self.most_held[group], int(counts.max()))
             return execute(step)

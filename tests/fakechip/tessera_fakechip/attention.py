@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tessera.platform import (
     AttentionBackend,
+    AttentionGroup,
     BoundOps,
     Buffers,
     CacheConstraints,
@@ -61,6 +62,8 @@ class FakechipAttention(AttentionBackend):
     def supports(self, spec: LayerSpec) -> Reason | None:
         if spec.kind != "attention" or not isinstance(spec.cache, FullAttentionSpec):
             return f"no attention over {spec.kind}"
+        if spec.sinks:
+            return "no kernel for sinks"
         return None if spec.cache.dtype == spec.dtype else f"keys and values are kept in {spec.dtype} alone"
 
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
@@ -74,8 +77,12 @@ class FakechipAttention(AttentionBackend):
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         return Layer(spec, weights, ops)
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Plan:
-        size, slots, tables = launch.block_sizes[group], launch.slot_mapping[group], launch.block_tables[group]
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:
+        size, slots, tables = (
+            launch.block_sizes[group.number],
+            launch.slot_mapping[group.number],
+            launch.block_tables[group.number],
+        )
         start, count, length = (
             each[:, None] for each in (launch.query_start_loc[:-1], launch.query_lens, launch.seq_lens)
         )  # [R, 1]
@@ -87,7 +94,7 @@ class FakechipAttention(AttentionBackend):
         key = torch.arange(tables.shape[1] * size, device=at)
         back = ((length - count + width)[:, :, None] - key).masked_fill(key >= length[:, :, None], -1)
         plan = Plan(slots // size, slots % size, tables, token, row, place, back)
-        return plan if buffers is None else plan.kept(f"{self.name}{group}", buffers)
+        return plan if buffers is None else plan.kept(group.name, buffers)
 
 
 class Layer(HeadsLayer):

@@ -10,7 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import AttentionBackend, BoundOps, Buffers, Caches, Device, HeadsLayer, Launch, LayerSpec
+from tessera.platform import (
+    AttentionBackend,
+    AttentionGroup,
+    BoundOps,
+    Buffers,
+    Caches,
+    Device,
+    HeadsLayer,
+    Launch,
+    LayerSpec,
+)
+from tessera.testing.attention import TRIAL
 from tests.platforms.faulty.making import with_backend, with_exact_shapes, with_layer, with_plan, with_spec
 from tests.platforms.faulty.plans import first_128_keys, one_ahead, places, rows, to_the_end_of_the_block
 
@@ -177,17 +188,17 @@ def _rows(launch: Launch) -> Iterator[tuple[int, int, int, int]]:
 
 
 class _WindowLost(AttentionBackend):
-    """A row that begins behind tokens which it did not compute sees all of them. What a trial launches, without
-    buffers, is not a row's."""
+    """A row that begins behind tokens which it did not compute sees all of them. What a trial launches is not a
+    row's."""
 
     hit = False
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         known = vars(self).setdefault("known", {})
         self.hit = False
-        for _, row, before, after in _rows(launch) if buffers is not None else ():
-            self.hit |= before > 0 and known.get((group, row)) not in (before, after)
-            known[group, row] = after
+        for _, row, before, after in _rows(launch) if group.name != TRIAL else ():
+            self.hit |= before > 0 and known.get((group.name, row)) not in (before, after)
+            known[group.name, row] = after
         return super().plan(launch, group, buffers)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Any:
@@ -211,22 +222,22 @@ class _OneOrOther(HeadsLayer):
 class _TablesKept(AttentionBackend):
     """From the sixth row on, tables are appended to: what a row had first stays, whoever has it now."""
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         plan = super().plan(launch, group, buffers)
         kept = vars(self).setdefault("kept", {})
-        for place, row, _, after in _rows(launch) if buffers is not None else ():
-            blocks = -(-after // launch.block_sizes[group])
-            old = kept.get((group, row), plan.tables[place, :0])[:blocks]
+        for place, row, _, after in _rows(launch) if group.name != TRIAL else ():
+            blocks = -(-after // launch.block_sizes[group.number])
+            old = kept.get((group.name, row), plan.tables[place, :0])[:blocks]
             if row >= 5 and old.any():
                 plan.tables[place, : len(old)] = old
-            kept[group, row] = plan.tables[place, :blocks].clone()
+            kept[group.name, row] = plan.tables[place, :blocks].clone()
         return plan
 
 
 class _DraftsSeeAhead(AttentionBackend):
     """Where drafts are verified, a query sees the key after its own too."""
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         ahead = int(launch.key.kind == "verify")
         return super().plan(dataclasses.replace(launch, seq_lens=launch.seq_lens + ahead), group, buffers)
 
@@ -234,11 +245,11 @@ class _DraftsSeeAhead(AttentionBackend):
 class _RollbackIgnored(AttentionBackend):
     """Counts each row's tokens itself, rejected drafts included, unless another request must have the row."""
 
-    def plan(self, launch: Launch, group: int, buffers: Buffers | None) -> Any:
+    def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         known, lengths = vars(self).setdefault("known", {}), launch.seq_lens.clone()
-        for place, row, before, after in _rows(launch) if buffers is not None else ():
-            counted = known.get((group, row), 0) + after - before
-            known[group, row] = lengths[place] = counted if after < counted < after + 4 else after
+        for place, row, before, after in _rows(launch) if group.name != TRIAL else ():
+            counted = known.get((group.name, row), 0) + after - before
+            known[group.name, row] = lengths[place] = counted if after < counted < after + 4 else after
         return super().plan(dataclasses.replace(launch, seq_lens=lengths), group, buffers)
 
 

@@ -16,6 +16,11 @@ from tessera.platform import MaskLogitsSpec, SampleSpec, SamplingRows
 SPREAD = torch.tensor([2.0, 1.5, 1.0, 0.3, 0.0, -0.5, -1.0, -3.0, -torch.inf])
 
 
+def words(seed: float | Tensor) -> Tensor:
+    """Seeds [S] -> their low and high 32 bits, [S, 2] int32."""
+    return torch.as_tensor(seed).long().reshape(-1, 1).contiguous().view(torch.int32)
+
+
 def rows(count: int, **differs: float | Tensor) -> SamplingRows:
     def column(name: str, value: float, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(differs.get(name, value)).to(dtype).expand(count).contiguous()
@@ -25,8 +30,8 @@ def rows(count: int, **differs: float | Tensor) -> SamplingRows:
         top_k=column("top_k", 0, torch.int32),
         top_p=column("top_p", 1.0, torch.float32),
         min_p=column("min_p", 0.0, torch.float32),
-        seed=column("seed", 0, torch.int64),
-        position=column("position", 0, torch.int64),
+        seed=words(differs.get("seed", 0)).expand(count, 2).contiguous(),
+        position=column("position", 0, torch.int32),
     )
 
 
@@ -126,8 +131,8 @@ def test_each_row_has_its_own_parameters() -> None:
 
 
 def test_noise_depends_on_seed_position_and_entry_alone() -> None:
-    seeds = torch.tensor([5, -7, 2**63 - 1, 5, 5 + 2**32])
-    positions = torch.tensor([1, 1, 9, 2, 1])
+    seeds = words(torch.tensor([5, -7, 2**63 - 1, 5, 5 + 2**32]))
+    positions = torch.tensor([1, 1, 9, 2, 1], dtype=torch.int32)
     whole = uniforms(seeds, positions, 300)
     for i in range(5):
         alone = uniforms(seeds[i : i + 1], positions[i : i + 1], 300)
@@ -137,7 +142,7 @@ def test_noise_depends_on_seed_position_and_entry_alone() -> None:
 
 
 def test_noise_is_uniform_and_never_0_or_1() -> None:
-    u = uniforms(torch.arange(400), torch.full((400,), 3), 500).flatten()
+    u = uniforms(words(torch.arange(400)), torch.full((400,), 3, dtype=torch.int32), 500).flatten()
     assert 0.0 < float(u.min()) < 1e-4
     assert 1.0 - 1e-4 < float(u.max()) < 1.0
     counts = (u * 64).long().bincount(minlength=64).double()

@@ -1,8 +1,12 @@
-"""A block is one span of bytes: its layers side by side, each where its alignment lets it begin."""
+"""A block is one span of bytes: its layers side by side, each where its alignment lets it begin, or with planes of
+their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 import torch
 
 from tessera.arrays import int32
@@ -28,8 +32,10 @@ def layout(block_size: int) -> KVLayout:
     return KVLayout((Plane("k", "bfloat16", axes), Plane("v", "bfloat16", axes)))
 
 
-def memory(align: int) -> tuple[CacheMemory, CacheGroup]:
-    needs = {layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout) for layer in (0, 1)}
+def memory(align: int, dense: Sequence[int] = ()) -> tuple[CacheMemory, CacheGroup]:
+    needs = {
+        layer: CacheNeeds(layer, SPEC, (7,), True, "int32", "none", align, layout, layer in dense) for layer in (0, 1)
+    }
     each = -(-layout(7).nbytes // align) * align
     group = CacheGroup((0, 1), "paged", 7, 2 * each, 6, None)
     return CacheMemory(CachePlan((group,), 4, 35), needs, DEVICE), group
@@ -38,24 +44,34 @@ def memory(align: int) -> tuple[CacheMemory, CacheGroup]:
 def test_each_layer_begins_where_its_alignment_lets_it() -> None:
     assert layout(7).nbytes % 64 != 0
     cache, group = memory(64)
-    assert cache.starts == {0: 0, 1: group.block_bytes // 2}
-    base = cache.buffers[0].data_ptr()
+    assert [cache.places[layer][0].start for layer in (0, 1)] == [0, group.block_bytes // 2]
+    base = cache.buffers[0][0].data_ptr()
     for layer in (0, 1):
         assert (cache.planes[layer][0].data_ptr() - base) % 64 == 0
         assert cache.planes[layer][0].stride(0) * 2 == group.block_bytes
 
 
-def test_layers_and_planes_do_not_overlap() -> None:
+@pytest.mark.parametrize("dense", [(), (0, 1), (0,), (1,)])
+def test_layers_and_planes_do_not_overlap(dense: Sequence[int]) -> None:
     for align in (1, 64):
-        cache, _ = memory(align)
+        cache, _ = memory(align, dense)
         planes = [plane for layer in (0, 1) for plane in cache.planes[layer]]
         for number, plane in enumerate(planes):
             plane.fill_(number + 1)
         assert [set(plane.flatten().tolist()) for plane in planes] == [{1.0}, {2.0}, {3.0}, {4.0}]
 
 
-def test_blocks_are_copied_and_exported_with_all_their_layers() -> None:
-    cache, group = memory(64)
+@pytest.mark.parametrize("dense", [(0, 1), (0,), (1,)])
+def test_planes_are_contiguous_on_request(dense: Sequence[int]) -> None:
+    cache, group = memory(64, dense)
+    for layer in (0, 1):
+        assert [plane.is_contiguous() for plane in cache.planes[layer]] == [layer in dense] * 2
+    assert cache.nbytes <= group.block_bytes * group.num_blocks
+
+
+@pytest.mark.parametrize("dense", [(), (0, 1), (0,), (1,)])
+def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[int]) -> None:
+    cache, group = memory(64, dense)
     numbers = torch.arange(6 * 3 * 7 * 5, dtype=torch.float32).reshape(6, 3, 7, 5) % 251
     for layer in (0, 1):
         for place, plane in enumerate(cache.planes[layer]):

@@ -61,7 +61,7 @@ class Drawing:
         (SamplingParams(top_k=3), "top_k", 3),
         (SamplingParams(top_p=0.25), "top_p", 0.25),
         (SamplingParams(min_p=0.125), "min_p", 0.125),
-        (SamplingParams(), "seed", 77),
+        (SamplingParams(), "seed", [77, 0]),
     ],
 )
 def test_a_row_opened_again_is_drawn_for_with_its_new_values(params, column, value):
@@ -75,7 +75,7 @@ def test_a_row_opened_again_is_drawn_for_with_its_new_values(params, column, val
     assert spec.filters == (column in ("top_k", "top_p", "min_p"))
     assert rows[column][0] == value, "it has the request's before it"
     assert rows["temperature"][1:] == [0.0, 0.0], "the other row, and padding, are as they were"
-    assert rows["seed"] == [77, 1, 0]
+    assert rows["seed"] == [[77, 0], [1, 0], [0, 0]]
     assert rows["position"] == [1, 1, 0]
 
 

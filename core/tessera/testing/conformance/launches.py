@@ -162,18 +162,19 @@ class CacheGuard:
         for number, group in enumerate(runner.plan.groups):
             if group.kind != "state":
                 _fill_free(runner, number, group)
-        before = [_bytes(buffer) for buffer in runner.memory.buffers]
+        before = [_bytes(buffers) for buffers in runner.memory.buffers]
         yield
         runner.device.synchronize()
         self.steps += 1
         for number, group in enumerate(runner.plan.groups):
             if group.kind != "state":
-                changed = before[number] != _bytes(runner.memory.buffers[number])
+                after = _bytes(runner.memory.buffers[number])
+                changed = [old != new for old, new in zip(before[number], after, strict=True)]
                 _check_changes(runner, group, changed, _granted(runner, number, group, step))
 
 
-def _bytes(buffer: Tensor) -> Tensor:
-    return buffer.detach().to("cpu", copy=True)
+def _bytes(buffers: Sequence[Tensor]) -> list[Tensor]:
+    return [buffer.detach().to("cpu", copy=True) for buffer in buffers]
 
 
 def _fill_free(runner: CoreRunner, number: int, group: CacheGroup) -> None:
@@ -181,7 +182,8 @@ def _fill_free(runner: CoreRunner, number: int, group: CacheGroup) -> None:
     held = torch.zeros(group.num_blocks, dtype=torch.bool)
     held[torch.from_numpy(runner.batch.tables[number].astype("int64")).flatten()] = True
     free = (~held).nonzero()[:, 0].to(runner.device.target)
-    runner.memory.buffers[number][free] = _FREE
+    for buffer in runner.memory.buffers[number]:
+        buffer[free] = _FREE
 
 
 def _granted(runner: CoreRunner, number: int, group: CacheGroup, step: SchedulerOutput) -> Tensor:
@@ -197,12 +199,13 @@ def _granted(runner: CoreRunner, number: int, group: CacheGroup, step: Scheduler
     return may
 
 
-def _check_changes(runner: CoreRunner, group: CacheGroup, changed: Tensor, may: Tensor) -> None:
+def _check_changes(runner: CoreRunner, group: CacheGroup, changed: Sequence[Tensor], may: Tensor) -> None:
+    """changed: by buffer of the group."""
+    memory = runner.memory
     for layer in group.layers:
-        start = runner.memory.starts[layer]
-        for plane in runner.memory.layouts[layer].planes:
-            wrong = _by_token(plane, changed[:, start : start + plane.nbytes], group.block_size) & ~may
-            start += plane.nbytes
+        for plane, (buffer, start) in zip(memory.layouts[layer].planes, memory.places[layer], strict=True):
+            here = changed[buffer][:, start : start + plane.nbytes]
+            wrong = _by_token(plane, here, group.block_size) & ~may
             if wrong.any():
                 block, token = wrong.nonzero()[0].tolist()
                 raise ConformanceError(
