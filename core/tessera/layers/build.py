@@ -4,7 +4,7 @@ parameters and attention layers."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,9 +44,10 @@ class BoundMixer:
 class Build:
     """The context of one model on one rank. backends: in order of preference. groups: by axis of the mesh of workers;
     an axis without a group has one worker. weights: how the weights of linear layers are quantized. kv: how keys and
-    values are quantized; None keeps them in dtype. mixers: layers in the order in which they were bound, which is their
-    number. first_layer: the model's number of the first of them. products: linear layers, without those of experts and
-    the head. fallbacks: number of layers of each kind that run on the reference."""
+    values are quantized; None keeps them in dtype. split: a mixer as models call it (GraphRunner.split). mixers: layers
+    in the order in which they were bound, which is their number. first_layer: the model's number of the first of them.
+    products: linear layers, without those of experts and the head. fallbacks: number of layers of each kind that run on
+    the reference."""
 
     def __init__(
         self,
@@ -57,12 +58,13 @@ class Build:
         groups: Mapping[str, Communicator] | None = None,
         weights: Weights | None = None,
         kv: QuantSpec | None = None,
+        split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> None:
         self.ops, self.device, self.dtype, self.backends = ops, device, dtype, backends
         self.group = (groups or {}).get(TENSOR_GROUP) or Alone()
         self.pipeline = (groups or {}).get(PIPELINE_GROUP) or Alone()
         self.weights: Weights = weights or AsTheyAre()
-        self.kv = kv
+        self.kv, self.split = kv, split
         self.parameters: list[Parameter] = []
         self.mixers: list[BoundMixer] = []
         self.first_layer = 0
@@ -122,7 +124,7 @@ class Build:
                     self._fall_back(spec, declined)
                 mixer = backend.bind(spec, weights, self.ops, self.device)
                 self.mixers.append(BoundMixer(spec, backend, mixer, tuple(declined)))
-                return mixer
+                return self.split(mixer)
             declined.append((backend.name, reason))
         raise PlatformError(f"no attention backend supports {self._place(spec)} ({_said(declined)}).")
 

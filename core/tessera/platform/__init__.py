@@ -33,7 +33,7 @@ from tessera.platform.collectives import Alone, Communicator, TorchCommunicator,
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
-from tessera.platform.graph import Eager, GraphRunner, TorchGraphs
+from tessera.platform.graph import Eager, GraphRunner, PiecewiseGraphs, TorchGraphs
 from tessera.platform.hooks import hookimpl
 from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
@@ -140,6 +140,7 @@ __all__ = [
     "OpSet",
     "Packed",
     "Part",
+    "PiecewiseGraphs",
     "Plan",
     "Plane",
     "Platform",

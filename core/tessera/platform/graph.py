@@ -1,4 +1,4 @@
-"""Capture and replay of launches, and a ready-made class for graphs of torch."""
+"""Capture and replay of launches, and ready-made classes for graphs of torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tessera.platform.device import Device
-from tessera.platform.launch import Buffers, Launch, LaunchKey
+from tessera.platform.attention import AttentionLayer, Caches, Mixer
+from tessera.platform.device import Device, Tensor
+from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan
 from tessera.platform.model import ModelFacts
 from tessera.platform.shapes import ShapePolicy
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 
 class GraphRunner(ABC):
     """Captures the forward of a launch key and replays it. It pads nothing and receives the actual counts with each
-    launch. A launch for which it has no executable runs eagerly."""
+    launch. A launch for which it has no executable runs eagerly. captures_mixers: whether attention, and other mixers,
+    are part of what it captures, so that their plans must keep their addresses."""
+
+    captures_mixers = True
+
+    def split(self, mixer: Mixer) -> Mixer:
+        """The mixer as the model calls it: a runner that captures what lies between mixers notices here where one
+        begins. Called once per layer, when the model is built. Default: the mixer itself."""
+        return mixer
 
     def keys(self, shapes: ShapePolicy, rows: int) -> Sequence[LaunchKey]:
         """The keys that warm-up captures, without bits. Called once, before everything else. rows: the most tokens that
@@ -97,6 +106,102 @@ class TorchGraphs(GraphRunner):
 
     def invalidate(self) -> None:
         self.pool = None
+
+
+class _Capturing:
+    """A forward that is being captured in pieces. calls: what a replay does, in order; each is called with the
+    launch."""
+
+    def __init__(self, launch: Launch, make: Callable[[], Any]) -> None:
+        self.launch, self.make = launch, make
+        self.calls: list[Callable[[Launch], Any]] = []
+        self.graphs: list[Any] = []
+
+    def begin(self) -> None:
+        graph = self.make()
+        graph.__enter__()
+        self.graphs.append(graph)
+
+    def end(self) -> None:
+        graph = self.graphs[-1]
+        graph.__exit__(None, None, None)
+        self.calls.append(lambda _: graph.replay())
+
+    def eagerly(self, call: Callable[[Plan], Tensor | None], plan: Plan) -> Tensor | None:
+        """Runs a call between two pieces. A replay repeats it with the plan of its own launch, and copies the result to
+        where the next piece reads it."""
+        layer = next(layer for layer, one in enumerate(self.launch.plans) if one is plan)
+        self.end()
+        result = call(plan)
+
+        def again(launch: Launch) -> None:
+            found = call(launch.plans[layer])
+            if result is not None:
+                result.copy_(found)
+
+        self.calls.append(again)
+        self.begin()
+        return result
+
+
+class PiecewiseGraphs(TorchGraphs):
+    """As TorchGraphs, but attention and other mixers are not captured: what lies between them is, in one graph each,
+    and they run eagerly in between, with the plan of each launch. For kernels that cannot be captured, and for prompts,
+    whose attention differs from launch to launch."""
+
+    captures_mixers = False
+    _capturing: _Capturing | None = None
+
+    def split(self, mixer: Mixer) -> Mixer:
+        return _SplitAttention(self, mixer) if isinstance(mixer, AttentionLayer) else _SplitMixer(self, mixer)
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        forward(launch)
+        self.device.synchronize()
+        self._capturing = capturing = _Capturing(launch, lambda: self.make(self.pool))
+        try:
+            capturing.begin()
+            result = forward(launch)
+            capturing.end()
+        finally:
+            self._capturing = None
+        self.pool = capturing.graphs[-1].pool()
+        return _Captured(capturing, result)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        for call in executable.graph.calls:
+            call(launch)
+        return executable.result
+
+    def eagerly(self, call: Callable[[Plan], Tensor | None], plan: Plan) -> Any:
+        """Calls a mixer, outside of what is captured."""
+        return call(plan) if self._capturing is None else self._capturing.eagerly(call, plan)
+
+
+class _SplitMixer(Mixer):
+    def __init__(self, graphs: PiecewiseGraphs, mixer: Mixer) -> None:
+        self.graphs, self.mixer = graphs, mixer
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        return self.graphs.eagerly(lambda own: self.mixer.fused(x, positions, caches, own), plan)
+
+
+class _SplitAttention(AttentionLayer):
+    def __init__(self, graphs: PiecewiseGraphs, layer: AttentionLayer) -> None:
+        self.graphs, self.layer = graphs, layer
+
+    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: Plan) -> Tensor:
+        return self.graphs.eagerly(lambda own: self.layer.fused(x, positions, caches, own), plan)
+
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.layer.heads(x, positions)
+
+    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: Plan) -> None:
+        self.graphs.eagerly(lambda own: self.layer.write(k, v, caches, own), plan)
+
+    def attend(self, q: Tensor, caches: Caches, plan: Plan, out: Tensor | None = None, lse: bool = False) -> Any:
+        assert not lse, "no model asks for the log-sum-exp"
+        return self.graphs.eagerly(lambda own: self.layer.attend(q, caches, own, out), plan)
 
 
 class _OnStream:

@@ -142,13 +142,13 @@ class CoreRunner(ModelRunner):
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
         weights = services.weights_of(platform)
-        self.model = services.build_model(ops, backends, weights)
+        self.graphs, uncaptured = self._graph_runner()
+        self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
         self.build = services.build
         services.fill_defaults(platform, self.model.facts)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
-        self.graphs, uncaptured = self._graph_runner()
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()
         if platform.capabilities.static_shapes and not self.shapes.keys():
             raise PlatformError(
@@ -391,9 +391,10 @@ class CoreRunner(ModelRunner):
 
     def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""
+        buffers = self.buffers if captured and self.graphs.captures_mixers else None
         plans: list[Plan] = [None] * len(self.build.mixers)
         for backend, group in self.attention_groups:
-            plan = backend.plan(launch, group, self.buffers if captured else None)
+            plan = backend.plan(launch, group, buffers)
             for layer in group.layers:
                 plans[layer] = plan
         launch.plans = plans

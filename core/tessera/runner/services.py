@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE, LogprobsSpec, SampleSpec, SamplingRows
 from tessera.ops.sampling import logprobs, sample
-from tessera.platform.attention import AttentionBackend
+from tessera.platform.attention import AttentionBackend, Mixer
 from tessera.platform.collectives import Communicator
 from tessera.platform.device import Device
 from tessera.platform.feature import WorkerFeature
@@ -66,12 +66,18 @@ class Services:
     def reference(self) -> OpSet:
         return with_extra(REFERENCE, [load_path(entry.path) for entry in self.registry.ops])
 
-    def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend], weights: Weights | None = None) -> Model:
+    def build_model(
+        self,
+        ops: OpSet,
+        backends: Sequence[AttentionBackend],
+        weights: Weights | None = None,
+        split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
+    ) -> Model:
         bound = self._bind(
             ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers()
         )
         kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
-        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv)
+        self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)
         if pipeline is not None and pipeline.size > 1 and not model.facts.stage_tensors:
