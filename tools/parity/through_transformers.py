@@ -27,6 +27,8 @@ _YARN = {
     "llama_4_scaling_beta": 0.1,
 }
 
+_SHORT = {**{name: _YARN[name] for name in _YARN if name != "llama_4_scaling_beta"}, "truncate": False}
+
 TYPES: dict[str, dict[str, Any]] = {
     "afmoe": {
         **_EXPERTS,
@@ -73,6 +75,14 @@ TYPES: dict[str, dict[str, Any]] = {
     "gpt2": {"num_hidden_layers": 3},
     "gpt_bigcode": {},
     "gpt_neox": {},
+    "gpt_oss": {
+        **_WINDOWS,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "head_dim": 18,
+        "rope_parameters": _SHORT,
+    },
+    "granite_swa": {**_WINDOWS},
     "granitemoe": {"num_local_experts": 5, "logits_scaling": 3.0, "attention_multiplier": 0.2},
     "granitemoeshared": {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 52},
     "helium": {"head_dim": 12},

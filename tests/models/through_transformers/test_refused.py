@@ -46,7 +46,6 @@ REFUSED = [
     (typed("MambaForCausalLM", "mamba", state_size=4), "it keeps a state beside keys and values"),
     (typed("Lfm2ForCausalLM", "lfm2", layer_types=["conv", "full_attention"]), "it has layers of conv"),
     (typed("DeepseekV3ForCausalLM", "deepseek_v3"), "it has latent attention"),
-    (typed("GptOssForCausalLM", "gpt_oss", num_local_experts=2), "it needs attention sinks"),
     (typed("BertLMHeadModel", "bert", head_dim=None), "its attention looks ahead"),
     (typed("BartForCausalLM", "bart"), "it is the decoder of a model that has an encoder"),
     (typed("Gemma3nForCausalLM", "gemma3n_text", hidden_size_per_layer_input=4), "it uses more than one embedding"),

@@ -14,12 +14,14 @@ from tessera.models.through_transformers.skeleton import CAUSAL
 from tessera.platform.attention import AttentionLayer, Caches, LayerSpec
 from tessera.platform.launch import Launch
 
-_ANSWERED = frozenset({"scaling", "softcap", "dropout", "is_causal", "sliding_window"})
+SINKS = "s_aux"
+"""What transformers calls the sinks of attention, [H]."""
+
+_ANSWERED = frozenset({"scaling", "softcap", "dropout", "is_causal", "sliding_window", SINKS})
 _WITHOUT_EFFECT = frozenset(
     {"position_ids", "position_embeddings", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
 )
 _NAMED = {
-    "s_aux": "attention sinks",
     "sinks": "attention sinks",
     "position_bias": "a bias of positions in attention",
     "indices": "attention to chosen tokens only",
@@ -29,7 +31,8 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention layer, as its module calls it. window: tokens a query attends to; None for all before it."""
+    """One attention layer, as its module calls it. window: tokens a query attends to; None for all before it. sinks: it
+    has some."""
 
     heads: int
     kv_heads: int
@@ -37,6 +40,7 @@ class AttentionCall:
     scale: float
     window: int | None
     softcap: float | None
+    sinks: bool
 
     @classmethod
     def of(
@@ -56,7 +60,9 @@ class AttentionCall:
             )
         if not (query.shape[2] == key.shape[2] and query.shape[1] % key.shape[1] == 0):
             raise RefusedTypeError("its attention is not grouped queries over a token's own keys")
-        scaling, softcap = asked.get("scaling"), asked.get("softcap")
+        scaling, softcap, sinks = asked.get("scaling"), asked.get("softcap"), asked.get(SINKS)
+        if sinks is not None and sinks.shape != query.shape[1:2]:
+            raise RefusedTypeError("it needs other attention sinks than one for each head")
         if isinstance(scaling, Tensor):
             raise RefusedTypeError("the scale of its attention is computed")
         return cls(
@@ -66,6 +72,7 @@ class AttentionCall:
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             window=_window(module, mask, asked),
             softcap=None if softcap is None else float(softcap),
+            sinks=sinks is not None,
         )
 
 
@@ -107,10 +114,12 @@ class BoundAttention:
             cache=build.cache(call.kv_heads, call.head_dim, call.window),
             window=call.window,
             softcap=call.softcap,
+            sinks=call.sinks,
         )
-        mixer = build.mixer(spec, {})
+        self.weights: dict[str, Tensor] = {}
+        mixer = build.mixer(spec, self.weights)
         assert isinstance(mixer, AttentionLayer), "a layer of attention"
-        self.layer, self.mixer, self.step = spec.layer, mixer, step
+        self.layer, self.mixer, self.step, self.has_sinks = spec.layer, mixer, step, spec.sinks
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: Any
@@ -120,6 +129,8 @@ class BoundAttention:
         assert caches is not None
         plan = launch.plans[self.layer]
         q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
+        if self.has_sinks:
+            self.weights["sinks"] = asked[SINKS]
         self.mixer.write(k, v, caches, plan)
         result: Tensor = self.mixer.attend(q, caches, plan)
         return result[None]
