@@ -102,9 +102,10 @@ def test_left_out(architecture, given):
         assert [layer.rope is not None for layer in ours.layers] == [bool(turned) for turned in theirs.no_rope_layers]
     if ours.experts is not None:
         experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
-        assert (ours.experts.number, ours.experts.top_k) == (experts, theirs.num_experts_per_tok)
+        route = ours.experts.route
+        assert (route.experts, route.top_k) == (experts, theirs.num_experts_per_tok)
         assert ours.experts.inner == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
-        assert ours.experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+        assert route.renormalise == getattr(theirs, "norm_topk_prob", True)
     if architecture == "GraniteForCausalLM":
         assert (ours.embedding_scale, ours.residual_multiplier) == (
             theirs.embedding_multiplier,
@@ -169,7 +170,13 @@ def test_the_scale_of_the_embedding_has_the_dtype_of_the_weights(family):
 
 @pytest.mark.parametrize("architecture", CLASSES)
 def test_null_is_null(architecture):
-    nulls = {"num_key_value_heads": None, "sliding_window": None, "head_dim": None, "rope_scaling": None}
+    nulls = {
+        "num_key_value_heads": None,
+        "sliding_window": None,
+        "head_dim": None,
+        "rope_scaling": None,
+        "partial_rotary_factor": None,
+    }
     layers = config_of(architecture, json.loads(json.dumps({**SPARSE, **nulls}))).layers
     kv_heads = 1 if architecture == "FalconForCausalLM" else 32
     assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in layers} == {(kv_heads, 2, None)}
