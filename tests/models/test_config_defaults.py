@@ -10,6 +10,7 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4MoeConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -47,6 +48,7 @@ CLASSES = {
     "Olmo2ForCausalLM": Olmo2Config,
     "FalconForCausalLM": FalconConfig,
     "Qwen3MoeForCausalLM": Qwen3MoeConfig,
+    "Glm4MoeForCausalLM": Glm4MoeConfig,
 }
 ALWAYS_SAY_EPS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 SPARSE = {
@@ -77,6 +79,8 @@ def test_left_out(architecture, given):
     if not architecture.startswith(("Qwen", "SmolLM3")):
         given = {}
     sparse = SPARSE if architecture.startswith(ALWAYS_SAY_EPS) else {**SPARSE, "rms_norm_eps": None}
+    if architecture == "Glm4MoeForCausalLM":  # half of a head is rotated, so it has at least 4 elements
+        given = {"head_dim": 8}
     said = {name: value for name, value in {**sparse, **given}.items() if value is not None}
     theirs, ours = CLASSES[architecture](**said), config_of(architecture, said)
     everywhere = ["sliding_attention"] * SPARSE["num_hidden_layers"]
@@ -89,6 +93,7 @@ def test_left_out(architecture, given):
         ropes = theirs.rope_parameters
         if layer.rope is not None:
             assert layer.rope.theta == ropes.get(kind, ropes)["rope_theta"]
+            assert layer.rope.dim == layer.head_dim * ropes.get(kind, ropes).get("partial_rotary_factor", 1.0)
         assert layer.window == (window if kind == "sliding_attention" else None)
         assert layer.softcap == (theirs.attn_logit_softcapping if architecture == "Gemma2ForCausalLM" else None)
         if hasattr(theirs, "query_pre_attn_scalar"):
@@ -102,9 +107,15 @@ def test_left_out(architecture, given):
         assert [layer.rope is not None for layer in ours.layers] == [bool(turned) for turned in theirs.no_rope_layers]
     if ours.experts is not None:
         experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
-        assert (ours.experts.number, ours.experts.top_k) == (experts, theirs.num_experts_per_tok)
+        route = ours.experts.route
+        assert (route.experts, route.top_k) == (experts, theirs.num_experts_per_tok)
         assert ours.experts.inner == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
-        assert ours.experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+        assert route.renormalise == getattr(theirs, "norm_topk_prob", True)
+        assert route.groups == getattr(theirs, "n_group", 1)
+        assert route.top_groups == getattr(theirs, "topk_group", 1)
+        assert route.scale == getattr(theirs, "routed_scaling_factor", 1.0)
+        assert ours.experts.shared == ours.experts.inner * getattr(theirs, "n_shared_experts", 0)
+        assert ours.dense_layers == set(range(getattr(theirs, "first_k_dense_replace", 0)))
     if architecture == "GraniteForCausalLM":
         assert (ours.embedding_scale, ours.residual_multiplier) == (
             theirs.embedding_multiplier,
@@ -169,7 +180,13 @@ def test_the_scale_of_the_embedding_has_the_dtype_of_the_weights(family):
 
 @pytest.mark.parametrize("architecture", CLASSES)
 def test_null_is_null(architecture):
-    nulls = {"num_key_value_heads": None, "sliding_window": None, "head_dim": None, "rope_scaling": None}
+    nulls = {
+        "num_key_value_heads": None,
+        "sliding_window": None,
+        "head_dim": None,
+        "rope_scaling": None,
+        "partial_rotary_factor": None,
+    }
     layers = config_of(architecture, json.loads(json.dumps({**SPARSE, **nulls}))).layers
     kv_heads = 1 if architecture == "FalconForCausalLM" else 32
     assert {(layer.kv_heads, layer.head_dim, layer.window) for layer in layers} == {(kv_heads, 2, None)}

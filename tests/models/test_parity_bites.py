@@ -14,7 +14,8 @@ from tessera.layers import qkv
 from tessera.layers.qkv import _grouped as grouped_heads
 from tessera.models import gemma
 from tessera.platform import NormSpec
-from tessera_cpu.ops import QKNorm
+from tessera_cpu import ops as cpu_ops
+from tessera_cpu.ops import QKNorm, route
 from tools.parity.__main__ import by_family, main, table
 from tools.parity.compare import Cell, compare
 from tools.parity.families import FAMILIES, SHORT
@@ -46,6 +47,16 @@ WRONG = {
     "one expert less": ("mixtral", {"num_experts_per_tok": 1}),
     "shares not renormalised": ("qwen3-moe", {"norm_topk_prob": False}),
     "shares renormalised": ("qwen3-moe-shares", {"norm_topk_prob": True}),
+    "another factor of the shares": ("glm4-moe", {"routed_scaling_factor": 2.45}),
+    "one group less": ("glm4-moe", {"topk_group": 1, "num_experts_per_tok": 3}),
+    "no groups": ("glm4-moe", {"n_group": 1, "topk_group": 1}),
+    "scores not renormalised": ("glm4-moe", {"norm_topk_prob": False}),
+    "one expert of each token less": ("glm4-moe", {"num_experts_per_tok": 3}),
+    "no shared experts": ("glm4-moe", {"n_shared_experts": 0}),
+    "no norms of heads before rotation": ("glm4-moe", {"use_qk_norm": False}),
+    "no biases of q, k and v": ("glm4-moe", {"attention_bias": False}),
+    "less of a head turned": ("glm4-moe", {"rope_parameters": {"partial_rotary_factor": 0.4}}),
+    "scores renormalised": ("glm4-moe-shares", {"norm_topk_prob": True}),
     "short factors": ("phi3", {"original_max_position_embeddings": MAX_POSITIONS}),
     "another longrope attention factor": ("phi3", {"rope_parameters": {"attention_factor": 1.2}}),
     "a smaller part turned": ("phi4-mini", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
@@ -121,7 +132,20 @@ def _by_head(spec, ops):
     return call
 
 
+def _weighted_by_biased_scores(spec, logits, bias=None):
+    weights, ids = route(replace(spec, renormalise=False, scale=1.0), logits, bias)
+    weights = weights + bias[ids.long()]
+    return weights / weights.sum(-1, keepdim=True) * spec.scale, ids
+
+
 FORMULAS = {
+    "experts chosen without their biases": (
+        "glm4-moe",
+        cpu_ops,
+        "route",
+        lambda spec, logits, bias=None: route(spec, logits),
+    ),
+    "biases in the weights": ("glm4-moe", cpu_ops, "route", _weighted_by_biased_scores),
     "an offset of 0.99": ("gemma", norm_layers.Norm, "spec", _less_offset),
     "an embedding scaled otherwise": ("gemma3", gemma, "_embedding_scale", _scaled_embedding),
     "values for keys": ("falcon-7b", qkv, "_grouped", _values_before_keys),

@@ -45,6 +45,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": LEFT_OUT, "ffn_hidden_size": 88},
     "qwen3_moe": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40},
+    "glm4_moe": {
+        "n_routed_experts": 6,
+        "n_group": 3,
+        "topk_group": 2,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "routed_scaling_factor": 2.5,
+        "use_qk_norm": True,
+    },
 }
 
 

@@ -66,7 +66,8 @@ def fix_rotary(model: Any, length: int) -> None:
 
 def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
     """Creates the family's model with random float32 weights and saves it as a checkpoint. Matrices have a standard
-    deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5."""
+    deviation of MATRIX_STD; norms are in 0.5 to 1.5, biases in -0.5 to 0.5, also those
+    that are buffers, such as the biases for choosing experts."""
     model = family.make().eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -77,5 +78,8 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
                 weight.uniform_(0.5, 1.5, generator=generator)
             else:
                 weight.normal_(std=MATRIX_STD, generator=generator)
+        for name, buffer in model.named_buffers():
+            if name.endswith("bias"):
+                buffer.uniform_(-0.5, 0.5, generator=generator)
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
     return model

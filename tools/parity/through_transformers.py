@@ -71,7 +71,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "gemma4_unified_text": {**_WINDOWS, "head_dim": 18},
     "glm": {"head_dim": 18},
     "glm4": {"head_dim": 18},
-    "glm4_moe": {**_EXPERTS, **_ROUTED, "head_dim": 18, "use_qk_norm": True},
     "gpt2": {"num_hidden_layers": 3},
     "gpt_bigcode": {},
     "gpt_neox": {},

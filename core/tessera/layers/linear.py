@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Any
 
@@ -92,15 +92,23 @@ def _less(bounds: Bounds | None, size: int) -> Bounds | None:
 class Linear:
     """One or several checkpoint weights as one product: y = x W^T + b, with outputs in the order of the sources. If it
     is sharded by columns, only the first rank adds the bias, because the results are summed over ranks. keep: the
-    reason why the weight must not be quantized, if any."""
+    reason why the weight must not be quantized, if any. dtype: of weight, input and result; None: the model's."""
 
-    def __init__(self, build: Build, sources: Sequence[WeightShard], *, bias: bool = False, keep: str = "") -> None:
+    def __init__(
+        self,
+        build: Build,
+        sources: Sequence[WeightShard],
+        *,
+        bias: bool = False,
+        keep: str = "",
+        dtype: str | None = None,
+    ) -> None:
         n, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
         bias = bias and (k == sources[0].k or build.group.rank == 0)
-        parts = {"weight": [source.weight for source in sources]}
+        parts = {"weight": [replace(source.weight, dtype=dtype) for source in sources]}
         if bias:
-            parts["bias"] = [source.bias for source in sources]
-        asked = LinearSpec(n, k, build.dtype, bias=bias)
+            parts["bias"] = [replace(source.bias, dtype=dtype) for source in sources]
+        asked = LinearSpec(n, k, dtype or build.dtype, bias=bias)
         self.spec, self.parameter = product_parameter(build, asked, parts, keep=keep)
         layers = tuple(_layer(list(shards)) for _, shards in groupby(sources, lambda source: source.name))
         build.products.append(Product(self.spec, layers, self.parameter.attach))

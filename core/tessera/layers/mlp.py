@@ -9,7 +9,18 @@ from torch import Tensor
 
 from tessera.layers.build import Build
 from tessera.layers.linear import Linear, WeightShard, product_parameter
-from tessera.ops import ActivationSpec, ExpertsSpec, GatedMLPSpec, GateSpec, LinearSpec, MLPSpec, MoESpec, RouteSpec
+from tessera.layers.weights import Parameter
+from tessera.ops import (
+    ActivationSpec,
+    AddSpec,
+    ExpertsSpec,
+    GatedMLPSpec,
+    GateSpec,
+    LinearSpec,
+    MLPSpec,
+    MoESpec,
+    RouteSpec,
+)
 from tessera.platform.quantization import Part
 
 ROUTER = "routers choose, and are small"
@@ -69,43 +80,74 @@ class MLP:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """The names of a router's and the experts' weights in a checkpoint; {} stands for the expert's number."""
+    """The names of a router's and the experts' weights in a checkpoint; {layer} stands for the layer's number and {}
+    for the expert's. bias: the tensor that is added to scores for choosing. shared: the MLP of the shared experts. "":
+    there is none."""
 
     router: str
     gate: str
     up: str
     down: str
+    bias: str = ""
+    shared: str = ""
+
+    def of(self, layer: int) -> ExpertNames:
+        """Those of one layer."""
+        return ExpertNames(**{name: said.replace("{layer}", str(layer)) for name, said in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixture of experts of a model's layers. inner: inner size of an expert. shared: inner size of the MLP that
+    every token uses besides its experts; 0: there is none. router_dtype: in which experts are scored; None: the
+    model's."""
+
+    route: RouteSpec
+    inner: int
+    names: ExpertNames
+    shared: int = 0
+    router_dtype: str | None = None
 
 
 class MixtureOfExperts:
-    def __init__(
-        self,
-        build: Build,
-        names: ExpertNames,
-        hidden: int,
-        inner: int,
-        experts: int,
-        top_k: int,
-        activation: str,
-        *,
-        renormalise: bool,
-    ) -> None:
+    def __init__(self, build: Build, experts: Experts, layer: int, hidden: int, activation: str) -> None:
+        names, route = experts.names.of(layer), experts.route
+        router = WeightShard(names.router, route.experts, hidden)
+        self.router = Linear(build, [router], keep=ROUTER, dtype=experts.router_dtype)
+        self.bias = _bias_parameter(build, names.bias, route) if route.bias else None
+        spec = self._experts(build, experts, names, hidden, activation)
+        self.wants = None  # routing and experts both use the unquantized activation
+        self.call = build.ops.bind("moe", MoESpec(self.router.spec, route, spec))
+        self.shared = GatedMLP(build, names.shared, hidden, experts.shared, activation) if experts.shared else None
+        self.add = build.ops.bind("add", AddSpec(hidden, build.dtype)) if experts.shared else None
+
+    def _experts(self, build: Build, experts: Experts, names: ExpertNames, hidden: int, activation: str) -> ExpertsSpec:
+        number, inner = experts.route.experts, experts.inner
         start, stop = build.shard(inner, "the inner size of the experts")
         n, part = stop - start, (start, stop) if build.group.size > 1 else None
-        self.router = Linear(build, [WeightShard(names.router, experts, hidden)], keep=ROUTER)
         wide = [
             [Part(f"{name.format(e)}.weight", (inner, hidden), part) for name in (names.gate, names.up)]
-            for e in range(experts)
+            for e in range(number)
         ]
-        back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(experts)]
-        asked = LinearSpec(2 * n, hidden, build.dtype, experts=experts)
+        back = [[Part(f"{names.down.format(e)}.weight", (hidden, inner), columns=part)] for e in range(number)]
+        asked = LinearSpec(2 * n, hidden, build.dtype, experts=number)
         gate_up, self.gate_up = product_parameter(build, asked, {"weight": wide}, stacked=True)
-        asked = LinearSpec(hidden, n, build.dtype, experts=experts)
+        asked = LinearSpec(hidden, n, build.dtype, experts=number)
         down, self.down = product_parameter(build, asked, {"weight": back}, stacked=True)
-        spec = ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, top_k)
-        self.wants = None  # routing and experts both use the unquantized activation
-        self.call = build.ops.bind("moe", MoESpec(self.router.spec, RouteSpec(experts, top_k, renormalise), spec))
+        return ExpertsSpec(gate_up, GateSpec(n, build.dtype, activation), down, experts.route.top_k)
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = self.call(x, self.router.weight, self.gate_up.packed, self.down.packed)
-        return result
+        weights = self.router.weight, self.gate_up.packed, self.down.packed
+        result: Tensor = self.call(x, *weights) if self.bias is None else self.call(x, *weights, self.bias.tensor)
+        if self.shared is None or self.add is None:
+            return result
+        both: Tensor = self.add(result, self.shared(x))
+        return both
+
+
+def _bias_parameter(build: Build, name: str, route: RouteSpec) -> Parameter:
+    """[experts] float32 in every model: it balances experts by steps that a narrower dtype does not resolve."""
+    part = Part(name, (route.experts,), fill=0.0, dtype="float32")
+    return build.register_parameter(
+        Parameter({"weight": [part]}, lambda raw, into: build.ops.prepare("route", route, raw, into))
+    )

@@ -12,23 +12,12 @@ from torch import Tensor
 from tessera.layers.attention import Attention, AttentionShape, RotaryTable
 from tessera.layers.build import Build
 from tessera.layers.embedding import Embedding, Head, PackedEmbedding, vocabulary_ends
-from tessera.layers.mlp import ExpertNames, GatedMLP, MixtureOfExperts
+from tessera.layers.mlp import Experts, GatedMLP, MixtureOfExperts
 from tessera.layers.norm import AddNorm, Norm
 from tessera.layers.qkv import APART, Layout
 from tessera.platform.attention import Caches
 from tessera.platform.launch import Launch
 from tessera.platform.model import Hidden, LayerCache, ModelFacts
-
-
-@dataclass(frozen=True)
-class Experts:
-    """names: {layer} stands for the layer's number and {} for the expert's."""
-
-    number: int
-    top_k: int
-    inner: int
-    names: ExpertNames
-    renormalise: bool = True
 
 
 @dataclass(frozen=True)
@@ -191,7 +180,7 @@ def build_decoder(
 
 def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | MixtureOfExperts:
     if config.experts is not None and number not in config.dense_layers:
-        return _experts(build, config, config.experts, number)
+        return MixtureOfExperts(build, config.experts, number, config.hidden, config.activation)
     return GatedMLP(
         build,
         f"model.layers.{number}.mlp",
@@ -200,23 +189,6 @@ def mlp_of(build: Build, config: DecoderConfig, number: int) -> GatedMLP | Mixtu
         config.activation,
         bias=config.mlp_bias,
         joined=config.joined_mlp,
-    )
-
-
-def _experts(build: Build, config: DecoderConfig, experts: Experts, number: int) -> MixtureOfExperts:
-    names = experts.names
-    at = ExpertNames(
-        *(name.replace("{layer}", str(number)) for name in (names.router, names.gate, names.up, names.down))
-    )
-    return MixtureOfExperts(
-        build,
-        at,
-        config.hidden,
-        experts.inner,
-        experts.number,
-        experts.top_k,
-        config.activation,
-        renormalise=experts.renormalise,
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tessera.errors import ModelError
 from tessera.layers.build import Build
-from tessera.layers.mlp import ExpertNames
+from tessera.layers.mlp import ExpertNames, Experts
 from tessera.layers.qkv import Joined
-from tessera.models.decoder import Decoder, Experts, build_decoder
+from tessera.models.decoder import Decoder, build_decoder
 from tessera.models.fields import Checkpoint, Fields
 from tessera.models.reading import (
     FULL,
@@ -26,6 +26,7 @@ from tessera.models.reading import (
     windowed,
 )
 from tessera.models.rope import RopeReader
+from tessera.ops import RouteSpec
 
 # transformers' defaults for fields that config.json omits. An explicit null stays null.
 _MISTRAL = {"num_key_value_heads": 8, "sliding_window": 4096}
@@ -62,14 +63,13 @@ def mixtral(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder
     return build_decoder(build, read_decoder(fields, layers, experts=experts))
 
 
-def read_experts(
-    fields: Fields, number_name: str, names: ExpertNames, inner: int, *, renormalise: bool = True
-) -> Experts:
-    """Raises ModelError if a token would use more experts than there are."""
+def read_experts(fields: Fields, number_name: str, names: ExpertNames, inner: int, **routing: Any) -> Experts:
+    """routing: fields of RouteSpec that differ from its defaults. Raises ModelError if a token would use more experts
+    than there are."""
     number, top_k = fields.count(number_name), fields.count("num_experts_per_tok")
     if top_k > number:
         raise ModelError(f"num_experts_per_tok ({top_k}) is more than {number_name} ({number}).")
-    return Experts(number, top_k, inner, names, renormalise)
+    return Experts(RouteSpec(number, top_k, **routing), inner, names)
 
 
 def granite(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tessera.ops.linear import LinearSpec, linear, linear_inputs
+from tessera.ops.linear import LinearSpec, linear
 from tessera.ops.mlp import GateSpec, gate
 from tessera.ops.quantize import Activation, plain
 from tessera.ops.tensors import DTYPES, EXPERTS, HIDDEN, into, torch_dtype
@@ -25,28 +25,80 @@ _NARROW = 512  # intermediate size of an expert in the model at which speed is m
 
 @dataclass(frozen=True)
 class RouteSpec:
-    """Softmax over the experts, then the top_k largest. renormalise: their weights are scaled to sum to 1."""
+    """The top_k experts with the best scores, and their weights. Of equal scores, the expert or group with the lower
+    number is better.
+
+    scoring: how logits become scores, "softmax" over the experts or "sigmoid" of each. bias: experts are chosen by
+    their scores plus a bias, but weighted by their scores. groups, top_groups: experts are in groups of consecutive
+    ones, of equal size, and only those of the top_groups best groups can be chosen, whatever their scores. A group's
+    score is the sum of its group_top_k largest (biased) scores. renormalise: weights are scaled to sum to 1, except
+    that they stay 0 if all are 0. scale: multiplies them afterwards.
+
+    DeepSeek-V2, arXiv:2405.04434 (groups, scored by their best); DeepSeek-V3, arXiv:2412.19437 (sigmoid, bias, groups
+    scored by their best two)."""
 
     experts: int
     top_k: int
     renormalise: bool = True
+    scoring: str = "softmax"
+    bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    group_top_k: int = 1
+    scale: float = 1.0
 
 
-def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """logits [T, all experts] act -> weights [T, K] float32; ids [T, K] int32, the largest first"""
-    weights, ids = torch.softmax(logits.float(), dim=-1).topk(spec.top_k, dim=-1)
+_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: torch.softmax(logits, dim=-1),
+    "sigmoid": torch.sigmoid,
+}
+_LEAST = 1e-20  # added to a sum of weights: too small to change one that is not 0
+
+
+def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """logits [T, all experts] act; bias [all experts] float32 if spec.bias -> weights [T, K] float32; ids [T, K] int32,
+    the best first"""
+    scores = _SCORES[spec.scoring](logits.float())
+    rated = scores if bias is None else scores + bias
+    if spec.groups > 1:
+        rated = _of_the_best_groups(spec, rated)
+    ids = _best(rated, spec.top_k)
+    weights = scores.gather(-1, ids)
     if spec.renormalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights, ids.to(torch.int32)
+        weights = weights / (weights.sum(-1, keepdim=True) + _LEAST)
+    return weights * spec.scale, ids.to(torch.int32)
+
+
+def _best(values: Tensor, number: int) -> Tensor:
+    """The places [..., number] of the largest values, of equal ones the first. topk promises no order of equal ones."""
+    return values.sort(dim=-1, descending=True, stable=True).indices[..., :number]
+
+
+def _of_the_best_groups(spec: RouteSpec, rated: Tensor) -> Tensor:
+    """Minus infinity for experts of other groups: a biased score may be negative, so 0 could win."""
+    grouped = rated.unflatten(-1, (spec.groups, -1))
+    best = _best(grouped.topk(spec.group_top_k, dim=-1).values.sum(-1), spec.top_groups)
+    closed = torch.ones(grouped.shape[:-1], dtype=torch.bool, device=rated.device).scatter(-1, best, False)
+    return grouped.masked_fill(closed[..., None], -torch.inf).flatten(-2)
 
 
 def _routes() -> Iterator[RouteSpec]:
     yield RouteSpec(8, 2)
     yield RouteSpec(5, 3, renormalise=False)
+    yield RouteSpec(7, 3, bias=True)
+    yield RouteSpec(11, 3, scoring="sigmoid", scale=2.5)
+    yield RouteSpec(11, 3, scoring="sigmoid", bias=True)
+    yield RouteSpec(15, 4, renormalise=False, groups=5, top_groups=3, scale=16.0)
+    yield RouteSpec(21, 4, scoring="sigmoid", bias=True, groups=7, top_groups=3, group_top_k=2, scale=2.5)
+    yield RouteSpec(10, 4, renormalise=False, scoring="sigmoid", bias=True, groups=2, group_top_k=2)
 
 
 def _route_inputs(spec: RouteSpec, make: TrialInputs) -> tuple[Any, ...]:
-    return (make.normal(make.tokens, spec.experts),)
+    """Every fifth token's logits are 0, so that all of its scores are equal; biases are multiples of 1/8, so that sums
+    of such scores are exact."""
+    logits = make.normal(make.tokens, spec.experts)
+    logits[3::5] = 0.0
+    return (logits, (make.normal(spec.experts) * 4).round() / 8) if spec.bias else (logits,)
 
 
 # ---- experts
@@ -118,22 +170,37 @@ def _served_experts(dtype: str) -> ExpertsSpec:
 @dataclass(frozen=True)
 class MoESpec:
     """router, route and experts in one: x [T, hidden] -> [T, hidden], the weighted sum over a token's experts on this
-    rank."""
+    rank. The router may have a wider dtype than the experts; x is converted to it."""
 
     router: LinearSpec
     route: RouteSpec
     experts: ExpertsSpec
 
+    @property
+    def dtype(self) -> str:
+        """That of activations."""
+        return self.experts.gate.dtype
+
 
 def moe(spec: MoESpec, ops: BoundOps) -> HotCall:
-    """x [T, k] act; router_weight Packed, [all experts, k]; gate_up Packed, [E, 2n, k]; down Packed, [E, k, n] ->
-    [T, k] act"""
+    """x [T, k] act; router_weight Packed, [all experts, k]; gate_up Packed, [E, 2n, k]; down Packed, [E, k, n]; bias
+    [all experts] float32 if spec.route.bias -> [T, k] act"""
     router = ops.bind("linear", spec.router)
     choose = ops.bind("route", spec.route)
     run = ops.bind("experts", spec.experts)
+    wide = torch_dtype(spec.router.dtype)
 
-    def call(x: Tensor, router_weight: Packed, gate_up: Packed, down: Packed, *, out: Tensor | None = None) -> Tensor:
-        weights, ids = choose(router(x, router_weight))
+    def call(
+        x: Tensor,
+        router_weight: Packed,
+        gate_up: Packed,
+        down: Packed,
+        bias: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        logits = router(x.to(wide), router_weight)
+        weights, ids = choose(logits) if bias is None else choose(logits, bias)
         result: Tensor = run(x, weights, ids, gate_up, down, out=out)
         return result
 
@@ -143,10 +210,15 @@ def moe(spec: MoESpec, ops: BoundOps) -> HotCall:
 def _moes() -> Iterator[MoESpec]:
     for spec in _experts():
         yield MoESpec(LinearSpec(5, 40, spec.gate.dtype), RouteSpec(5, 2), spec)
+        chosen = RouteSpec(5, 2, scoring="sigmoid", bias=True, scale=2.5)
+        yield MoESpec(LinearSpec(5, 40, "float32"), chosen, spec)
 
 
 def _moe_inputs(spec: MoESpec, make: TrialInputs) -> tuple[Any, ...]:
-    return *linear_inputs(spec.router, make), make.weight(spec.experts.gate_up), make.weight(spec.experts.down)
+    x, router = make.normal(make.tokens, spec.router.k, dtype=spec.dtype), make.weight(spec.router)
+    weights = make.weight(spec.experts.gate_up), make.weight(spec.experts.down)
+    bias = (make.normal(spec.route.experts),) if spec.route.bias else ()
+    return x, router, *weights, *bias
 
 
 OPS = (

@@ -15,6 +15,7 @@ NATIVE_MODELS: Mapping[str, str] = {
     "Gemma2ForCausalLM": "tessera.models.gemma:gemma2",
     "Gemma3ForCausalLM": "tessera.models.gemma:gemma3",
     "GemmaForCausalLM": "tessera.models.gemma:gemma",
+    "Glm4MoeForCausalLM": "tessera.models.glm:glm4_moe",
     "GraniteForCausalLM": "tessera.models.llama:granite",
     "LlamaForCausalLM": "tessera.models.llama:llama",
     "MistralForCausalLM": "tessera.models.llama:mistral",

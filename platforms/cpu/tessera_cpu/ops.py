@@ -100,11 +100,30 @@ def soft_cap(spec: SoftCapSpec, x: Tensor, *, out: Tensor | None = None) -> Tens
     return into(x.float().mul(spec.scale / spec.cap).tanh_().mul_(spec.cap).to(x.dtype), out)
 
 
-def route(spec: RouteSpec, logits: Tensor) -> tuple[Tensor, Tensor]:
-    weights, ids = torch.softmax(logits, dim=-1, dtype=torch.float32).topk(spec.top_k, dim=-1)
+def route(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    scores = logits.float().sigmoid() if spec.scoring == "sigmoid" else logits.softmax(-1, dtype=torch.float32)
+    rated = scores if bias is None else scores + bias
+    if spec.groups > 1:
+        rated = _of_the_best_groups(spec, rated)
+    ids = _best(rated, spec.top_k)
+    weights = scores.gather(-1, ids)
     if spec.renormalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights, ids.to(torch.int32)
+        weights /= weights.sum(-1, keepdim=True).add_(1e-20)  # all may be 0
+    return weights.mul_(spec.scale), ids.to(torch.int32)
+
+
+def _best(values: Tensor, number: int) -> Tensor:
+    """The places of the largest values, of equal ones the first."""
+    return values.sort(dim=-1, descending=True, stable=True).indices[..., :number]
+
+
+def _of_the_best_groups(spec: RouteSpec, rated: Tensor) -> Tensor:
+    """The scores of those groups' experts, and minus infinity for the others."""
+    grouped = rated.unflatten(-1, (spec.groups, -1))
+    best = _best(grouped.topk(spec.group_top_k, dim=-1).values.sum(-1), spec.top_groups)[..., None]
+    open_groups = torch.full_like(grouped, -torch.inf)
+    inside = best.expand(*best.shape[:-1], grouped.shape[-1])
+    return open_groups.scatter_(-2, inside, grouped.gather(-2, inside)).flatten(-2)
 
 
 class Experts(Kernel[ExpertsSpec]):

@@ -37,6 +37,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "no residual": ("gemma2", LAYERS),
     "layer norms": ("falcon", {"num_hidden_layers": 4, "tie_word_embeddings": True}),
     "experts": ("mixtral", LAYERS),
+    "shared experts": ("glm4_moe", LAYERS),
     "native": ("llama", {**LAYERS, "head_dim": 16, "intermediate_size": 96}),
 }
 ROOT = Path(__file__).parents[3]

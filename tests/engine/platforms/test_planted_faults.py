@@ -22,7 +22,7 @@ ALWAYS = {
     "strict": {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",
         "OutIgnored", "SecondLayerApart", "TopPOneTooFew", "AllReduceAverages", "NibblesSwapped",
-        "IntoIgnored", "DraftsSeeAhead", "RollbackIgnored",
+        "IntoIgnored", "DraftsSeeAhead", "RollbackIgnored", "BiasInWeights",
     },
     "fakechip": {
         "StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed", "PageableCopies",

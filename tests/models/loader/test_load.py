@@ -26,6 +26,18 @@ FAMILIES = {
     "gemma3": ("gemma3", {}),
     "olmo2": ("olmo2", {"attention_bias": True}),
     "qwen3_moe": ("qwen3_moe", {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 12}),
+    "glm4_moe": (
+        "glm4_moe",
+        {
+            "head_dim": 8,
+            "n_routed_experts": 3,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 12,
+            "n_shared_experts": 2,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
     "falcon-7b": ("falcon", {"hidden_size": 24, "bias": True}),
     "falcon-40b": ("falcon", {"hidden_size": 24, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-rotary": ("falcon", {"hidden_size": 24, "multi_query": False, "parallel_attn": False}),
@@ -85,6 +97,27 @@ def test_shards_put_together_are_the_checkpoint(built, checkpoint, name, size):
     assert whole.keys() == tensors.keys()
     for tensor, value in whole.items():
         assert torch.equal(value, tensors[tensor]), tensor
+
+
+def test_layers_that_predict_further_tokens_are_not_read(built, checkpoint):
+    """A checkpoint of GLM-4.5 has one more than num_hidden_layers."""
+    family, differs = FAMILIES["glm4_moe"]
+    folder, tensors = checkpoint(family, **differs)
+    further = {f"model.layers.2.{name}.weight": torch.ones(3, 4) for name in ("eh_proj", "mlp.gate", "enorm")}
+    split(folder, [{**tensors, **further}])
+    source = Counting(Safetensors(str(folder)))
+    assert placed([built(family, **differs).load(source)]).keys() == tensors.keys()
+    assert not {part.name for part in source.reads} & further.keys()
+
+
+def test_experts_are_scored_in_float32_whatever_the_models_dtype(built, checkpoint):
+    family, differs = FAMILIES["glm4_moe"]
+    folder, tensors = checkpoint(family, **differs)
+    loaded = built(family, **differs).load(Safetensors(str(folder)), dtype="bfloat16")
+    moe = loaded.model.blocks[1].mlp
+    assert torch.equal(moe.router.weight["weight"], tensors["model.layers.1.mlp.gate.weight"])
+    assert torch.equal(moe.bias.tensor, tensors["model.layers.1.mlp.gate.e_score_correction_bias"])
+    assert moe.down.packed["weight"].dtype == torch.bfloat16
 
 
 def test_the_last_rank_pads_the_vocabulary(built, checkpoint):

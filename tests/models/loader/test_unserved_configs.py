@@ -13,6 +13,7 @@ MISTRAL, QWEN3, MIXTRAL = ({"architectures": [f"{name}ForCausalLM"]} for name in
 FALCON, GEMMA3, PHI3, SMOLLM3, QWEN3_MOE = (
     {"architectures": [f"{name}ForCausalLM"]} for name in ("Falcon", "Gemma3", "Phi3", "SmolLM3", "Qwen3Moe")
 )
+GLM4_MOE = {"architectures": ["Glm4MoeForCausalLM"], "head_dim": 8, "n_routed_experts": 9, "num_experts_per_tok": 4}
 WINDOWS = {**QWEN3, "use_sliding_window": True, "sliding_window": 8}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -95,6 +96,15 @@ REFUSED = [
     ({**QWEN3_MOE, "num_experts": 9, "mlp_only_layers": ["1"]}, "mlp_only_layers in config.json is not a list of"),
     ({**QWEN3_MOE, "num_experts": 9, "decoder_sparse_step": 0}, "decoder_sparse_step has an invalid value"),
     ({**MIXTRAL, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok (3) is more than num_local"),
+    ({**GLM4_MOE, "num_experts_per_tok": 10}, "num_experts_per_tok (10) is more than n_routed_experts (9)"),
+    ({**GLM4_MOE, "topk_group": 2}, "topk_group (2) is more than n_group (1)."),
+    ({**GLM4_MOE, "n_group": 2}, "n_routed_experts (9) cannot be divided into n_group (2) equal groups of at least 2"),
+    ({**GLM4_MOE, "n_group": 9}, "n_routed_experts (9) cannot be divided into n_group (9) equal groups of at least 2"),
+    ({**GLM4_MOE, "n_group": 3}, "num_experts_per_tok (4) is more than the 3 experts of topk_group groups."),
+    ({**GLM4_MOE, "n_shared_experts": -1}, "n_shared_experts has an invalid value"),
+    ({**GLM4_MOE, "first_k_dense_replace": "1"}, "first_k_dense_replace has an invalid value"),
+    ({**GLM4_MOE, "use_qk_norm": 1}, "use_qk_norm must be true or false in config.json."),
+    ({**GLM4_MOE, "head_dim": 6}, "3 of 6 elements of a head cannot be rotated"),
     ({**WINDOWS, "layer_types": ["sliding_attention"]}, "layer_types in config.json must say sliding_attention or"),
     ({**WINDOWS, "layer_types": ["sliding_attention", "chunked_attention"]}, "layer_types in config.json must say"),
     ({**WINDOWS, "layer_types": 3}, "layer_types in config.json must say"),
@@ -111,7 +121,11 @@ def test_refused_by_name(tmp_path, differs, message):
     assert "\n" not in str(raised.value)
 
 
-NEEDED = {"FalconForCausalLM": {"hidden_size": 24}, "Qwen3MoeForCausalLM": {"num_experts": 9}}
+NEEDED = {
+    "FalconForCausalLM": {"hidden_size": 24},
+    "Glm4MoeForCausalLM": {"head_dim": 8},
+    "Qwen3MoeForCausalLM": {"num_experts": 9},
+}
 
 
 @pytest.mark.parametrize("architecture", NATIVE_MODELS)

@@ -101,7 +101,7 @@ FAULTS: Mapping[str, Fault] = {
     "OthersRows": Fault("embedding"),
     "RowsOfOnePanel": Fault("packed_embedding"),
     "ValuesNormedToo": Fault("qk_norm"),
-    "NotRenormalised": Fault("route"),
+    **dict.fromkeys(("NotRenormalised", "BiasInWeights"), Fault("route")),
     "CapBeforeScale": Fault("soft_cap"),
     **dict.fromkeys(("OneSeedForAll", "TopKOneTooFew", "TopPOneTooFew"), Fault("sample")),
     **dict.fromkeys(("GreedyInFewBits", "IdsOf16Bits", "TablesOf64Rows"), Fault("sample")),

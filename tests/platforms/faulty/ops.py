@@ -113,8 +113,17 @@ def values_normed_too(spec: QKNormSpec, x: Tensor, q_weight: Tensor, k_weight: T
         part.copy_(F.rms_norm(part.float(), weight.shape, weight.float(), spec.eps))
 
 
-def not_renormalised(spec: RouteSpec, logits: Tensor) -> Any:
-    return moe.route(dataclasses.replace(spec, renormalise=False), logits)
+def not_renormalised(spec: RouteSpec, logits: Tensor, *bias: Tensor) -> Any:
+    return moe.route(dataclasses.replace(spec, renormalise=False), logits, *bias)
+
+
+def bias_in_weights(spec: RouteSpec, logits: Tensor, bias: Tensor | None = None) -> Any:
+    """Experts are weighted by what they were chosen by."""
+    if bias is None:
+        return moe.route(spec, logits)
+    weights, ids = moe.route(dataclasses.replace(spec, renormalise=False, scale=1.0), logits, bias)
+    weights = weights + bias[ids.long()]
+    return spec.scale * (weights / weights.sum(-1, keepdim=True) if spec.renormalise else weights), ids
 
 
 class UpForGate(Kernel[GatedMLPSpec]):
@@ -213,6 +222,7 @@ OthersRows = with_ops(embedding=others_rows)
 RowsOfOnePanel = with_ops(packed_embedding=rows_of_one_panel)
 ValuesNormedToo = with_ops(qk_norm=values_normed_too)
 NotRenormalised = with_ops(route=not_renormalised)
+BiasInWeights = with_ops(route=bias_in_weights)
 GateAndUpSwapped = with_ops(gated_mlp=UpForGate())
 ResidualUnsummed = with_ops(add_norm=ResidualBeforeSum())
 

@@ -90,6 +90,61 @@ def test_routing_takes_the_largest_shares(renormalise: bool) -> None:
         assert shares == pytest.approx([share / scale for share in expected], rel=1e-5)
 
 
+ROUTES = [
+    RouteSpec(11, 3, scoring="sigmoid", renormalise=False),
+    RouteSpec(11, 4, bias=True, scale=2.5),
+    RouteSpec(12, 5, groups=4, top_groups=2, renormalise=False),
+    RouteSpec(15, 4, scoring="sigmoid", bias=True, groups=5, top_groups=2, group_top_k=2, scale=2.5),
+]
+
+
+@pytest.mark.parametrize("spec", ROUTES, ids=str)
+def test_routing_chooses_by_biased_scores_in_the_best_groups(spec: RouteSpec) -> None:
+    logits, *given = OpInputs(23, seed=4).of("route", spec)
+    bias = given[0] - 1.0 if spec.bias else torch.zeros(spec.experts)  # most of them negative
+    weights, ids = reference("route", spec, logits, *([bias] if spec.bias else []))
+    assert (weights.dtype, ids.dtype) == (torch.float32, torch.int32)
+    for row, chosen, shares in zip(logits.tolist(), ids.tolist(), weights.tolist(), strict=True):
+        scores = [1 / (1 + math.exp(-value)) for value in row]
+        if spec.scoring == "softmax":
+            scores = [math.exp(value) / sum(map(math.exp, row)) for value in row]
+        rated = [score + float(added) for score, added in zip(scores, bias, strict=True)]
+        assert chosen == chosen_of(spec, rated)
+        picked = [scores[expert] for expert in chosen]
+        total = sum(picked) if spec.renormalise else 1.0
+        assert shares == pytest.approx([spec.scale * score / total for score in picked], rel=1e-5)
+
+
+def chosen_of(spec: RouteSpec, rated: list[float]) -> list[int]:
+    """Python's sort keeps the order of equal ones."""
+    size = spec.experts // spec.groups
+    groups = [rated[start : start + size] for start in range(0, spec.experts, size)]
+    sums = [sum(sorted(group)[-spec.group_top_k :]) for group in groups]
+    best = sorted(range(spec.groups), key=lambda group: -sums[group])[: spec.top_groups]
+    able = [expert for expert in range(spec.experts) if expert // size in best]
+    return sorted(able, key=lambda expert: -rated[expert])[: spec.top_k]
+
+
+def test_of_equal_scores_the_lower_number_wins() -> None:
+    _, ids = reference("route", RouteSpec(300, 7), torch.zeros(2, 300))
+    assert ids.tolist() == [list(range(7))] * 2
+    grouped = RouteSpec(300, 7, scoring="sigmoid", groups=100, top_groups=3, group_top_k=2)
+    assert reference("route", grouped, torch.zeros(1, 300))[1].tolist() == [list(range(7))]
+
+
+def test_an_expert_of_another_group_never_wins() -> None:
+    """Not even against the most negative of biased scores, and not with the largest score of all."""
+    spec = RouteSpec(6, 2, scoring="sigmoid", bias=True, groups=3, group_top_k=2)
+    logits = torch.tensor([[0.0, 0.0, 9.0, -99.0, -99.0, -99.0]])
+    bias = torch.tensor([-3e38, -1e30, 0.0, -3.4e38, -3.4e38, -3.4e38])
+    assert reference("route", spec, logits, bias)[1].tolist() == [[1, 0]]
+
+
+def test_weights_that_are_all_0_stay_0() -> None:
+    weights, _ = reference("route", RouteSpec(5, 2, scoring="sigmoid"), torch.full((3, 5), -200.0))
+    assert weights.tolist() == [[0.0, 0.0]] * 3
+
+
 @pytest.mark.parametrize("style", ["half", "pairs"])
 def test_rotary_turns_pairs_as_complex_numbers(style: str) -> None:
     spec = RotarySpec(20, 16, style)

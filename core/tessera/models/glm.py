@@ -1,0 +1,86 @@
+"""GLM-4.5 and 4.6: experts chosen by biased sigmoid scores, within groups, beside experts that every token uses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tessera.errors import ModelError
+from tessera.layers.build import Build
+from tessera.layers.mlp import ExpertNames, Experts
+from tessera.models.decoder import Decoder, build_decoder
+from tessera.models.fields import Checkpoint, Fields
+from tessera.models.llama import read_experts
+from tessera.models.reading import read_attention, read_decoder, read_head_dim, repeated
+from tessera.models.rope import RopeReader
+
+# transformers' defaults for fields that config.json omits. An explicit null stays null.
+_GLM4_MOE: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 131072,
+    "partial_rotary_factor": 0.5,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+}
+_SCORED_BY = 2  # a group's score is the sum of its two best
+
+
+def glm4_moe(build: Build, checkpoint: Checkpoint, max_model_len: int) -> Decoder:
+    """Layers from num_hidden_layers on, which predict further tokens, are not read."""
+    fields = Fields(checkpoint, _GLM4_MOE)
+    rope = RopeReader(fields, read_head_dim(fields), max_model_len, partial=True).one()
+    biased, normed = fields.flag("attention_bias"), fields.flag("use_qk_norm")
+    shape = read_attention(fields, max_model_len, rope, bias=biased, head_norm=normed)
+    dense = frozenset(range(fields.count("first_k_dense_replace", least=0)))
+    config = read_decoder(fields, repeated(fields, shape), experts=_experts(fields), dense_layers=dense)
+    return build_decoder(build, config)
+
+
+def _experts(fields: Fields) -> Experts:
+    """Experts are scored in float32 whatever the model's dtype, as in transformers."""
+    moe, inner = "model.layers.{layer}.mlp", fields.count("moe_intermediate_size")
+    gate, up, down = (f"{moe}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
+    names = ExpertNames(
+        f"{moe}.gate",
+        gate,
+        up,
+        down,
+        bias=f"{moe}.gate.e_score_correction_bias",
+        shared=f"{moe}.shared_experts",
+    )
+    experts = read_experts(
+        fields,
+        "n_routed_experts",
+        names,
+        inner,
+        renormalise=fields.flag("norm_topk_prob"),
+        scoring="sigmoid",
+        bias=True,
+        scale=fields.number("routed_scaling_factor", 1.0),
+        **_groups(fields),
+    )
+    return replace(experts, shared=inner * fields.count("n_shared_experts", least=0), router_dtype="float32")
+
+
+def _groups(fields: Fields) -> dict[str, int]:
+    """Fields of RouteSpec. Raises ModelError for groups that cannot be formed, or that have too few experts."""
+    number, top_k = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
+    groups, chosen = fields.count("n_group", 1), fields.count("topk_group", 1)
+    if chosen > groups:
+        raise ModelError(f"topk_group ({chosen}) is more than n_group ({groups}).")
+    if groups == 1:
+        return {}
+    if number % groups or number // groups < _SCORED_BY:
+        raise ModelError(
+            f"n_routed_experts ({number}) cannot be divided into n_group ({groups}) equal groups of at least "
+            f"{_SCORED_BY} experts."
+        )
+    reach = chosen * (number // groups)
+    if top_k > reach:
+        raise ModelError(f"num_experts_per_tok ({top_k}) is more than the {reach} experts of topk_group groups.")
+    return {"groups": groups, "top_groups": chosen, "group_top_k": _SCORED_BY}
