@@ -13,20 +13,24 @@ from tessera.platform.device import Reason, Tensor
 @dataclass(frozen=True)
 class QuantSpec:
     """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: which
-    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension."""
+    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension. block:
+    if granularity is "block", the outputs and inputs per scale. Groups and blocks are counted from the first element;
+    the last group of an activation, and the last blocks of a weight, may be partial."""
 
     dtype: str
     granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
     group: int = 0
     symmetric: bool = True
     scale_dtype: str = "float32"
+    block: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class ActSpec(QuantSpec):
-    """An activation that the op producing it quantizes. sums: if not 0, also emit the sum of every `sums` elements of a
-    row, for weights with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed
-    from the activation but is the part "input_scale" of the weight, so only the product can quantize."""
+    """An activation that the op producing it quantizes. granularity: "tensor", "token", or "group": a scale for each
+    token and `group` of its elements. sums: if not 0, also emit the sum of every `sums` elements of a row, for weights
+    with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed from the activation
+    but is the part "input_scale" of the weight, so only the product can quantize."""
 
     sums: int = 0
     static: bool = False
@@ -39,7 +43,8 @@ KV_INT8 = QuantSpec("int8", granularity="token")
 @dataclass(frozen=True)
 class TensorSpec:
     """One of the tensors that a quantized weight consists of. per: the divisors of its shape: (1, 2) is
-    [n, k / 2], (1,) is [n], and () is a single number."""
+    [n, k / 2], (1,) is [n], and () is a single number. For the scales of blocks they are the block, and the shape is
+    rounded up."""
 
     dtype: str
     per: tuple[int, ...] = ()
@@ -58,7 +63,8 @@ class Scheme:
     granules: tuple[int, int] = (1, 1)
 
     def granule(self, dim: int) -> int:
-        """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold."""
+        """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold. A block sets none, because a shard
+        may end in a partial one; where a shard may begin is for the checkpoint's format to say."""
         return lcm(self.granules[dim], self.weight.group if dim == 1 and self.weight.group else 1)
 
 
