@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tessera.errors import PlatformError
 from tessera.ops import REFERENCE
+from tessera.ops.tensors import torch_dtype
 from tessera.platform import (
     ActSpec,
     AddNormSpec,
@@ -231,6 +233,18 @@ def test_quantizing_in_groups_scales_each_by_its_largest(dtype: str) -> None:
         step = 0.501 if dtype == "int8" else data.abs().clamp(min=2**-6) / 15
         assert bool(((data - part / found.scale[:, number, None]).abs() <= step).all())
     assert not found.data[0, 16:32].float().any()
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz"])
+def test_fp8_has_a_short_name_and_torch_s(kind: str) -> None:
+    full = "float8_e4m3fn" if kind == "e4m3" else f"float8_{kind}"
+    assert torch_dtype(f"fp8_{kind}") is torch_dtype(full) is getattr(torch, full)
+
+
+@pytest.mark.parametrize("name", ["float6", "Tensor", "", "nn"])
+def test_a_dtype_that_torch_does_not_have_is_one_line(name: str) -> None:
+    with pytest.raises(PlatformError, match=f"^torch has no dtype '{name}'; use a name such as bfloat16 or fp8_e4m3, "):
+        torch_dtype(name)
 
 
 OUT = [
