@@ -44,10 +44,17 @@ IGNORED = ("lm_head", "re:.*block_sparse_moe.gate$", "re:.*embed.*")
 
 
 def save_packed(
-    plain: Path, target: Path, kind: str, *, group: int = 8, ignore: Sequence[str] = ("lm_head",)
+    plain: Path,
+    target: Path,
+    kind: str,
+    *,
+    group: int = 8,
+    ignore: Sequence[str] = ("lm_head",),
+    kv: Mapping[str, float] | None = None,
 ) -> tuple[Path, Path]:
     """Two folders: the model with quantized projections, and with the weights that these stand for. ignore: further
-    matrices that are not quantized, beside routers and the embedding."""
+    matrices that are not quantized, beside routers and the embedding. kv: the scales of keys and values in fp8, by the
+    last part of their tensors' names within an attention layer."""
     form, weights, activations = KINDS[kind]
     weights = {**weights, "group_size": group} if weights["strategy"] == "group" else dict(weights)
     packed, meant = {}, {}
@@ -66,6 +73,10 @@ def save_packed(
         "ignore": [*ignore, *IGNORED[1:]],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations}},
     }
+    if kv is not None:
+        said["kv_cache_scheme"] = {**FP8, "strategy": "tensor", "dynamic": False}
+        layers = {name.rpartition(".o_proj.")[0] for name in meant if ".o_proj." in name}
+        packed |= {f"{layer}.{name}": torch.tensor([scale]) for layer in layers for name, scale in kv.items()}
     return _saved(plain, target / f"{plain.name}-{kind}", packed, meant, said)
 
 

@@ -49,6 +49,7 @@ from tessera.platform.platform import (
     WorkerSpec,
 )
 from tessera.platform.quantization import (
+    KV_FP8,
     KV_INT8,
     ActSpec,
     Part,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_LEVELS",
+    "KV_FP8",
     "KV_INT8",
     "ActSpec",
     "Alone",

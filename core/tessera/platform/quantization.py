@@ -39,6 +39,10 @@ class ActSpec(QuantSpec):
 KV_INT8 = QuantSpec("int8", granularity="token")
 """For a KV cache (FullAttentionSpec.quant): a float32 scale per token and head, separate for keys and values."""
 
+KV_FP8 = QuantSpec("float8_e4m3fn")
+"""For a KV cache: a float32 scale per layer, separate for keys and values, which the layer has as the weights "k_scale"
+and "v_scale". What is out of range becomes the largest number (448), never NaN."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -132,10 +136,22 @@ class StoredWeight:
 class WeightFormat(Protocol):
     """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
     quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is
-    not supported. It also runs in processes without torch, so only Unpacking.call may import torch."""
+    not supported. It also runs in processes without torch, so only Unpacking.call may import torch. A class that
+    inherits from it has the defaults."""
 
     def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
         """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
         the reason why this weight is not quantized. module: the class that holds the weight in the model's original
         code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the weight or the shard does
         not fit the format."""
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        """How the checkpoint wants keys and values kept unless the user says otherwise. Default: as the model computes
+        them."""
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        """What to read of the scales of an attention layer's keys and values: "k_scale" and "v_scale", each [1]
+        float32. attention: the name of the layer in the checkpoint. Default: none; in KV_FP8 both are 1."""
+        return {}

@@ -63,6 +63,13 @@ class Weights(Protocol):
     def leave(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
 
+    @property
+    def kv(self) -> QuantSpec | None:
+        """As in WeightFormat; None without one."""
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        """As in WeightFormat; empty without one."""
+
 
 class AsTheyAre:
     """Quantizes nothing."""
@@ -78,6 +85,13 @@ class AsTheyAre:
     def leave(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""
 
+    @property
+    def kv(self) -> QuantSpec | None:
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {}
+
 
 class _Quantising:
     """What both ways have in common. name: as in Weights. ask: Platform.scheme."""
@@ -90,6 +104,13 @@ class _Quantising:
 
     def leave(self, weight: str, reason: Reason) -> None:
         self.left.append(Left(weight, reason))
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {}
 
     def taken(self, offered: Scheme) -> Scheme | Reason:
         """The platform's answer."""
@@ -141,6 +162,13 @@ class AsStored(_Quantising):
     def __init__(self, name: str, form: WeightFormat, ask: Callable[[Scheme], Scheme | Reason]) -> None:
         super().__init__(name, ask)
         self._format = form
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return self._format.kv
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return self._format.kv_scales(attention)
 
     def choose(self, asked: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Chosen:
         found = _made_joinable(

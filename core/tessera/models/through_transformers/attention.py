@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tessera.layers.attention import LateWeights
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.skeleton import CAUSAL
@@ -93,9 +94,9 @@ class Step:
 
 
 class BoundAttention:
-    """Called by a transformers attention module while the model is served."""
+    """Called by a transformers attention module while the model is served. name: of the module."""
 
-    def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
+    def __init__(self, build: Build, name: str, call: AttentionCall, step: Step) -> None:
         spec = LayerSpec(
             layer=len(build.mixers),
             kind="attention",
@@ -108,7 +109,9 @@ class BoundAttention:
             window=call.window,
             softcap=call.softcap,
         )
-        mixer = build.mixer(spec, {})
+        weights = LateWeights()
+        weights.add_kv_scales(build, name)
+        mixer = build.mixer(spec, weights)
         assert isinstance(mixer, AttentionLayer), "a layer of attention"
         self.layer, self.mixer, self.step = spec.layer, mixer, step
 

@@ -7,6 +7,8 @@ a weight "NAME.weight" [n, k] of a group, the checkpoint holds
 - NAME.weight_scale: [1], [n, 1], [n, k / group_size] or, for blocks, [n / outputs, k / inputs], rounded up;
 - NAME.weight_zero_point, if the weight is packed and asymmetric: int32 [n / 8, k / group_size], packed along n;
 - NAME.input_scale [1], if the activations are static.
+If kv_cache_scheme says that keys and values are in fp8, each attention layer has k_scale and v_scale [1]; older files
+have k_proj.output_scale and v_proj.output_scale in their place.
 It also holds NAME.weight_shape, [n, k], which is not read: config.json implies it.
 """
 
@@ -22,7 +24,17 @@ from typing import Any
 from tessera.config.model_folder import shown
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
-from tessera.platform.quantization import ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec, Unpacking
+from tessera.platform.quantization import (
+    KV_FP8,
+    ActSpec,
+    Part,
+    QuantSpec,
+    Scheme,
+    StoredWeight,
+    TensorSpec,
+    Unpacking,
+    WeightFormat,
+)
 from tessera.quantization.blocks import stored_in_blocks
 from tessera.quantization.formats.fields import Fields
 
@@ -53,11 +65,12 @@ def compressed_tensors(config: Mapping[str, Any]) -> CompressedTensors:
     return CompressedTensors(Fields("quantization_config", config))
 
 
-class CompressedTensors:
+class CompressedTensors(WeightFormat):
     """A WeightFormat."""
 
     def __init__(self, config: Fields) -> None:
-        config.refuse("kv_cache_scheme", "transform_config", "moe_sparsity_config")
+        config.refuse("transform_config", "moe_sparsity_config")
+        self._kv = None if config.get("kv_cache_scheme") is None else _kv(config.table("kv_cache_scheme"))
         if config.get("sparsity_config") is not None:
             config.table("sparsity_config").one_of("format", ("dense",), "dense")
         form = config.one_of("format", (*_FORMATS, _MIXED))
@@ -86,6 +99,34 @@ class CompressedTensors:
         if group.block is None:
             return _Shard(group, weight, name, dtype).stored()
         return stored_in_blocks(weight, "weight_scale", group.block, group.activation)
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return self._kv
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {} if self._kv is None else {f"{one}_scale": _kv_scale(attention, one) for one in "kv"}
+
+
+def _kv(config: Fields) -> QuantSpec:
+    config.one_of("type", ("float",), "int")
+    config.one_of("num_bits", (8,), 8)
+    config.one_of("symmetric", (True,), True)
+    config.one_of("dynamic", (False,), False)
+    config.one_of("strategy", ("tensor",), "tensor")
+    return KV_FP8
+
+
+def _kv_scale(attention: str, one: str) -> Part:
+    """one: "k" or "v"."""
+    name, older = f"{attention}.{one}_scale", f"{attention}.{one}_proj.output_scale"
+
+    def checked(scale: Tensor) -> Tensor:
+        if not scale.is_meta and not 0 < scale.item() < math.inf:
+            raise ModelError(f"'{name}' is {scale.item():g} where a positive number is needed; use another copy.")
+        return scale
+
+    return Part(name, (1,), None, None, 1.0, (older,), "float32", Unpacking(checked, 1))
 
 
 # ---- modules

@@ -17,7 +17,16 @@ from itertools import combinations
 from typing import Any
 
 from tessera.platform.device import Reason
-from tessera.platform.quantization import ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec, Unpacking
+from tessera.platform.quantization import (
+    ActSpec,
+    Part,
+    QuantSpec,
+    Scheme,
+    StoredWeight,
+    TensorSpec,
+    Unpacking,
+    WeightFormat,
+)
 from tessera.quantization.blocks import stored_in_blocks
 from tessera.quantization.formats.fields import Fields
 
@@ -30,7 +39,7 @@ def fp8(config: Mapping[str, Any]) -> Fp8:
     return Fp8(Fields("quantization_config", config))
 
 
-class Fp8:
+class Fp8(WeightFormat):
     """A WeightFormat."""
 
     def __init__(self, config: Fields) -> None:
