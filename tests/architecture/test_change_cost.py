@@ -210,14 +210,14 @@ def test_a_model_is_a_file_and_a_row(change: Change) -> None:
 
 
 FORMAT = """
-from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, TensorSpec
+from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, TensorSpec, WeightFormat
 
 SCHEME = Scheme(
     QuantSpec("int8", "channel"), parts={"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
 )
 
 
-class Dummy:
+class Dummy(WeightFormat):
     def __init__(self, config):
         self.heads = config["heads"]
 

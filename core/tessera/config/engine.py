@@ -116,9 +116,9 @@ class CacheConfig:
     )  # fmt: skip
     prefix_caching: bool = flag(True, "Reuse the KV cache of shared prompt prefixes.", name="enable_prefix_caching")
     dtype: str = flag(
-        "auto", "Data type of the KV cache; int8, one scale per token and head, halves it.", name="kv_cache_dtype",
-        choices=("auto", "int8", "int8_per_token_head"), spellings={"int8_per_token_head": "int8"}, common=True,
-        plan=True,
+        "auto", "Data type of the KV cache; int8, one scale per token and head, or fp8, one per layer, halves it.",
+        name="kv_cache_dtype", choices=("auto", "int8", "int8_per_token_head", "fp8", "fp8_e4m3"),
+        spellings={"int8_per_token_head": "int8", "fp8_e4m3": "fp8"}, common=True, plan=True,
     )  # fmt: skip
     check: bool = flag(
         False, "Check every read and write of the KV cache against a record of who wrote what; for debugging.",

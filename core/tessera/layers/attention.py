@@ -18,6 +18,8 @@ from tessera.layers.weights import Parameter
 from tessera.ops import QKNormSpec, RotarySpec
 from tessera.platform.attention import Caches, LayerSpec
 from tessera.platform.launch import Launch
+from tessera.platform.ops import Packed
+from tessera.platform.quantization import KV_FP8
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class Attention:
             window=shape.window,
             softcap=shape.softcap,
         )
-        weights = _LateWeights()
+        weights = LateWeights()
+        weights.add_kv_scales(build, prefix)
         if shape.rope is not None:
             weights["cos_sin"] = tables.of(shape.rope, shape.max_positions)
         if head_norm is not None:
@@ -140,15 +143,34 @@ class QKNorm:
         self.call(qkv, *(parameter.tensor for parameter in self.parameters))
 
 
-class _LateWeights(dict[str, Tensor]):
+class LateWeights(dict[str, Tensor]):
     """A mixer's weights: finished tables, and parameters that are filled when the model is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parameters: dict[str, Parameter] = {}
 
+    def add_kv_scales(self, build: Build, attention: str) -> None:
+        """Adds the scales of keys and values if they are kept in KV_FP8: the checkpoint's, or 1. attention: the name of
+        the layer in the checkpoint."""
+        if build.kv != KV_FP8:
+            return
+        parts = build.weights.kv_scales(attention)
+        for name in ("k_scale", "v_scale"):
+            if name in parts:
+                self.parameters[name] = build.register_parameter(Parameter({"weight": [parts[name]]}, _as_it_is))
+            else:
+                self[name] = torch.ones(1, device=build.device.target)
+
     def __missing__(self, name: str) -> Tensor:
         return self.parameters[name].tensor
+
+
+def _as_it_is(raw: dict[str, Tensor], into: Packed | None) -> Packed:
+    if into is None:
+        return raw
+    into["weight"].copy_(raw["weight"])
+    return into
 
 
 def _heads(build: Build, shape: AttentionShape) -> Heads:

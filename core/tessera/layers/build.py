@@ -24,7 +24,7 @@ from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Reason
 from tessera.platform.model import Product
 from tessera.platform.ops import BoundOps
-from tessera.platform.quantization import QuantSpec
+from tessera.platform.quantization import KV_INT8, QuantSpec
 from tessera.quantization.negotiation import AsTheyAre, Weights
 
 TENSOR_GROUP: Axis = "tensor"
@@ -132,9 +132,9 @@ class Build:
         return f"layer {self.first_layer + spec.layer}"
 
     def _fall_back(self, spec: LayerSpec, declined: Sequence[tuple[str, Reason]]) -> None:
-        if self.kv is not None and declined and isinstance(spec.cache, FullAttentionSpec):
+        if self.kv == KV_INT8 and declined and isinstance(spec.cache, FullAttentionSpec):
             raise PlatformError(
-                f"--kv-cache-dtype {self.kv.dtype} is not supported here: {self._place(spec)} ({layer_place(spec)}) "
+                f"--kv-cache-dtype {KV_INT8.dtype} is not supported here: {self._place(spec)} ({layer_place(spec)}) "
                 f"would run on the reference ({_said(declined)}); remove the flag."
             )
         if self.ops.no_fallback:

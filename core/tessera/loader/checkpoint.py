@@ -21,6 +21,7 @@ from tessera.platform.quantization import Part
 _FLOATS: Mapping[str, str] = MappingProxyType(
     {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
 )
+_SCALES = ("_scale", "_scale_inv")
 APART = "the folder's files and config.json do not belong together"
 
 SMALL = 1 << 20
@@ -60,6 +61,8 @@ class Safetensors:
     def read(self, part: Part) -> Tensor:
         stored = self._stored(next((name for name in (part.name, *part.also) if name in self._where), part.name))
         shape = tuple(stored.get_shape())
+        if shape != part.whole and math.prod(shape) == 1 == math.prod(part.whole):
+            return self._taken(stored[...].reshape(part.whole))  # some write a single number as [], others as [1]
         if shape != part.whole:
             raise ModelError(
                 f"'{part.name}' has shape {shown(str(shape), 80)} where config.json implies {part.whole}; {APART}."
@@ -106,7 +109,7 @@ class Safetensors:
 
     def _dtype_of_matrices(self) -> str:
         """The dtype of the first matrix that is not quantized; norms and scales may have a wider one."""
-        stored = (self._stored(name) for name in self._where if not name.endswith("_scale"))
+        stored = (self._stored(name) for name in self._where if not name.endswith(_SCALES))
         kinds = (tensor.get_dtype() for tensor in stored if len(tensor.get_shape()) > 1)
         return next((_FLOATS[kind] for kind in kinds if kind in _FLOATS), "float32")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.ops.quantize import INT8, Activation, meaning, part_rows, plain, rounded
+from tessera.ops.quantize import INT8, Activation, meaning_of, plain, rounded
 from tessera.ops.tensors import DTYPES, HIDDEN, ROUNDED_ONCE, VOCAB, into, torch_dtype
 from tessera.platform.ops import Op, Packed, TrialInputs
 from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
@@ -102,7 +102,7 @@ def _product(spec: LinearSpec, scheme: Scheme, x: Activation, weight: Packed) ->
     step = max(_STRETCH // spec.k, 1)
     for start in range(0, spec.n, step):
         some = slice(start, start + step)
-        sums = wide @ meaning(part_rows(weight, scheme, some), scheme).T
+        sums = wide @ meaning_of(weight, scheme, some).T
         result[:, some] = sums + weight["bias"][some].float() if spec.bias else sums
     return result
 
@@ -139,7 +139,7 @@ def packed_embedding(spec: PackedEmbeddingSpec, tokens: Tensor, weight: Packed, 
     scheme, inside, here = spec.linear.scheme, None, tokens
     if spec.sharded:
         here, inside = _on_this_rank(tokens, spec.start, spec.linear.n)
-    rows = weight["weight"][here].float() if scheme is None else meaning(part_rows(weight, scheme, here), scheme)
+    rows = weight["weight"][here].float() if scheme is None else meaning_of(weight, scheme, here)
     if inside is not None:
         rows = torch.where(inside[:, None], rows, 0)
     return into((rows * spec.scale).to(torch_dtype(spec.linear.dtype)), out)

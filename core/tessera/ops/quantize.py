@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,16 +16,19 @@ from tessera.platform.quantization import ActSpec, Scheme
 __all__ = ["QuantizeSpec", "Quantized"]
 
 INT8, INT8_WITH_SUMS = (ActSpec("int8", granularity="token", sums=sums) for sums in (0, 8))
+IN_GROUPS = tuple(ActSpec(dtype, granularity="group", group=16) for dtype in ("int8", "fp8_e4m3"))
 
 
 class Quantized(NamedTuple):
-    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1] or [1]; the value is data *
-    scale. sums [T, n / ActSpec.sums] int32: the sum of each ActSpec.sums elements of data; None unless asked for. A
-    linear accepts it in place of a tensor."""
+    """An activation with its scales: data [T, n] in the ActSpec's dtype, scale [T, 1], [1] or, with a scale for each
+    group, [T, n / ActSpec.group], rounded up; the value is data * scale. sums [T, n / ActSpec.sums] int32: the sum of
+    each ActSpec.sums elements of data; None unless asked for. group: ActSpec.group. A linear accepts it in place of a
+    tensor."""
 
     data: Tensor
     scale: Tensor
     sums: Tensor | None = None
+    group: int = 0
 
 
 Activation = Tensor | Quantized
@@ -41,15 +44,15 @@ class QuantizeSpec:
 
 
 def quantize(spec: QuantizeSpec, x: Tensor) -> Quantized:
-    """x [T, n] act -> Quantized: data [T, n] of the emitted dtype; scale [T, 1] or [1] float32; sums [T, n / emit.sums]
-    int32 where that is not 0, else None
+    """x [T, n] act -> Quantized: data [T, n] of the emitted dtype; scale [T, 1], [1] or [T, n / emit.group] float32;
+    sums [T, n / emit.sums] int32 where that is not 0, else None
 
-    Symmetric. scale is [T, 1] where the granularity is "token", [1] where it is "tensor"."""
-    limit, wide = _limits(spec.emit).max, x.float()
-    peak = wide.abs().amax(-1, keepdim=True) if spec.emit.granularity == "token" else wide.abs().amax().reshape(1)
-    scale = peak.clamp(min=1e-12) / limit
-    data = _divided(wide, scale, spec.emit)
-    return Quantized(data, scale, _sums(data, spec.emit.sums) if spec.emit.sums else None)
+    Symmetric. scale is [T, 1] where the granularity is "token", [1] where it is "tensor". Where it is "group", the last
+    group of a row may be partial, and the number of scales is rounded up."""
+    emit, wide = spec.emit, x.float()
+    scale = _peaks(wide, emit).clamp(min=1e-12) / _limits(emit).max
+    data = _divided(wide, _spread(scale, emit.group, spec.n), emit)
+    return Quantized(data, scale, _sums(data, emit.sums) if emit.sums else None, emit.group)
 
 
 def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tensor:
@@ -60,8 +63,24 @@ def rounded(x: Tensor, activation: ActSpec | None, scale: Tensor | None) -> Tens
     if activation.static:
         assert scale is not None, "a static activation comes with its scale"
         return _divided(x, scale, activation).float() * scale
-    data, of_token, _ = quantize(QuantizeSpec(x.shape[-1], "float32", activation), x)
-    return data.float() * of_token
+    return plain(quantize(QuantizeSpec(x.shape[-1], "float32", activation), x), torch.float32)
+
+
+def _peaks(wide: Tensor, emit: ActSpec) -> Tensor:
+    """The largest magnitude of the elements that share a scale: [T, n] -> [T, 1], [1] or [T, groups]."""
+    magnitudes = wide.abs()
+    if emit.granularity == "token":
+        return magnitudes.amax(-1, keepdim=True)
+    if emit.granularity == "tensor":
+        return magnitudes.amax().reshape(1)
+    assert emit.granularity == "group", emit.granularity
+    missing = -wide.shape[-1] % emit.group
+    return torch.nn.functional.pad(magnitudes, (0, missing)).unflatten(-1, (-1, emit.group)).amax(-1)
+
+
+def _spread(scale: Tensor, size: int, n: int) -> Tensor:
+    """[..., groups] of `size` elements, the last perhaps partial, -> [..., n]. size 0: as it is."""
+    return scale.unsqueeze(-1).expand(*scale.shape, size).flatten(-2)[..., :n] if size else scale
 
 
 def _divided(wide: Tensor, scale: Tensor, emit: ActSpec) -> Tensor:
@@ -83,16 +102,43 @@ def _sums(data: Tensor, size: int) -> Tensor:
 
 def plain(x: Activation, dtype: torch.dtype) -> Tensor:
     """data * scale in `dtype`; an activation that is not Quantized is returned as it is."""
-    return (x.data.float() * x.scale).to(dtype) if isinstance(x, Quantized) else x
+    if not isinstance(x, Quantized):
+        return x
+    return (x.data.float() * _spread(x.scale, x.group, x.data.shape[-1])).to(dtype)
 
 
 def meaning(parts: Packed, scheme: Scheme) -> Tensor:
     """Dequantizes the parts of a weight: -> [..., n, k] float32."""
+    block = scheme.weight.block
+    if block is None:
+        return _of_rows(parts, scheme)
+    rows = torch.arange(parts["weight"].shape[-2], device=parts["scale"].device) // block[0]
+    return _of_rows({**parts, "scale": parts["scale"].index_select(-2, rows)}, scheme)
+
+
+def meaning_of(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Tensor:
+    """Dequantizes some of the rows of a weight [n, k]: -> [rows, k] float32."""
+    parts = {part: weight[part][some] for part, spec in scheme.parts.items() if spec.per and part != "scale"}
+    return _of_rows({**parts, "scale": _scale_rows(weight["scale"], scheme, some, len(weight["weight"]))}, scheme)
+
+
+def _scale_rows(scale: Tensor, scheme: Scheme, some: slice | Tensor, n: int) -> Tensor:
+    """The scales of some of a weight's n rows, which share them with others if they are those of blocks."""
+    if scheme.weight.block is None:
+        return scale[some]
+    rows = torch.arange(n, device=scale.device)[some] if isinstance(some, slice) else some
+    return scale[rows // scheme.weight.block[0]]
+
+
+def _of_rows(parts: Packed, scheme: Scheme) -> Tensor:
+    """Dequantizes parts whose scales are [..., n], or [..., n, groups or blocks]."""
     stored, scale = parts["weight"], parts["scale"].float()
-    elements = apart(stored) if scheme.weight.dtype == "int4" else stored
+    elements = (apart(stored) if scheme.weight.dtype == "int4" else stored).float()
+    if scheme.weight.block is not None:
+        return elements * _spread(scale, scheme.weight.block[1], elements.shape[-1])
     if not scheme.weight.group:
-        return elements.float() * scale.unsqueeze(-1)
-    groups = elements.float().unflatten(-1, (-1, scheme.weight.group))
+        return elements * scale.unsqueeze(-1)
+    groups = elements.unflatten(-1, (-1, scheme.weight.group))
     if not scheme.weight.symmetric:
         groups = groups - parts["zero_point"].float().unsqueeze(-1)
     return (groups * scale.unsqueeze(-1)).flatten(-2)
@@ -103,15 +149,12 @@ def apart(pairs: Tensor) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2).to(torch.int8) - 8
 
 
-def part_rows(weight: Packed, scheme: Scheme, some: slice | Tensor) -> Mapping[str, Tensor]:
-    """The parts of some of a weight's rows."""
-    return {part: weight[part][some] for part, spec in scheme.parts.items() if spec.per}
-
-
 def _specs() -> Iterator[QuantizeSpec]:
     for dtype in DTYPES:
         yield QuantizeSpec(40, dtype, INT8)
         yield QuantizeSpec(40, dtype, INT8_WITH_SUMS)
+        for emit in IN_GROUPS:
+            yield QuantizeSpec(40, dtype, emit)
 
 
 def _inputs(spec: QuantizeSpec, make: TrialInputs) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tessera.errors import PlatformError
+
 DTYPES = ("float32", "bfloat16", "float16")
 """The dtypes that ops are tested in."""
 
@@ -17,13 +19,22 @@ HIDDEN, WIDE, VOCAB, EXPERTS = 1024, 2816, 32000, 8
 ROUNDED_ONCE: Mapping[str, float] = MappingProxyType({"float16": 2e-3, "bfloat16": 1.6e-2})
 """Tolerances of ops that compute in float32 and round at the end: two units in the last place."""
 
-_SHORT: Mapping[str, str] = MappingProxyType({"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"})
+_SHORT: Mapping[str, str] = MappingProxyType(
+    {
+        "fp8_e4m3": "float8_e4m3fn",
+        "fp8_e5m2": "float8_e5m2",
+        "fp8_e4m3fnuz": "float8_e4m3fnuz",
+        "fp8_e5m2fnuz": "float8_e5m2fnuz",
+    }
+)
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch's dtype of a name that a spec or a checkpoint uses, such as "bfloat16" or "fp8_e4m3"."""
-    dtype = getattr(torch, _SHORT.get(name, name))
-    assert isinstance(dtype, torch.dtype), name
+    """torch's dtype of a name that a spec or a checkpoint uses, such as "bfloat16" or "fp8_e4m3". Raises PlatformError
+    if torch has none of this name."""
+    dtype = getattr(torch, _SHORT.get(name, name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise PlatformError(f"torch has no dtype '{name}'; use a name such as bfloat16 or {', '.join(_SHORT)}.")
     return dtype
 
 

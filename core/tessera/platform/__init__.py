@@ -50,6 +50,7 @@ from tessera.platform.platform import (
     WorkerSpec,
 )
 from tessera.platform.quantization import (
+    KV_FP8,
     KV_INT8,
     ActSpec,
     Part,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_LEVELS",
+    "KV_FP8",
     "KV_INT8",
     "ActSpec",
     "Alone",

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from tessera.arrays import Array
+from tessera.errors import PlatformError
 from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.launch import Buffers, Launch, Plan
 from tessera.platform.ops import BoundOps
@@ -31,8 +32,8 @@ them in place, or assigns caches[i] = new where memory is donated."""
 
 
 class FullAttentionSpec(msgspec.Struct, frozen=True, tag=True):
-    """Keys and values of every token, in `dtype`. quant: the stored numbers are multiplied by scales, which the planes
-    "k_scale" and "v_scale" of the layout hold."""
+    """Keys and values of every token, in `dtype`. quant: the stored numbers are multiplied by scales. Those of KV_INT8
+    are in the planes "k_scale" and "v_scale" of the layout, those of KV_FP8 are weights of the layer."""
 
     num_kv_heads: int
     head_dim: int
@@ -137,7 +138,13 @@ class Plane:
     @property
     def nbytes(self) -> int:
         """Bytes of one block."""
-        return prod(self.shape) * ITEMSIZE[self.dtype]
+        return prod(self.shape) * self._itemsize
+
+    @property
+    def _itemsize(self) -> int:
+        if self.dtype not in ITEMSIZE:
+            raise PlatformError(f"plane '{self.name}' has the unknown dtype '{self.dtype}'; use {', '.join(ITEMSIZE)}.")
+        return ITEMSIZE[self.dtype]
 
     def _order(self) -> list[int]:
         names = list(dict.fromkeys(name for name, _ in self.axes))
@@ -146,7 +153,7 @@ class Plane:
 
     def to_canonical(self, data: Array) -> Array:
         """[n, nbytes] uint8 in the plane's layout -> the same bytes ordered (token, head, dim)."""
-        whole = data.reshape(len(data), *self.shape, ITEMSIZE[self.dtype])
+        whole = data.reshape(len(data), *self.shape, self._itemsize)
         order = self._order()
         moved = whole.transpose(0, *(i + 1 for i in order), whole.ndim - 1)
         return np.ascontiguousarray(moved).reshape(len(data), -1)
@@ -155,7 +162,7 @@ class Plane:
         """The inverse of to_canonical."""
         order = self._order()
         sizes = [self.shape[i] for i in order]
-        whole = data.reshape(len(data), *sizes, ITEMSIZE[self.dtype])
+        whole = data.reshape(len(data), *sizes, self._itemsize)
         back = np.argsort(order)
         moved = whole.transpose(0, *(int(i) + 1 for i in back), whole.ndim - 1)
         return np.ascontiguousarray(moved).reshape(len(data), -1)
@@ -163,7 +170,8 @@ class Plane:
 
 _CANONICAL = ("token", "head", "dim")
 ITEMSIZE: Mapping[str, int] = {
-    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float32": 4, "bfloat16": 2, "float16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
     "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
 }  # fmt: skip
 
@@ -291,8 +299,8 @@ class AttentionBackend(ABC):
     @abstractmethod
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
         """Binds one layer. weights: those that the spec has of "q_norm" and "k_norm" [D], "cos_sin" [positions, rotary
-        dim] float32 (cosines, then sines) and "sinks" [H] of the layer's dtype. They are filled when the model is
-        loaded, so look them up in the hot call."""
+        dim] float32 (cosines, then sines), "sinks" [H] of the layer's dtype, and "k_scale" and "v_scale" [1] float32
+        for a cache in KV_FP8. They may be filled until the model is loaded, so look them up in the hot call."""
 
     @abstractmethod
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Plan:

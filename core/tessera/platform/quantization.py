@@ -13,20 +13,24 @@ from tessera.platform.device import Reason, Tensor
 @dataclass(frozen=True)
 class QuantSpec:
     """How numbers are stored. dtype: of the stored elements ("int8", "int4", "fp8_e4m3", ...). granularity: which
-    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension."""
+    elements share a scale. group: if granularity is "group", the elements per scale along the input dimension. block:
+    if granularity is "block", the outputs and inputs per scale. Groups and blocks are counted from the first element;
+    the last group of an activation, and the last blocks of a weight, may be partial."""
 
     dtype: str
     granularity: str = "tensor"  # "tensor", "channel", "token", "group", "block"
     group: int = 0
     symmetric: bool = True
     scale_dtype: str = "float32"
+    block: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class ActSpec(QuantSpec):
-    """An activation that the op producing it quantizes. sums: if not 0, also emit the sum of every `sums` elements of a
-    row, for weights with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed
-    from the activation but is the part "input_scale" of the weight, so only the product can quantize."""
+    """An activation that the op producing it quantizes. granularity: "tensor", "token", or "group": a scale for each
+    token and `group` of its elements. sums: if not 0, also emit the sum of every `sums` elements of a row, for weights
+    with a nonzero zero point; the row length is a multiple of it. static: the scale is not computed from the activation
+    but is the part "input_scale" of the weight, so only the product can quantize."""
 
     sums: int = 0
     static: bool = False
@@ -35,11 +39,16 @@ class ActSpec(QuantSpec):
 KV_INT8 = QuantSpec("int8", granularity="token")
 """For a KV cache (FullAttentionSpec.quant): a float32 scale per token and head, separate for keys and values."""
 
+KV_FP8 = QuantSpec("float8_e4m3fn")
+"""For a KV cache: a float32 scale per layer, separate for keys and values, which the layer has as the weights "k_scale"
+and "v_scale". What is out of range becomes the largest number (448), never NaN."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
     """One of the tensors that a quantized weight consists of. per: the divisors of its shape: (1, 2) is
-    [n, k / 2], (1,) is [n], and () is a single number."""
+    [n, k / 2], (1,) is [n], and () is a single number. For the scales of blocks they are the block, and the shape is
+    rounded up."""
 
     dtype: str
     per: tuple[int, ...] = ()
@@ -58,7 +67,8 @@ class Scheme:
     granules: tuple[int, int] = (1, 1)
 
     def granule(self, dim: int) -> int:
-        """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold."""
+        """Smallest number of rows (dim 0) or columns (dim 1) that a shard may hold. A block sets none, because a shard
+        may end in a partial one; where a shard may begin is for the checkpoint's format to say."""
         return lcm(self.granules[dim], self.weight.group if dim == 1 and self.weight.group else 1)
 
 
@@ -126,10 +136,22 @@ class StoredWeight:
 class WeightFormat(Protocol):
     """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
     quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is
-    not supported. It also runs in processes without torch, so only Unpacking.call may import torch."""
+    not supported. It also runs in processes without torch, so only Unpacking.call may import torch. A class that
+    inherits from it has the defaults."""
 
     def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
         """How the checkpoint stores a shard of "NAME.weight", [n, k] (of experts in one tensor, [experts, n, k]), or
         the reason why this weight is not quantized. module: the class that holds the weight in the model's original
         code: "Linear", "Conv1D" or "Embedding". dtype: of the model. Raises ModelError if the weight or the shard does
         not fit the format."""
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        """How the checkpoint wants keys and values kept unless the user says otherwise. Default: as the model computes
+        them."""
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        """What to read of the scales of an attention layer's keys and values: "k_scale" and "v_scale", each [1]
+        float32. attention: the name of the layer in the checkpoint. Default: none; in KV_FP8 both are 1."""
+        return {}

@@ -17,7 +17,8 @@ from tessera.ops import LinearSpec
 from tessera.platform.device import Reason
 from tessera.platform.ops import BoundOps
 from tessera.platform.platform import Platform
-from tessera.platform.quantization import Part, QuantSpec, Scheme, StoredWeight, WeightFormat
+from tessera.platform.quantization import ActSpec, Part, QuantSpec, Scheme, StoredWeight, WeightFormat
+from tessera.quantization.blocks import joinable
 from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import GROUPS, candidates
 
@@ -62,6 +63,13 @@ class Weights(Protocol):
     def leave(self, weight: str, reason: Reason) -> None:
         """Records a weight that is never quantized."""
 
+    @property
+    def kv(self) -> QuantSpec | None:
+        """As in WeightFormat; None without one."""
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        """As in WeightFormat; empty without one."""
+
 
 class AsTheyAre:
     """Quantizes nothing."""
@@ -77,6 +85,13 @@ class AsTheyAre:
     def leave(self, weight: str, reason: Reason) -> None:
         """Records nothing: no weight is quantized."""
 
+    @property
+    def kv(self) -> QuantSpec | None:
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {}
+
 
 class _Quantising:
     """What both ways have in common. name: as in Weights. ask: Platform.scheme."""
@@ -89,6 +104,13 @@ class _Quantising:
 
     def leave(self, weight: str, reason: Reason) -> None:
         self.left.append(Left(weight, reason))
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return None
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {}
 
     def taken(self, offered: Scheme) -> Scheme | Reason:
         """The platform's answer."""
@@ -141,8 +163,17 @@ class AsStored(_Quantising):
         super().__init__(name, ask)
         self._format = form
 
+    @property
+    def kv(self) -> QuantSpec | None:
+        return self._format.kv
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return self._format.kv_scales(attention)
+
     def choose(self, asked: LinearSpec, weight: Joins, ops: BoundOps, module: str = "Linear") -> Chosen:
-        found = {part: self._format.stored(part, module, asked.dtype) for join in weight for part in join}
+        found = _made_joinable(
+            weight, {part: self._format.stored(part, module, asked.dtype) for join in weight for part in join}
+        )
         first, stored = next(iter(found.items()))
         other = next((part for part, one in found.items() if _scheme(one) != _scheme(stored)), None)
         if other is not None:
@@ -166,6 +197,15 @@ class AsStored(_Quantising):
             name: [[quantized[part].parts[name] for part in join] for join in weight] for name in stored.scheme.parts
         }
         return Chosen(spec, parts, _with_one_input_scale if "input_scale" in parts else None)
+
+
+def _made_joinable(weight: Joins, found: dict[Part, StoredWeight | Reason]) -> dict[Part, StoredWeight | Reason]:
+    """The weights of a product, if all are quantized with blocks that can be joined."""
+    quantized = {part: one for part, one in found.items() if isinstance(one, StoredWeight)}
+    if len(quantized) < len(found):
+        return found
+    made = joinable([[(part.shape[0], quantized[part]) for part in join] for join in weight])
+    return {part: one for join, ones in zip(weight, made, strict=True) for part, one in zip(join, ones, strict=True)}
 
 
 def _with_one_input_scale(raw: dict[str, Tensor]) -> None:
@@ -215,4 +255,11 @@ def described(scheme: Scheme) -> str:
 
 
 def _numbers(spec: QuantSpec) -> str:
-    return f"{spec.dtype}, {_SHARED.get(spec.granularity, f'one scale per {spec.granularity} of {spec.group}')}"
+    """The numbers of a weight or an activation in words."""
+    if spec.block is not None:
+        shared = f"one scale per block of {spec.block[0]} x {spec.block[1]}"
+    elif spec.group:
+        shared = f"one scale per {'token and ' if isinstance(spec, ActSpec) else ''}group of {spec.group}"
+    else:
+        shared = _SHARED[spec.granularity]
+    return f"{spec.dtype}, {shared}"

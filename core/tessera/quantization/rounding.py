@@ -13,7 +13,10 @@ _STRETCH = 1 << 18  # elements that are converted to float32 at a time; they fit
 
 def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
     """weight [..., n, k] of floats -> the scheme's parts: "weight" [..., n, k], or [..., n, k / 2] for int4, and
-    "scale" [..., n], or [..., n, k / group] if groups of inputs share a scale. Needs little memory beyond these."""
+    "scale" [..., n], or [..., n, k / group] if groups of inputs share a scale, or [..., n / rows, k / inputs], rounded
+    up, if blocks do. Needs little memory beyond these."""
+    if scheme.weight.block is not None:
+        return _in_blocks(weight, scheme, scheme.weight.block)
     rows, k = weight.flatten(0, -2), weight.shape[-1]
     groups = k // (scheme.weight.group or k)
     stored = rows.new_empty(len(rows), k // scheme.parts["weight"].per[-1], dtype=_dtype(scheme, "weight"))
@@ -28,6 +31,22 @@ def quantised(weight: Tensor, scheme: Scheme) -> dict[str, Tensor]:
     lead = weight.shape[:-1]
     of_groups = (groups,) if scheme.weight.group else ()
     return {"weight": stored.view(*lead, stored.shape[1]), "scale": scales.view(*lead, *of_groups)}
+
+
+def _in_blocks(weight: Tensor, scheme: Scheme, block: tuple[int, int]) -> dict[str, Tensor]:
+    """Weights whose scales are those of blocks, one row of blocks at a time."""
+    (rows, inputs), (*lead, n, k) = block, weight.shape
+    stored = torch.empty_like(weight, dtype=_dtype(scheme, "weight"))
+    scales = weight.new_empty(*lead, -(-n // rows), -(-k // inputs), dtype=_dtype(scheme, "scale"))
+    for number in range(0 if weight.is_meta else scales.shape[-2]):
+        some = slice(number * rows, min((number + 1) * rows, n))
+        wide = torch.nn.functional.pad(weight[..., some, :].float(), (0, -k % inputs)).unflatten(-1, (-1, inputs))
+        blocks = wide.transpose(-3, -2).flatten(-2)  # [..., blocks, rows x inputs]
+        scale = _scale(blocks, scheme).to(scales.dtype)
+        scales[..., number, :] = scale[..., 0]
+        elements = _elements(blocks, scale.float(), scheme).unflatten(-1, (-1, inputs))
+        stored[..., some, :] = elements.transpose(-3, -2).flatten(-2)[..., :k]
+    return {"weight": stored, "scale": scales}
 
 
 def _scale(wide: Tensor, scheme: Scheme) -> Tensor:

@@ -30,7 +30,7 @@ from tessera.platform.attention import (
 from tessera.platform.device import Device, Reason
 from tessera.platform.launch import Buffers, Launch
 from tessera.platform.ops import BoundOps
-from tessera.platform.quantization import KV_INT8, ActSpec
+from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec
 
 _BY_ROW = ActSpec(KV_INT8.dtype, granularity="token")
 
@@ -114,12 +114,18 @@ class ReferenceAttention(AttentionBackend):
 
 
 class ReferenceAttentionLayer(HeadsLayer):
+    @property
+    def scales(self) -> Sequence[Tensor]:
+        """Those of keys and of values [1], if they are weights of the layer."""
+        in_weights = getattr(self.spec.cache, "quant", None) == KV_FP8
+        return (self.weights["k_scale"], self.weights["v_scale"]) if in_weights else ()
+
     def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
-        write(caches[self.spec.layer], plan.block, plan.offset, k, v)
+        write(caches[self.spec.layer], plan.block, plan.offset, k, v, self.scales)
 
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         spec = self.spec
-        keys, values = read(caches[spec.layer], plan.tables)  # [R, K, Hk, D]
+        keys, values = read(caches[spec.layer], plan.tables, self.scales)  # [R, K, Hk, D]
         seen, there = plan.filled & (plan.key <= plan.query), plan.filled[:, 0]  # [R, W, K], [R, K]
         if spec.window is not None:
             seen = seen & (plan.key > plan.query - spec.window)
@@ -149,37 +155,50 @@ class ReferenceAttentionLayer(HeadsLayer):
         return result, sums[plan.grid.row, plan.grid.place]
 
 
-# ---- keys and values in a block: unquantized, or int8 with a scale per token and head
+# ---- keys and values in a block: unquantized, int8 with a scale per token and head, or fp8 with a scale per layer
 
 
 def why_not_kept(spec: LayerSpec, cache: FullAttentionSpec) -> Reason | None:
     """Why there is no reference for a layer's cache, or None if there is one."""
     if cache.quant is None and cache.dtype == spec.dtype:
         return None
-    if cache.quant == KV_INT8 and cache.dtype == KV_INT8.dtype:
+    if cache.quant in (KV_INT8, KV_FP8) and cache.dtype == cache.quant.dtype:
         return None
-    return f"keys and values are kept in {spec.dtype}, or in int8 with one scale per token and head"
+    return (
+        f"keys and values are kept in {spec.dtype}, in int8 with one scale per token and head, or in "
+        f"{KV_FP8.dtype} with one scale per layer"
+    )
 
 
 def layout(spec: FullAttentionSpec, block_size: int) -> KVLayout:
     """Scales come first, so that the wider planes are aligned to their item size."""
     heads = ("token", block_size), ("head", spec.num_kv_heads)
-    scales = () if spec.quant is None else tuple(Plane(f"{name}_scale", spec.quant.scale_dtype, heads) for name in "kv")
+    scales = tuple(Plane(f"{name}_scale", KV_INT8.scale_dtype, heads) for name in "kv" if spec.quant == KV_INT8)
     return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
 
 
 def align_bytes(spec: FullAttentionSpec) -> int:
-    return 1 if spec.quant is None else 4
+    return 4 if spec.quant == KV_INT8 else 1
 
 
-def write(planes: Sequence[Tensor], block: Tensor, offset: Tensor, k: Tensor, v: Tensor) -> None:
-    """Writes k, v [T, Hk, D] at places block and offset [T]."""
+def write(
+    planes: Sequence[Tensor], block: Tensor, offset: Tensor, k: Tensor, v: Tensor, scales: Sequence[Tensor] = ()
+) -> None:
+    """Writes k, v [T, Hk, D] at places block and offset [T]. scales: of keys and of values, if they are not planes."""
     kept = [k, v]
-    if len(planes) > len(kept):
+    if scales:
+        kept = [_saturated(x.float() / scale, plane) for x, scale, plane in zip(kept, scales, planes, strict=True)]
+    elif len(planes) > len(kept):
         rounded = [_rounded(x) for x in kept]
         kept = [scale for _, scale in rounded] + [data for data, _ in rounded]
     for plane, values in zip(planes, kept, strict=True):
         plane.index_put_((block, offset), values)
+
+
+def _saturated(x: Tensor, plane: Tensor) -> Tensor:
+    """x in the dtype of a plane, in which larger numbers would become NaN."""
+    limit = torch.finfo(plane.dtype).max
+    return x.clamp(-limit, limit).to(plane.dtype)
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,11 +207,13 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return rows.data.view(x.shape), rows.scale.view(x.shape[:-1])
 
 
-def read(planes: Sequence[Tensor], tables: Tensor) -> Iterator[Tensor]:
-    """Yields the keys, then the values, of the tables' blocks [R, B]: [R, B x block size, Hk, D] float32."""
-    *scales, k, v = (plane[tables].flatten(1, 2).float() for plane in planes)
+def read(planes: Sequence[Tensor], tables: Tensor, scales: Sequence[Tensor] = ()) -> Iterator[Tensor]:
+    """Yields the keys, then the values, of the tables' blocks [R, B]: [R, B x block size, Hk, D] float32. scales: as in
+    write()."""
+    *of_heads, k, v = (plane[tables].flatten(1, 2).float() for plane in planes)
+    factors = [scale.unsqueeze(-1) for scale in of_heads] or scales
     for number, values in enumerate((k, v)):
-        yield values * scales[number].unsqueeze(-1) if scales else values
+        yield values * factors[number] if factors else values
 
 
 # ---- plans

@@ -9,6 +9,7 @@ from tessera.layers.build import BoundMixer, Build
 from tessera.platform.attention import layer_place
 from tessera.platform.explain import Explained, op_place
 from tessera.platform.ops import Choice, Emission
+from tessera.platform.quantization import KV_FP8
 from tessera.quantization.negotiation import Weights
 
 
@@ -67,6 +68,16 @@ def left_in_words(weights: Weights) -> Iterator[str]:
     for reason, names in _by_reason(weights, of_products=True):
         first = f"the first is {names[0]}" if len(names) > 1 else names[0]
         yield f"--quantization {weights.name} leaves {_counted(len(names), 'weight')} as they are ({first}): {reason}"
+
+
+def kv_in_words(build: Build) -> Iterator[str]:
+    """How keys and values are kept, if in fp8 or if the checkpoint says so."""
+    if build.kv != KV_FP8:
+        return
+    if build.weights.kv == KV_FP8:
+        yield "keys and values are kept in fp8, with the scales of the checkpoint"
+    else:
+        yield "keys and values are kept in fp8; the checkpoint has no scales for them, so they are 1"
 
 
 def _by_reason(weights: Weights, *, of_products: bool = False) -> Iterable[tuple[str, list[str]]]:

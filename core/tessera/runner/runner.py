@@ -31,7 +31,7 @@ from tessera.platform.shapes import ExactShapes, ShapePolicy
 from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
-from tessera.runner.explain import explain, left_in_words
+from tessera.runner.explain import explain, kv_in_words, left_in_words
 from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, widest
 from tessera.runner.kv_memory import CacheMemory, cache_bytes
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
@@ -165,7 +165,10 @@ class CoreRunner(ModelRunner):
         left = cache_bytes(services.config, budget, figures, weight_bytes, workspace)
         fallbacks = sorted({*self.build.ops.referenced, *self.build.fallbacks})
         return LoadedModel(
-            replace(self.model.facts, notes=(*self.model.facts.notes, *left_in_words(weights), *uncaptured)),
+            replace(
+                self.model.facts,
+                notes=(*self.model.facts.notes, *left_in_words(weights), *kv_in_words(self.build), *uncaptured),
+            ),
             tuple(self._needs()),
             weight_bytes,
             left,

@@ -26,7 +26,7 @@ from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, Wrapper, with_extra
 from tessera.platform.platform import Capabilities, Platform
-from tessera.platform.quantization import KV_INT8
+from tessera.platform.quantization import KV_FP8, KV_INT8
 from tessera.platform.runner import CachePlan, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry, weight_format
@@ -36,6 +36,7 @@ from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor, PlacedMasks
 from tessera.step import RowLogprobs, TokenMasks
 
+_KV = {"int8": KV_INT8, "fp8": KV_FP8}  # by --kv-cache-dtype
 THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transformers"
 
 
@@ -76,7 +77,7 @@ class Services:
         bound = self._bind(
             ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers()
         )
-        kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
+        kv = _KV.get(self.config.cache.dtype, None if weights is None else weights.kv)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)

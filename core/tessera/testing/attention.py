@@ -26,7 +26,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.launch import Launch, LaunchKey, StepRules
 from tessera.platform.ops import BoundOps
-from tessera.platform.quantization import KV_INT8, ActSpec
+from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec, QuantSpec
 from tessera.platform.shapes import LaunchShape, ShapePolicy, StepShape
 from tessera.testing.reference import host_device
 
@@ -40,7 +40,8 @@ Rows = tuple[tuple[int, int], ...]
 class AttentionCase:
     """One launch to test. rows: tokens to compute and tokens in the cache afterwards, decode rows first. stride: tokens
     between the starts of rows, so that there is padding between them; 0: no gaps. padding: padding rows, and tokens, at
-    the end. shared: leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; int8 has scales."""
+    the end. shared: leading blocks that all rows share. kv_dtype: of the cache; "": as dtype; "int8" and "fp8" are
+    KV_INT8 and KV_FP8, which have scales."""
 
     rows: Rows
     block_size: int = 16
@@ -59,13 +60,16 @@ class AttentionCase:
     @property
     def kept(self) -> str:
         """The dtype of the keys and values in the cache."""
-        return self.kv_dtype or self.dtype
+        return self.kv_dtype or self.dtype if self.quant is None else self.quant.dtype
+
+    @property
+    def quant(self) -> QuantSpec | None:
+        return {"int8": KV_INT8, "fp8": KV_FP8}.get(self.kv_dtype)
 
     def spec(self) -> LayerSpec:
-        quant = KV_INT8 if self.kept == KV_INT8.dtype else None
-        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, quant)
+        cache = FullAttentionSpec(self.kv_heads, self.head_dim, self.kept, self.quant)
         if self.window is not None:
-            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, quant, window=self.window)
+            cache = SlidingWindowSpec(self.kv_heads, self.head_dim, self.kept, self.quant, window=self.window)
         return LayerSpec(
             0, "attention", self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.dtype, cache,
             window=self.window, softcap=self.softcap, sinks=self.sinks,
@@ -202,6 +206,10 @@ SPARE = 3  # blocks that no row has, including the null block
 _LOOSE = 5  # tokens by which an upper bound on a length exceeds it
 
 
+KV_SCALES: Mapping[str, float] = MappingProxyType({"k_scale": 2.0 / 448, "v_scale": 1.5 / 448})
+"""Of a cache in KV_FP8: keys beyond 2 and values beyond 1.5 are out of range."""
+
+
 @dataclass
 class AttentionTrial:
     """Runs a backend's layer over a cache with the backend's layout, on the device of `ops`. Earlier tokens of the rows
@@ -243,8 +251,7 @@ class AttentionTrial:
         self.group = AttentionGroup(spec, (0,), 0, TRIAL, self.ops.device)
         self.caches = [tuple(self._planes(layout))]
         self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
-        weights = {"sinks": self.sinks.to(self.target)} if case.sinks else {}
-        layer = self.backend.bind(spec, weights, self.ops, self.ops.device)
+        layer = self.backend.bind(spec, self.weights, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)
         self.layer = layer
 
@@ -271,15 +278,27 @@ class AttentionTrial:
             yield part.unflatten(1, plane.shape)
             start += plane.nbytes
 
-    def _kept(self, rows: Tensor) -> Tensor:
-        """Rounds rows to the dtype of the cache, if that is a float."""
-        kept = torch_dtype(self.case.kept)
-        return rows.to(kept).to(rows.dtype) if kept.is_floating_point else rows
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The layer's weights: its sinks, and the scales of a cache in KV_FP8, by which some keys and values are out of
+        range."""
+        found = {"sinks": self.sinks.to(self.target)} if self.case.sinks else {}
+        if self.case.quant == KV_FP8:
+            found |= {name: torch.full((1,), scale, device=self.target) for name, scale in KV_SCALES.items()}
+        return found
 
-    def meaning(self, rows: Tensor) -> Tensor:
-        """Keys or values [tokens, Hk, D] as the cache stores them, in float64."""
-        if torch_dtype(self.case.kept).is_floating_point:
+    def _kept(self, rows: Tensor) -> Tensor:
+        """Rounds rows to the dtype of the cache, if that has no scales."""
+        return rows if self.case.quant is not None else rows.to(torch_dtype(self.case.kept)).to(rows.dtype)
+
+    def meaning(self, rows: Tensor, scale: str) -> Tensor:
+        """Keys or values [tokens, Hk, D] as the cache stores them, in float64. scale: "k_scale" or "v_scale"."""
+        if self.case.quant is None:
             return rows.double()
+        if self.case.quant == KV_FP8:
+            limit = torch.finfo(torch.float8_e4m3fn).max
+            divided = (rows.float() / KV_SCALES[scale]).clamp(-limit, limit)
+            return divided.to(torch.float8_e4m3fn).double() * KV_SCALES[scale]
         kept = quantize(QuantizeSpec(self.case.head_dim, self.case.dtype, ActSpec("int8", "token")), rows)
         return kept.data.double() * kept.scale.double()
 
@@ -360,7 +379,9 @@ class AttentionTrial:
                     for scores, seen in self._scored(row)
                 ]
             )
-            for row, values in enumerate(self.meaning(every).repeat_interleave(group, 1) for every in self.values)
+            for row, values in enumerate(
+                self.meaning(every, "v_scale").repeat_interleave(group, 1) for every in self.values
+            )
         ]
 
     def expected_sums(self) -> list[Tensor]:
@@ -376,7 +397,7 @@ class AttentionTrial:
     def _scored(self, row: int) -> Iterator[tuple[Tensor, slice]]:
         """For each query, its scores [H, keys seen], and which keys these are."""
         case, q = self.case, self.queries[row].double()
-        keys = self.meaning(self.keys[row]).repeat_interleave(case.heads // case.kv_heads, 1)
+        keys = self.meaning(self.keys[row], "k_scale").repeat_interleave(case.heads // case.kv_heads, 1)
         for i, query in enumerate(q):
             end = len(keys) - len(q) + i + 1
             seen = slice(0 if case.window is None else max(0, end - case.window), end)

@@ -133,7 +133,7 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
     config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "awq"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        ModelError, match=r"quantization format 'awq' is not supported; there is compressed-tensors, and"
+        ModelError, match=r"quantization format 'awq' is not supported; there is compressed-tensors, fp8, and"
     ):
         EngineRun(tmp_path, "cpu", quantization="int8", load_format="dummy")
 

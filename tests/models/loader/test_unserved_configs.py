@@ -61,7 +61,10 @@ REFUSED = [
         "activation 'relu2' is not supported; supported are silu, swish, gelu, gelu_new, gelu_pytorch_tanh.",
     ),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantization format 'gptq' is not supported; there is"),
-    ({"quantization_config": {"quant_method": "fp8"}}, "quantization format 'fp8' is not supported; there is"),
+    (
+        {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}},
+        'quantization_config.fmt in config.json is "e5m2"',
+    ),
     ({"architectures": ["LlamaForCausaLM"]}, "'LlamaForCausaLM' is not supported; there is LlamaForCausalLM"),
     ({"architectures": ["Qwen2MoForCausalLM"]}, "'Qwen2MoForCausalLM' is not supported; there is Qwen2ForCausalLM"),
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; there is FalconForCausalLM, Gemma2ForCausalLM, "),

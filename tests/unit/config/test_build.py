@@ -268,7 +268,10 @@ def test_a_model_that_does_not_say_its_length_takes_the_users(folder):
             "without chunked prefill a step must hold a whole prompt of max_model_len=2048",
         ),
         ({"block_size": 0}, "block_size must be from 1"),
-        ({"kv_cache_dtype": "fp4"}, "kv_cache_dtype must be one of auto, int8, int8_per_token_head, got 'fp4'"),
+        (
+            {"kv_cache_dtype": "fp4"},
+            "kv_cache_dtype must be one of auto, int8, int8_per_token_head, fp8, fp8_e4m3, got 'fp4'",
+        ),
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be from 1"),
         ({"gpu_memory_utilization": 1.5}, "must be above 0 and at most 1, got 1.5"),
         ({"gpu_memory_utilization": float("nan")}, "must be above 0 and at most 1"),

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tessera.errors import PlatformError
 from tessera.ops import REFERENCE
+from tessera.ops.tensors import torch_dtype
 from tessera.platform import (
+    ActSpec,
     AddNormSpec,
     Alone,
     BoundOps,
@@ -24,6 +27,7 @@ from tessera.platform import (
     NormSpec,
     PackedEmbeddingSpec,
     QKNormSpec,
+    QuantizeSpec,
     RotarySpec,
     RouteSpec,
     SoftCapSpec,
@@ -267,6 +271,35 @@ class Summing(Alone):
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.other
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_quantizing_in_groups_scales_each_by_its_largest(dtype: str) -> None:
+    spec = QuantizeSpec(40, "float32", ActSpec(dtype, granularity="group", group=16))
+    (x,) = OpInputs(5).of("quantize", spec)
+    x[0, 16:32] = 0.0
+    found = reference("quantize", spec, x)
+    limit = {"int8": 127.0, "fp8_e4m3": 448.0}[dtype]
+    assert found.scale.shape == (5, 3)
+    assert found.group == 16
+    for number, part in enumerate(x.split(16, dim=1)):
+        data = found.data[:, 16 * number : 16 * (number + 1)].float()
+        assert torch.allclose(found.scale[:, number], part.abs().amax(1).clamp(min=1e-12) / limit)
+        step = 0.501 if dtype == "int8" else data.abs().clamp(min=2**-6) / 15
+        assert bool(((data - part / found.scale[:, number, None]).abs() <= step).all())
+    assert not found.data[0, 16:32].float().any()
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz"])
+def test_fp8_has_a_short_name_and_torch_s(kind: str) -> None:
+    full = "float8_e4m3fn" if kind == "e4m3" else f"float8_{kind}"
+    assert torch_dtype(f"fp8_{kind}") is torch_dtype(full) is getattr(torch, full)
+
+
+@pytest.mark.parametrize("name", ["float6", "Tensor", "", "nn"])
+def test_a_dtype_that_torch_does_not_have_is_one_line(name: str) -> None:
+    with pytest.raises(PlatformError, match=f"^torch has no dtype '{name}'; use a name such as bfloat16 or fp8_e4m3, "):
+        torch_dtype(name)
 
 
 OUT = [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.errors import PlatformError
 from tessera.platform import KVLayout, Plane
 
 TOKENS, HEADS, DIM = 8, 3, 12
@@ -88,3 +89,20 @@ def test_bytes_of_a_block(dtype: str) -> None:
     plane = Plane("k", dtype, (("token", 24), ("head", 2), ("dim", 12)))
     assert plane.shape == (24, 2, 12)
     assert KVLayout((plane, plane)).nbytes == 2 * 24 * 2 * 12 * {"float32": 4, "bfloat16": 2}[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_every_kind_of_fp8_is_a_byte(dtype: str) -> None:
+    layout = KVLayout((Plane("k", dtype, (("head", 2), ("token", 4), ("dim", 3))),))
+    assert layout.nbytes == 24
+    stored = np.arange(48, dtype=np.uint8).reshape(2, 24)
+    assert (layout.load(layout.export(stored)) == stored).all()
+
+
+def test_an_unknown_dtype_is_one_line() -> None:
+    plane = Plane("k", "float6", (("token", 4), ("dim", 3)))
+    for call in (lambda: plane.nbytes, lambda: plane.to_canonical(np.zeros((1, 12), np.uint8))):
+        with pytest.raises(
+            PlatformError, match=r"^plane 'k' has the unknown dtype 'float6'; use float32, bfloat16, .*int8"
+        ):
+            call()

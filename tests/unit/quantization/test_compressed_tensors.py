@@ -7,9 +7,10 @@ import json
 import time
 
 import pytest
+import torch
 
 from tessera.errors import ModelError
-from tessera.platform import ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec
+from tessera.platform import KV_FP8, ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec
 from tessera.quantization.formats import compressed_tensors as module_of_format
 from tessera.quantization.formats.compressed_tensors import compressed_tensors
 
@@ -17,6 +18,7 @@ INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True, "actorder": "static"}
 FP8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
+KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 
 
@@ -168,6 +170,34 @@ def test_experts_in_one_tensor_are_not_linear():
     assert stored(W4A16, Part("experts.gate_up_proj", (4, 84, 96))) == NOT_LINEAR
 
 
+# ---- keys and values
+
+
+def test_scales_of_keys_and_values_are_those_of_each_layer():
+    form = compressed_tensors({**W4A16, "kv_cache_scheme": KV})
+    assert form.kv == KV_FP8
+    found = form.kv_scales("model.layers.3.self_attn")
+    assert {name: (part.name, part.whole, part.dtype, part.numbers) for name, part in found.items()} == {
+        "k_scale": ("model.layers.3.self_attn.k_scale", (1,), "float32", 0),
+        "v_scale": ("model.layers.3.self_attn.v_scale", (1,), "float32", 0),
+    }
+    assert found["v_scale"].also == ("model.layers.3.self_attn.v_proj.output_scale",)
+    assert (compressed_tensors(W4A16).kv, compressed_tensors(W4A16).kv_scales("a")) == (None, {})
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_is_no_positive_number_is_one_line(scale):
+    part = compressed_tensors({**W4A16, "kv_cache_scheme": KV}).kv_scales("a")["k_scale"]
+    with pytest.raises(ModelError, match=r"^'a\.k_scale' is .* where a positive number is needed; use another copy\.$"):
+        part.unpacking.call(torch.tensor([scale]))
+
+
+@pytest.mark.parametrize("value", [8, "float", []])
+def test_a_scheme_of_keys_and_values_that_is_no_object_is_one_line(value):
+    with pytest.raises(ModelError, match=r"kv_cache_scheme in config.json is not an object"):
+        compressed_tensors({**W4A16, "kv_cache_scheme": value})
+
+
 # ---- refused
 
 
@@ -193,7 +223,11 @@ OF_W8A8 = {
 }
 OF_W4A16 = {
     "format": "nvfp4-pack-quantized",
-    "kv_cache_scheme": {"num_bits": 8},
+    "kv_cache_scheme.num_bits": 4,
+    "kv_cache_scheme.type": "int",
+    "kv_cache_scheme.symmetric": False,
+    "kv_cache_scheme.dynamic": True,
+    "kv_cache_scheme.strategy": "token",
     "transform_config": {"config_groups": {"u": {}}},
     "sparsity_config.format": "sparse-24-bitmask",
     "config_groups.group_0.format": "marlin-24",
@@ -211,7 +245,9 @@ OF_W4A16 = {
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [(path, value, W8A8) for path, value in OF_W8A8.items()]
-    + [(path, value, {**W4A16, "sparsity_config": {}}) for path, value in OF_W4A16.items()],
+    + [
+        (path, value, {**W4A16, "sparsity_config": {}, "kv_cache_scheme": dict(KV)}) for path, value in OF_W4A16.items()
+    ],
     ids=[*(f"w8a8-{path}" for path in OF_W8A8), *OF_W4A16],
 )
 def test_what_is_not_supported_is_refused_by_the_name_of_the_field(path, value, said):

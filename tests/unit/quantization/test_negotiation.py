@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera.errors import ModelError, PlatformError
-from tessera.platform import BoundOps, Kernel, LinearSpec, Part, StoredWeight, TensorSpec, replace
+from tessera.platform import BoundOps, Kernel, LinearSpec, Part, StoredWeight, TensorSpec, WeightFormat, replace
 from tessera.quantization.negotiation import AsTheyAre, weights_of
 from tessera.quantization.schemes import candidates
 from tessera.testing import REFERENCE, ReferencePlatform
@@ -114,7 +114,7 @@ def test_a_shard_too_small_for_the_kernel_is_the_reference_s():
 INT8 = candidates("int8", 64)[0]
 
 
-class Storing:
+class Storing(WeightFormat):
     """schemes: of weights by their names; others are not quantized."""
 
     def __init__(self, **schemes):

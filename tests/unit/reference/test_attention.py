@@ -15,7 +15,8 @@ CASES = [
     for size, dtype in ((16, "float32"), (24, "float32"), (1, "bfloat16"))
     for name, case in attention_cases(size, dtype)
 ] + [
-    pytest.param(replace(case, kv_dtype="int8"), id=f"{name}-over-int8-{dtype}")
+    pytest.param(replace(case, kv_dtype=kept), id=f"{name}-over-{kept}-{dtype}")
+    for kept in ("int8", "fp8")
     for dtype in ("float32", "bfloat16")
     for name, case in attention_cases(16, dtype)
 ]
@@ -42,6 +43,21 @@ def test_int8_of_keys_and_values_is_off_by_half_a_step_of_their_head() -> None:
         step = given.abs().amax(-1, keepdim=True) / 127
         assert ((kept[0, :40] - given).abs() <= 0.5001 * step).all()
         assert (kept[0, :40] != given).any()
+
+
+def test_fp8_of_keys_and_values_saturates_and_keeps_its_scale_apart() -> None:
+    trial = AttentionTrial(ReferenceAttention(), AttentionCase(((40, 40),), 16, 4, 2, 24, kv_dtype="fp8"))
+    trial.keys[0][3, 1, :3] = torch.tensor([1e6, -torch.inf, 0.0])
+    trial.run()
+    assert [plane.dtype for plane in trial.caches[0]] == [torch.float8_e4m3fn] * 2
+    weights = [trial.weights["k_scale"], trial.weights["v_scale"]]
+    found = read(trial.caches[0], torch.tensor(trial.tables), weights)
+    for given, kept, most in zip((trial.keys[0], trial.values[0]), found, (2.0, 1.5), strict=True):
+        inside = given.abs() <= most
+        assert 0.8 < inside.float().mean() < 0.98
+        assert ((kept[0, :40] - given).abs() <= given.abs() / 15 + 1e-4)[inside].all()
+        assert torch.allclose(kept[0, :40][~inside], given.sign()[~inside] * most)
+    assert sum(plane.numel() * plane.element_size() for plane in trial.caches[0]) == trial.num_blocks * 2 * 16 * 2 * 24
 
 
 def test_attention_gives_the_log_of_its_sum_of_exponents() -> None:

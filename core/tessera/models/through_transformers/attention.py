@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tessera.layers.attention import LateWeights
 from tessera.layers.build import Build
 from tessera.models.fields import RefusedTypeError
 from tessera.models.through_transformers.skeleton import CAUSAL
@@ -100,9 +101,9 @@ class Step:
 
 
 class BoundAttention:
-    """Called by a transformers attention module while the model is served."""
+    """Called by a transformers attention module while the model is served. name: of the module."""
 
-    def __init__(self, build: Build, call: AttentionCall, step: Step) -> None:
+    def __init__(self, build: Build, name: str, call: AttentionCall, step: Step) -> None:
         spec = LayerSpec(
             layer=len(build.mixers),
             kind="attention",
@@ -116,7 +117,8 @@ class BoundAttention:
             softcap=call.softcap,
             sinks=call.sinks,
         )
-        self.weights: dict[str, Tensor] = {}
+        self.weights = LateWeights()
+        self.weights.add_kv_scales(build, name)
         mixer = build.mixer(spec, self.weights)
         assert isinstance(mixer, AttentionLayer), "a layer of attention"
         self.layer, self.mixer, self.step, self.has_sinks = spec.layer, mixer, step, spec.sinks

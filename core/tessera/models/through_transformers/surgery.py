@@ -135,8 +135,9 @@ def exchange(build: Build, anatomy: Anatomy, found: Rehearsed, step: Step) -> tu
     its own code."""
     names = CheckpointNames(anatomy.model, build.dtype)
     attention: Mapping[Any, AttentionCall] = found.attention
+    named = {module: name for name, module in anatomy.model.named_modules()}
     for module, call in attention.items():
-        module.tessera_attention = BoundAttention(build, call, step)
+        module.tessera_attention = BoundAttention(build, named[module], call, step)
     for module, top_k in found.experts.items():
         exchange_experts(build, names, module, top_k)
     for name, module in anatomy.linears.items():

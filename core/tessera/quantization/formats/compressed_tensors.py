@@ -4,15 +4,16 @@ quantization_config puts modules into groups and says how the weights and activa
 a weight "NAME.weight" [n, k] of a group, the checkpoint holds
 - NAME.weight, int8 or fp8 [n, k]; or NAME.weight_packed, int32 [n, k / 8] (k / 4 with 8 bits): the first element in
   the lowest bits, with 8 (128) added to every element;
-- NAME.weight_scale: [1], [n, 1] or [n, k / group_size];
+- NAME.weight_scale: [1], [n, 1], [n, k / group_size] or, for blocks, [n / outputs, k / inputs], rounded up;
 - NAME.weight_zero_point, if the weight is packed and asymmetric: int32 [n / 8, k / group_size], packed along n;
 - NAME.input_scale [1], if the activations are static.
+If kv_cache_scheme says that keys and values are in fp8, each attention layer has k_scale and v_scale [1]; older files
+have k_proj.output_scale and v_proj.output_scale in their place.
 It also holds NAME.weight_shape, [n, k], which is not read: config.json implies it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,19 @@ from typing import Any
 from tessera.config.model_folder import shown
 from tessera.errors import ModelError
 from tessera.platform.device import Reason, Tensor
-from tessera.platform.quantization import ActSpec, Part, QuantSpec, Scheme, StoredWeight, TensorSpec, Unpacking
+from tessera.platform.quantization import (
+    KV_FP8,
+    ActSpec,
+    Part,
+    QuantSpec,
+    Scheme,
+    StoredWeight,
+    TensorSpec,
+    Unpacking,
+    WeightFormat,
+)
+from tessera.quantization.blocks import stored_in_blocks
+from tessera.quantization.formats.fields import Fields
 
 MAX_GROUPS = 1000
 MAX_GROUP_SIZE = 1 << 20
@@ -49,14 +62,15 @@ _MIXED = "mixed-precision"  # each group names its own format
 
 def compressed_tensors(config: Mapping[str, Any]) -> CompressedTensors:
     """config: quantization_config. Raises ModelError, naming the field, for what is not supported."""
-    return CompressedTensors(_Fields("quantization_config", config, _Patterns()))
+    return CompressedTensors(Fields("quantization_config", config))
 
 
-class CompressedTensors:
+class CompressedTensors(WeightFormat):
     """A WeightFormat."""
 
-    def __init__(self, config: _Fields) -> None:
-        config.refuse("kv_cache_scheme", "transform_config", "moe_sparsity_config")
+    def __init__(self, config: Fields) -> None:
+        config.refuse("transform_config", "moe_sparsity_config")
+        self._kv = None if config.get("kv_cache_scheme") is None else _kv(config.table("kv_cache_scheme"))
         if config.get("sparsity_config") is not None:
             config.table("sparsity_config").one_of("format", ("dense",), "dense")
         form = config.one_of("format", (*_FORMATS, _MIXED))
@@ -64,8 +78,9 @@ class CompressedTensors:
         if not 1 <= len(groups.values) <= MAX_GROUPS:
             number = f"{len(groups.values):,} groups, not 1 to {MAX_GROUPS:,}"
             raise ModelError(f"{groups.where} in config.json has {number}.")
-        self._ignore = config.targets("ignore")
-        self._groups = [_group(groups.table(str(name)), form) for name in groups.values]
+        patterns = _Patterns()
+        self._ignore = _targets(config, "ignore", patterns)
+        self._groups = [_group(groups.table(str(name)), form, patterns) for name in groups.values]
 
     def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Reason:
         name = weight.name.removesuffix(".weight")
@@ -80,47 +95,41 @@ class CompressedTensors:
         ]
         if not ranked:
             return "no targets in quantization_config.config_groups name it"
-        return _Shard(self._groups[min(ranked)[1]], weight, name, dtype).stored()
+        group = self._groups[min(ranked)[1]]
+        if group.block is None:
+            return _Shard(group, weight, name, dtype).stored()
+        return stored_in_blocks(weight, "weight_scale", group.block, group.activation)
+
+    @property
+    def kv(self) -> QuantSpec | None:
+        return self._kv
+
+    def kv_scales(self, attention: str) -> Mapping[str, Part]:
+        return {} if self._kv is None else {f"{one}_scale": _kv_scale(attention, one) for one in "kv"}
 
 
-# ---- quantization_config
+def _kv(config: Fields) -> QuantSpec:
+    config.one_of("type", ("float",), "int")
+    config.one_of("num_bits", (8,), 8)
+    config.one_of("symmetric", (True,), True)
+    config.one_of("dynamic", (False,), False)
+    config.one_of("strategy", ("tensor",), "tensor")
+    return KV_FP8
 
 
-class _Fields:
-    """An object in config.json. where: its path there."""
+def _kv_scale(attention: str, one: str) -> Part:
+    """one: "k" or "v"."""
+    name, older = f"{attention}.{one}_scale", f"{attention}.{one}_proj.output_scale"
 
-    def __init__(self, where: str, values: object, patterns: _Patterns) -> None:
-        if not isinstance(values, Mapping):
-            raise ModelError(f"{where} in config.json is not an object.")
-        self.where, self.values, self._patterns = where, values, patterns
+    def checked(scale: Tensor) -> Tensor:
+        if not scale.is_meta and not 0 < scale.item() < math.inf:
+            raise ModelError(f"'{name}' is {scale.item():g} where a positive number is needed; use another copy.")
+        return scale
 
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self.values.get(name)
-        return default if value is None else value
+    return Part(name, (1,), None, None, 1.0, (older,), "float32", Unpacking(checked, 1))
 
-    def table(self, name: str) -> _Fields:
-        return _Fields(f"{self.where}.{shown(name, 60)}", self.values.get(name), self._patterns)
 
-    def one_of(self, name: str, supported: Sequence[Any], default: Any = None) -> Any:
-        value = self.get(name, default)
-        if not any(value is one or (type(value) is type(one) and value == one) for one in supported):
-            raise self.unsupported(name, f"it can be {', '.join(json.dumps(one) for one in supported)}", value)
-        return value
-
-    def refuse(self, *names: str) -> None:
-        for name in names:
-            if self.get(name):
-                raise ModelError(f"{self.where}.{name} in config.json is not supported; use a model without it.")
-
-    def unsupported(self, name: str, why: str, value: Any) -> ModelError:
-        text = shown(json.dumps(value), 60)
-        return ModelError(f"{self.where}.{name} in config.json is {text}, which is not supported; {why}.")
-
-    def targets(self, name: str) -> _Targets:
-        value = self.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise ModelError(f"{self.where}.{name} in config.json is not a list of strings.")
-        return _Targets(f"{self.where}.{name}", value, self._patterns)
+# ---- modules
 
 
 class _Targets:
@@ -139,6 +148,10 @@ class _Targets:
         if any(self._patterns.matches(pattern, name, self._where) for pattern in self._compiled):
             return 1
         return 2 if module in self.names else None
+
+
+def _targets(config: Fields, name: str, patterns: _Patterns) -> _Targets:
+    return _Targets(f"{config.where}.{name}", config.strings(name), patterns)
 
 
 class _Patterns:
@@ -177,7 +190,8 @@ class _Patterns:
 @dataclass(frozen=True)
 class _Group:
     """How the weights of some modules are stored. bits, float, symmetric: of an element. strategy: which elements share
-    a scale: "tensor", "channel" or "group", of `size` inputs. packed: into int32. activation: as in a Scheme."""
+    a scale: "tensor", "channel", "group", of `size` inputs, or "block". packed: into int32. activation: as in a
+    Scheme."""
 
     where: str
     targets: _Targets
@@ -188,9 +202,10 @@ class _Group:
     size: int
     packed: bool
     activation: ActSpec | None
+    block: tuple[int, int] | None
 
 
-def _group(config: _Fields, form: str) -> _Group:
+def _group(config: Fields, form: str, patterns: _Patterns) -> _Group:
     own = config.one_of("format", tuple(_FORMATS), None if form == _MIXED else form)
     config.refuse("output_activations")
     weights, packed = config.table("weights"), own == "pack-quantized"
@@ -202,21 +217,25 @@ def _group(config: _Fields, form: str) -> _Group:
     weights.one_of("actorder", (None, False, "weight", "static"))
     bits = weights.one_of("num_bits", (4, 8) if packed else (8,), 8)
     symmetric = weights.one_of("symmetric", (True, False) if packed else (True,), True)
-    targets = config.targets("targets")
+    targets = _targets(config, "targets", patterns)
     if other := next((one for one in sorted(targets.names) if one[:1].isupper() and one != "Linear"), None):
         raise config.unsupported("targets", "the only supported class is Linear", other)
-    activation = None if config.get("input_activations") is None else _activation(config.table("input_activations"))
-    strategy, size = _strategy(weights, packed)
-    return _Group(config.where, targets, bits, kind == "float", symmetric, strategy, size, packed, activation)
+    strategy, size = _strategy(weights, packed, kind)
+    block = weights.block("block_structure") if strategy == "block" else None
+    activation = None
+    if config.get("input_activations") is not None:
+        activation = _activation(config.table("input_activations"), block)
+    return _Group(config.where, targets, bits, kind == "float", symmetric, strategy, size, packed, activation, block)
 
 
-def _strategy(weights: _Fields, packed: bool) -> tuple[str, int]:
+def _strategy(weights: Fields, packed: bool, kind: str) -> tuple[str, int]:
     """The strategy, and the group size or 0."""
     size, limits = weights.get("group_size"), f"a group has 1 to {MAX_GROUP_SIZE:,} inputs"
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not -1 <= size <= MAX_GROUP_SIZE):
         raise weights.unsupported("group_size", limits, size)
     implied = "tensor" if size is None else "channel" if size == -1 else "group"
-    strategy = weights.one_of("strategy", ("channel", "group") if packed else ("channel", "tensor"), implied)
+    unpacked = ("channel", "tensor", "block") if kind == "float" else ("channel", "tensor")
+    strategy = weights.one_of("strategy", ("channel", "group") if packed else unpacked, implied)
     if strategy != "group":
         return strategy, 0
     if size is None or size < 1:
@@ -224,13 +243,16 @@ def _strategy(weights: _Fields, packed: bool) -> tuple[str, int]:
     return strategy, size
 
 
-def _activation(config: _Fields) -> ActSpec:
+def _activation(config: Fields, block: tuple[int, int] | None) -> ActSpec:
+    """block: of the weight, whose inputs are also the activation's groups, if it has any."""
     config.one_of("num_bits", (8,), 8)
     config.one_of("symmetric", (True,), True)
     kind = "fp8_e4m3" if config.one_of("type", ("int", "float"), "int") == "float" else "int8"
     if config.one_of("dynamic", (True, False), False):
-        config.one_of("strategy", ("token",), "tensor")
-        return ActSpec(kind, granularity="token")
+        if config.one_of("strategy", ("token",) if block is None else ("token", "group"), "tensor") == "token":
+            return ActSpec(kind, granularity="token")
+        assert block is not None, "groups of activations go with blocks"
+        return ActSpec(kind, granularity="group", group=config.one_of("group_size", (block[1],)))
     config.one_of("strategy", ("tensor",), "tensor")
     return ActSpec(kind, granularity="tensor", static=True)
 

@@ -39,8 +39,8 @@ from tessera.testing.conformance.target import Target, reference_ops
 
 _TRIED = 64  # the largest multiple of a backend's block sizes that is tested
 _LARGEST = "mixed-largest-heads"
-WITH_SCALES = "int8"  # dtype of a cache that has a scale for each token and head
-_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", WITH_SCALES)  # tested with other dtypes of activations
+WITH_SCALES = ("int8", "fp8")  # a cache with a scale for each token and head, or one for each layer
+_KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", *WITH_SCALES)  # tested with other dtypes of activations
 _USUAL = "mixed-plain"
 _WITH_SCALES = ("decode-padded", "mixed-window-softcap", "mixed-one-kv-head", "shared", _LARGEST)
 HEAD_DIMS = (12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256)
@@ -87,7 +87,7 @@ def _over(backend: AttentionBackend, dtype: str, kept: str) -> Sequence[str]:
     """Cases for a cache of another dtype: one, which asks whether the backend supports it; more if it has scales."""
     if kept == dtype:
         return ()
-    return (_USUAL, *_WITH_SCALES) if kept == WITH_SCALES and takes(backend, dtype, kept) else (_USUAL,)
+    return (_USUAL, *_WITH_SCALES) if kept in WITH_SCALES and takes(backend, dtype, kept) else (_USUAL,)
 
 
 def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
@@ -98,7 +98,7 @@ def takes(backend: AttentionBackend, dtype: str, kept: str) -> bool:
 
 def kept_in(backend: AttentionBackend, dtype: str) -> Sequence[str]:
     """The cache dtypes with which all checks of a backend run; "" is that of activations."""
-    return ("", WITH_SCALES) if takes(backend, dtype, WITH_SCALES) else ("",)
+    return "", *(kept for kept in WITH_SCALES if takes(backend, dtype, kept))
 
 
 def block_sizes(backend: AttentionBackend, case: AttentionCase) -> list[int]:
@@ -314,7 +314,7 @@ def _fused(made: AttentionTrial, spec: LayerSpec) -> Tensor:
     angles = torch.outer(torch.arange(40.0), 10.0 ** -torch.linspace(0, 1, dim // 2))
     weights = {"cos_sin": torch.cat((angles.cos(), angles.sin()), dim=-1)}
     weights |= {name: torch.rand(spec.head_dim, generator=random).to(_dtype(spec)) for name in ("q_norm", "k_norm")}
-    layer = made.backend.bind(spec, placed(weights, made.target), ops, ops.device)
+    layer = made.backend.bind(spec, {**placed(weights, made.target), **made.weights}, ops, ops.device)
     width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     rows = [torch.randn(tokens, width, generator=random).to(_dtype(spec)) for tokens, _ in made.case.rows]
 

@@ -20,8 +20,9 @@ from tessera.loader.checkpoint import Safetensors
 from tessera.loader.load import load_weights
 from tessera.ops.quantize import rounded
 from tessera.ops.tensors import torch_dtype
-from tessera.platform.quantization import ActSpec
+from tessera.platform.quantization import ActSpec, WeightFormat
 from tessera.quantization.formats.compressed_tensors import compressed_tensors
+from tessera.quantization.formats.fp8 import fp8
 from tessera.quantization.negotiation import AsStored
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Verdict, absent, falls_back, named
@@ -38,13 +39,15 @@ _ROUNDED_INPUT = 0.05  # the tolerance where the platform quantizes activations 
 @dataclass(frozen=True)
 class _Kind:
     """form: `format` in quantization_config. group: the inputs that share a scale; 0 for a scale per output, -1 for a
-    single one. activation: input_activations in quantization_config."""
+    single one. activation: input_activations in quantization_config. block: the outputs and inputs that share a scale;
+    the weight is then stored in the format fp8."""
 
     form: str
     bits: int
     group: int
     symmetric: bool = True
     activation: Mapping[str, Any] | None = None
+    block: tuple[int, int] | None = None
     strategy: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,11 +55,19 @@ class _Kind:
 
     @property
     def number(self) -> str:
-        return "float" if self.form == "float-quantized" else "int"
+        return "float" if self.form in ("float-quantized", "fp8") else "int"
 
     @property
     def static(self) -> bool:
         return self.activation is not None and not self.activation["dynamic"]
+
+    def sharing(self, n: int) -> tuple[int, int]:
+        """How many outputs and inputs of a weight with n outputs share a scale."""
+        return self.block or {"tensor": (n, _K), "channel": (1, _K)}.get(self.strategy, (1, self.group))
+
+    @property
+    def reader(self) -> WeightFormat:
+        return compressed_tensors(self.config) if self.block is None else fp8({"weight_block_size": list(self.block)})
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -79,6 +90,8 @@ KINDS: Mapping[str, _Kind] = MappingProxyType(
         "int4-channel": _Kind("pack-quantized", 4, 0),
         "fp8": _Kind("float-quantized", 8, 0, activation={**_TOKEN, "type": "float"}),
         "fp8-static": _Kind("float-quantized", 8, -1, activation={**_STATIC, "type": "float"}),
+        "fp8-blocks": _Kind("fp8", 8, 0, block=(16, 40)),
+        "fp8-blocks-128": _Kind("fp8", 8, 0, block=(128, 128)),
     }
 )
 """The kinds of weights that are tried, by name."""
@@ -95,8 +108,8 @@ def packed_cases(target: Target) -> Iterator[Case]:
 
 
 def _check(target: Target, name: str, kind: _Kind, dtype: str) -> Verdict:
-    form = compressed_tensors(kind.config)
-    build = Build(target.bound(), target.device, dtype, (), weights=AsStored(name, form, target.platform.scheme))
+    weights = AsStored(name, kind.reader, target.platform.scheme)
+    build = Build(target.bound(), target.device, dtype, (), weights=weights)
     linear = Linear(build, [WeightShard(source, n, _K) for source, n in _SOURCES.items()], bias=True)
     assert linear.spec.scheme is not None, "the format quantizes all of them"
     tensors, meant, input_scale = _written(kind)
@@ -123,6 +136,8 @@ def _check(target: Target, name: str, kind: _Kind, dtype: str) -> Verdict:
 
 
 def _activation(kind: _Kind) -> ActSpec | None:
+    if kind.block is not None:
+        return ActSpec("fp8_e4m3", granularity="group", group=kind.block[1])
     if kind.activation is None:
         return None
     spec = ActSpec("fp8_e4m3" if kind.number == "float" else "int8", granularity="token")
@@ -134,17 +149,19 @@ def _written(kind: _Kind) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     tensors, meant = dict[str, Tensor](), []
     for number, (source, n) in enumerate(_SOURCES.items()):
         random = torch.Generator().manual_seed(number)
-        shape = {"tensor": (1, 1), "channel": (n, 1)}.get(kind.strategy, (n, _K // max(kind.group, 1)))
+        rows, inputs = kind.sharing(n)
+        shape = -(-n // rows), -(-_K // inputs)
         elements, scale = _elements(kind, n, random), _scales(kind, shape, random)
         zero = torch.zeros(shape, dtype=torch.int64)
         if not kind.symmetric:
             zero = torch.randint(-8, 8, shape, generator=random)
             tensors[f"{source}.weight_zero_point"] = _words(zero.T).T.contiguous()
-        each = _K // shape[1]
-        meant.append((elements.double() - zero.repeat_interleave(each, 1)) * scale.double().repeat_interleave(each, 1))
+        zeros, scales = (one.repeat_interleave(rows, 0).repeat_interleave(inputs, 1)[:n, :_K] for one in (zero, scale))
+        meant.append((elements.double() - zeros) * scales.double())
         packed = {"weight_packed": _words(elements), "weight_shape": torch.tensor([n, _K])} if kind.bits == 4 else {}
         stored = packed or {"weight": elements}
-        stored |= {"weight_scale": scale.flatten() if kind.strategy == "tensor" else scale}
+        name = "weight_scale" if kind.block is None else "weight_scale_inv"
+        stored |= {name: scale.flatten() if kind.strategy == "tensor" else scale}
         stored |= {"bias": torch.randn(n, generator=random)}
         if kind.static:
             stored["input_scale"] = torch.tensor([_INPUT_SCALE / (number + 1)])  # the largest is that of both

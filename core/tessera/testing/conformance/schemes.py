@@ -10,12 +10,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from tessera.ops import LinearSpec, QuantizeSpec
-from tessera.ops.quantize import meaning, quantize
+from tessera.ops import LinearSpec
+from tessera.ops.quantize import meaning, rounded
 from tessera.ops.tensors import torch_dtype
 from tessera.platform.device import Reason
 from tessera.platform.platform import Platform
-from tessera.platform.quantization import QuantSpec, Scheme, TensorSpec
+from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import candidates
 from tessera.testing.compare import TOLERANCES, difference
@@ -23,7 +23,10 @@ from tessera.testing.conformance.case import PASSED, Case, ConformanceError, Ver
 from tessera.testing.conformance.target import Target
 
 _SHAPES = ((40, 16), (130, 56))  # outputs, inputs
+_SHAPES_IN_BLOCKS = (*_SHAPES, (300, 200))
 _GROUP = 8
+BLOCK = (128, 128)
+"""The outputs and inputs that share a scale in published checkpoints. The shapes are multiples of neither."""
 _TOKENS = (19, 1, 0)
 _ROUNDED_INPUT = 0.05  # tolerance, for results of about 1, if the platform quantizes activations in its own way
 
@@ -35,11 +38,19 @@ def _scheme(dtype: str, stored: str, granularity: str) -> Scheme:
     return Scheme(QuantSpec(dtype, granularity, group), parts={"weight": TensorSpec(stored, (1, 1)), "scale": scale})
 
 
+def _in_blocks(activation: ActSpec | None) -> Scheme:
+    """fp8 weights with a float32 scale for each block."""
+    parts = {"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", BLOCK)}
+    return Scheme(QuantSpec("fp8_e4m3", "block", block=BLOCK), activation, parts=parts)
+
+
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "int8-channel": _scheme("int8", "int8", "channel"),
         "int8-group": _scheme("int8", "int8", "group"),
         "fp8_e4m3-channel": _scheme("fp8_e4m3", "float8_e4m3fn", "channel"),
+        "fp8_e4m3-block": _in_blocks(None),
+        "fp8_e4m3-block-groups": _in_blocks(ActSpec("fp8_e4m3", granularity="group", group=BLOCK[1])),
         "int8-token": candidates("int8", _GROUP)[0],
         **{f"int4-group-{group}": candidates("int4", group)[0] for group in (64, 32, 8)},
     }
@@ -62,7 +73,7 @@ def _check(target: Target, name: str, scheme: Scheme, dtype: str) -> Verdict:
     if isinstance(taken, str):
         return falls_back(taken)
     group, declined = scheme.weight.group or 1, set[Reason]()
-    for n, k in _SHAPES:
+    for n, k in _SHAPES if scheme.weight.block is None else _SHAPES_IN_BLOCKS:
         for bias in (False, True):
             asked = LinearSpec(n, -(-k // group) * group, dtype, bias=bias)
             spec, reason = _chosen(target, asked, taken, scheme)
@@ -103,8 +114,7 @@ def _meant(x: Tensor, spec: LinearSpec, offered: Scheme) -> Tensor:
     """x as the offered scheme rounds it, float64."""
     if offered.activation is None:
         return x.double()
-    rounded = quantize(QuantizeSpec(spec.k, spec.dtype, offered.activation), x)
-    return rounded.data.double() * rounded.scale.double()
+    return rounded(x.float(), offered.activation, None).double()
 
 
 def _raw(spec: LinearSpec) -> tuple[dict[str, Tensor], Tensor]:
