@@ -12,7 +12,6 @@ from typing import Protocol
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.errors import RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
 from tessera.platform.model import LayerCache
@@ -80,9 +79,6 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
     notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)
-    problems = [problem.text for problem in loader.platform.check(config, facts)]
-    if problems:
-        raise RefusedError("\n".join(problems))
     return config, stages, notes
 
 

@@ -173,8 +173,11 @@ class Platform(ABC):
         return ()
 
     def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
-        """The problems because of which this configuration cannot run. It must not change the configuration. Default:
-        none."""
+        """The problems because of which this configuration cannot run; the user sees all of them, one a line. It must
+        not change the configuration. Called once in each worker, with the platform's defaults filled in: at op depth
+        when the model is built, before any weight is read; at runner depth when the runner calls
+        RunnerServices.accept(), or else after its load(). model: its caches are those of the worker's pipeline stage.
+        Default: none."""
         return ()
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:

@@ -228,6 +228,11 @@ class RunnerServices(Protocol):
         """Core's model of the checkpoint, built on these ops. Each attention layer is bound to the first backend that
         supports it. Raises ModelError for an architecture that core does not have."""
 
+    def accept(self, facts: ModelFacts) -> None:
+        """Fills the platform's defaults for this model into `config`, and asks Platform.check. Call it in load() as
+        soon as the facts are known, before weights are read; core calls it after load() if the runner did not. Further
+        calls do nothing. Raises RefusedError with all problems, one a line."""
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The names and tensors of the checkpoint, unsharded, on the host."""
 

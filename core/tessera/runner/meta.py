@@ -40,7 +40,7 @@ def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage:
             TENSOR_GROUP: OneOf(0, parallel.tensor_parallel_size),
             PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
         },
-        platform.capabilities,
+        platform,
         source=Shapes(stored_dtype(config.model)),
         bind=MetaOps,
     )

@@ -141,11 +141,11 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        weights = services.weights_of(platform)
+        weights = services.weights_of()
         self.model = services.build_model(ops, backends, weights)
         assert services.build is not None
         self.build = services.build
-        services.fill_defaults(platform, self.model.facts)
+        services.accept(self.model.facts)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.graphs, uncaptured = self._graph_runner()

@@ -41,25 +41,26 @@ THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transf
 
 class Services:
     """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
-    bound ops. build: the Build of the model that build_model() returned. feature_bytes: what features allocated on the
-    device for that model."""
+    bound ops. accepted: whether accept() was called. build: the Build of the model that build_model() returned.
+    feature_bytes: what features allocated on the device for that model."""
 
     def __init__(
         self,
         config: EngineConfig,
         device: Device,
         groups: Mapping[str, Communicator],
-        capabilities: Capabilities,
+        platform: Platform,
         *,
         source: WeightSource | None = None,
         bind: type[BoundOps] = BoundOps,
     ) -> None:
-        self.config, self.device, self.groups = config, device, groups
+        self.config, self.device, self.groups, self.platform = config, device, groups, platform
         self.registry = load_registry(config.plugins)
         self.source = source or source_of(config)
         self._bind = bind
-        self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
+        self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)
+        self.accepted = False
         self.build: Build | None = None
         self.feature_bytes = 0
 
@@ -97,9 +98,14 @@ class Services:
                 found[name] = wrapper
         return found
 
-    def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
-        """Fills the platform's defaults into this configuration, as the engine does in its own."""
-        self.config, _ = fill_defaults(self.config, platform.defaults(facts))
+    def accept(self, facts: ModelFacts) -> None:
+        if self.accepted:
+            return
+        self.config, _ = fill_defaults(self.config, self.platform.defaults(facts))
+        problems = [problem.text for problem in self.platform.check(self.config, facts)]
+        if problems:
+            raise RefusedError("\n".join(problems))
+        self.accepted = True
 
     def _model(self, build: Build) -> Model:
         """A native model, or one that runs through transformers, which is imported only in that case."""
@@ -121,11 +127,11 @@ class Services:
     def checkpoint(self) -> Mapping[str, Any]:
         return self.config.model.checkpoint
 
-    def weights_of(self, platform: Platform) -> Weights:
+    def weights_of(self) -> Weights:
         """What --quantization or the checkpoint says about the weights of products."""
         form = weight_format(self.checkpoint(), self.registry)
         method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
-        return weights_of(self.config.model.quantization, platform, form, method)
+        return weights_of(self.config.model.quantization, self.platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(self.source, Safetensors):

@@ -40,11 +40,11 @@ class Worker:
         granted = budget(config, device.memory())
         self.world = self.join_group(device)
         self.groups = groups_of(config.parallel.mesh, self.world)
-        services = Services(config, device, self.groups, platform.capabilities)
+        services = Services(config, device, self.groups, platform)
         self.runner = self._own_runner(services) or core_runner(services, platform, report)
         check_members([device, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
-        services.fill_defaults(platform, loaded.facts)
+        services.accept(loaded.facts)
         return loaded
 
     def join_group(self, device: Device) -> Communicator:

@@ -44,17 +44,17 @@ class Cache:
 
 
 class Llama:
-    """said: config.json. weights: by their names in the checkpoint."""
+    """said: config.json. weights: by their names in the checkpoint without "model.", once they are read."""
 
-    def __init__(self, said: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
-        self.weights = {name.removeprefix("model."): weight for name, weight in weights.items()}
+    weights: Mapping[str, Array]
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
         self.hidden, self.heads, self.layers, self.eps = (
             said[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "rms_norm_eps")
         )
         self.kv_heads = said.get("num_key_value_heads") or self.heads
         self.dim = said.get("head_dim") or self.hidden // self.heads
         self.theta = (said.get("rope_parameters") or said).get("rope_theta", 10000.0)
-        self.head = self.weights.get("lm_head.weight", self.weights["embed_tokens.weight"])
 
     def logits(self, tokens: Array, start: int, cache: Cache) -> Array:
         """Tokens of a row, the first at position `start`, through the model; the logits of the last."""
@@ -64,7 +64,8 @@ class Llama:
             name = f"layers.{layer}"
             x = x + self._attention(f"{name}.self_attn", self._norm(x, f"{name}.input_layernorm"), layer, at, cache)
             x = x + self._mlp(f"{name}.mlp", self._norm(x, f"{name}.post_attention_layernorm"))
-        result: Array = self._norm(x[-1], "norm") @ self.head.T
+        head = self.weights.get("lm_head.weight", self.weights["embed_tokens.weight"])
+        result: Array = self._norm(x[-1], "norm") @ head.T
         return result
 
     def _linear(self, x: Array, name: str) -> Array:
