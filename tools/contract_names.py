@@ -28,6 +28,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.graph": "graph",
         "tessera.platform.model": "runner",
         "tessera.platform.runner": "runner",
+        "tessera.platform.drafts": "runner",
         "tessera.platform.feature": "runner",
         "tessera.platform.explain": "runner",
         "tessera.step": "runner",
@@ -41,6 +42,7 @@ the names in their __all__."""
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
+        "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
         "tessera.errors": (
             "TesseraError",
             "PlatformError",

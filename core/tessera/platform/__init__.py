@@ -30,6 +30,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
+from tessera.platform.drafts import sampled_at, step_output, write_drafts
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner, TorchGraphs
@@ -53,6 +54,7 @@ from tessera.platform.quantization import (
     ActSpec,
     Part,
     QuantSpec,
+    ReadWeight,
     Scheme,
     StoredWeight,
     TensorSpec,
@@ -60,9 +62,12 @@ from tessera.platform.quantization import (
     WeightFormat,
 )
 from tessera.platform.runner import (
+    RUNNER_TAKES,
     CacheGroup,
     CacheNeeds,
     CachePlan,
+    HostAdapter,
+    HostSampled,
     InputBatch,
     LoadedModel,
     MemoryBudget,
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_LEVELS",
     "KV_INT8",
+    "RUNNER_TAKES",
     "ActSpec",
     "Alone",
     "Arena",
@@ -114,7 +120,9 @@ __all__ = [
     "GraphRunner",
     "HeadsLayer",
     "Hidden",
+    "HostAdapter",
     "HostDevice",
+    "HostSampled",
     "InputBatch",
     "KVLayout",
     "Kernel",
@@ -148,6 +156,7 @@ __all__ = [
     "ProductLayer",
     "Progress",
     "QuantSpec",
+    "ReadWeight",
     "Ready",
     "Reason",
     "RefusedError",
@@ -181,7 +190,10 @@ __all__ = [
     "Wrapper",
     "hookimpl",
     "replace",
+    "sampled_at",
+    "step_output",
     "with_extra",
+    "write_drafts",
 ]
 
 

@@ -21,6 +21,7 @@ from tessera.loader.load import load_weights
 from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, KVLayout, StateSpec
 from tessera.platform.device import Device, Future
+from tessera.platform.drafts import accepted
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
@@ -85,16 +86,6 @@ class SampledRows:
                 if k >= 0:
                     logprobs.append(RowLogprobs(int(rows[begin]), ids[of, : k + 1], values[of, : k + 1], ranks[of]))
         return Drawn(rows[first], counts, tokens, logprobs)
-
-
-def accepted(drafts: Array, tokens: Array) -> tuple[Array, Array]:
-    """drafts, tokens [n]: at each place the draft that follows, -1 after the last one of a row, and the token that was
-    drawn. Gives the first place of each row, and how many tokens it drew: those up to the first that is not the
-    draft."""
-    last = np.flatnonzero(drafts < 0)
-    first = np.concatenate(([0], last[:-1] + 1))
-    differs = np.where(tokens != drafts, np.arange(len(tokens)), len(tokens))
-    return first, (np.minimum.reduceat(differs, first) - first + 1).astype(np.int32)
 
 
 class PendingStep:
