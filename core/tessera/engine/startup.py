@@ -102,6 +102,11 @@ def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
     )
 
 
+def num_devices(config: EngineConfig, platform: Platform) -> int:
+    """How many devices all workers have together. If there is more than one, figures of memory are per device."""
+    return sum(len(spec.devices) for spec in platform.placement(config.parallel))
+
+
 def largest(plans: Sequence[CachePlan]) -> CachePlan:
     """The plan of the pipeline stage with the largest cache."""
     return max(plans, key=lambda plan: plan.nbytes)

@@ -80,9 +80,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: host
-    threads; None lets the platform choose. environment: variables that the process starts with. shared: the process
-    belongs to a Python user (LLM), so the platform must not change anything process-wide."""
+    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(), at least one;
+    more than one needs a model runner of the platform's own. threads: host threads; None lets the platform choose.
+    environment: variables that the process starts with. shared: the process belongs to a Python user (LLM), so the
+    platform must not change anything process-wide."""
 
     rank: int
     world_size: int
@@ -117,16 +118,19 @@ class Platform(ABC):
 
     @abstractmethod
     def open(self, index: int) -> Device:
-        """Opens a device. Called once in each process, after enter_process(). index: one of WorkerSpec.devices, from
-        0. Raises PlatformError, which says what to do, if the device is missing or in use."""
+        """Opens a device. Called once in each process for each of its WorkerSpec.devices, in order, after
+        enter_process(). index: of the device, from 0. Raises PlatformError, which says what to do, if the device is
+        missing or in use."""
 
     def enter_process(self, spec: WorkerSpec) -> None:
         """The only method with process-wide effects (imports, threads, environment). If spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """The worker processes of an engine, by rank. Called before any of them starts. Workers that share a layer
-        (tensor parallelism) have consecutive ranks, and pipeline stages follow one another (ParallelConfig.mesh). One
-        process may also drive several devices. Default: one process per device."""
+        """The worker processes of an engine, by rank. Called in the engine's process, first before any of them starts;
+        the answer is the same each time. Workers that share a layer (tensor parallelism) have consecutive ranks, and
+        pipeline stages follow one another (ParallelConfig.mesh). One process may also drive several devices: all of
+        them are opened and reach the platform's own runner. If it is the only one, its groups have one worker. Default:
+        one process per device."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Bytes granted to this engine on one device. total: in total. kv: for the KV cache, if the user set it."""
+    """Bytes granted to this engine on each device of a worker: as many as on the one with the least. total: in total.
+    kv: for the KV cache, if the user set it."""
 
     total: int
     kv: int | None = None
@@ -48,7 +49,9 @@ class CacheNeeds:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache.
+    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache. All
+    bytes are per device: if a worker has several, of the one that holds the most and has the least left; the layouts in
+    `needs` are of a device's share.
 
     device: its name, shown to users. fallbacks: ops and kinds of attention that run on the reference. granted_bytes:
     bytes of the device that this engine may use in total. workspace_bytes: how many of them a step and captured graphs
@@ -253,11 +256,13 @@ class HostAdapter(NamedTuple):
 
 class RunnerServices(Protocol):
     """What core provides to a runner, so that a platform imports only tessera.platform. groups: by axis of the mesh of
-    workers, such as "tensor"; of one worker, where nothing is divided along the axis."""
+    workers, such as "tensor"; of one worker, where nothing is divided along the axis. devices: all of this worker's, in
+    the order of WorkerSpec.devices; device: the first of them."""
 
     config: EngineConfig
     groups: Mapping[str, Communicator]
     device: Device
+    devices: Sequence[Device]
 
     def reference(self) -> OpSet:
         """Core's ops and those of plugins, to which the platform adds its kernels."""

@@ -51,14 +51,15 @@ class Services:
     def __init__(
         self,
         config: EngineConfig,
-        device: Device,
+        devices: Sequence[Device],
         groups: Mapping[str, Communicator],
         platform: Platform,
         *,
         source: WeightSource | None = None,
         bind: type[BoundOps] = BoundOps,
     ) -> None:
-        self.config, self.device, self.groups, self.platform = config, device, groups, platform
+        self.config, self.groups, self.platform = config, groups, platform
+        self.devices, self.device = devices, devices[0]
         self.registry = load_registry(config.plugins)
         self.source = source or source_of(config)
         self._bind = bind

@@ -15,12 +15,21 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
-from tessera.runner.kv_memory import budget
+from tessera.runner.kv_memory import budget, least
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
+
+
+def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
+    """Raises PlatformError for a worker that core's runner cannot drive."""
+    if len(spec.devices) > 1:
+        raise PlatformError(
+            f"platform '{platform.name}' gives {len(spec.devices)} devices to worker {spec.rank}, but core's model "
+            "runner drives one; place a worker for each device, or bring a model runner."
+        )
 
 
 class Worker:
@@ -36,14 +45,15 @@ class Worker:
     def load(self, report: Report) -> LoadedModel:
         platform, config = self.platform, self.config
         platform.enter_process(self.spec)
-        device = platform.open(self.spec.devices[0])
-        device.seed(config.seed)
-        granted = budget(config, device.memory())
-        self.world = self.join_group(device)
+        devices = [platform.open(index) for index in self.spec.devices]
+        for device in devices:
+            device.seed(config.seed)
+        granted = least([budget(config, device.memory()) for device in devices])
+        self.world = self.join_group(devices[0])
         self.groups = groups_of(config.parallel.mesh, self.world)
-        services = Services(config, device, self.groups, platform)
-        self.runner = self._own_runner(services) or core_runner(services, platform, report)
-        check_members([device, self.world, self.runner], config.platform_levels)
+        services = Services(config, devices, self.groups, platform)
+        self.runner = self._own_runner(services) or self._cores_runner(services, report)
+        check_members([*devices, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
         services.accept(loaded.facts)
         return replace(loaded, facts=replace(loaded.facts, notes=(*loaded.facts.notes, *services.notes)))
@@ -51,6 +61,10 @@ class Worker:
     def join_group(self, device: Device) -> Communicator:
         """The group of all workers."""
         return join(self.platform, self.spec, self.rendezvous, device)
+
+    def _cores_runner(self, services: Services, report: Report) -> ModelRunner:
+        check_one_device(self.platform, self.spec)
+        return core_runner(services, self.platform, report)
 
     def _own_runner(self, services: Services) -> ModelRunner | None:
         """The platform's own runner, if it has one. Raises PlatformError for what the user asks for and the runner does
