@@ -20,6 +20,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.hooks": "platform",
         "tessera.platform.platform": "platform",
         "tessera.platform.device": "platform",
+        "tessera.platform.artifacts": "platform",
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
         "tessera.platform.launch": "launch",
@@ -42,6 +43,7 @@ the names in their __all__."""
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
+        "tessera.platform.artifacts": ("Artifacts",),
         "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
         "tessera.errors": (
             "TesseraError",

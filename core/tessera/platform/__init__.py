@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
+from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionLayer,
@@ -90,6 +91,7 @@ __all__ = [
     "Alone",
     "Arena",
     "Array",
+    "Artifacts",
     "Attached",
     "AttentionBackend",
     "AttentionLayer",

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
+from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
 from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.explain import Explained
@@ -257,12 +258,14 @@ class HostAdapter(NamedTuple):
 class RunnerServices(Protocol):
     """What core provides to a runner, so that a platform imports only tessera.platform. groups: by axis of the mesh of
     workers, such as "tensor"; of one worker, where nothing is divided along the axis. devices: all of this worker's, in
-    the order of WorkerSpec.devices; device: the first of them."""
+    the order of WorkerSpec.devices; device: the first of them. artifacts: a cache on disk for compiled programs, the
+    same as the devices have."""
 
     config: EngineConfig
     groups: Mapping[str, Communicator]
     device: Device
     devices: Sequence[Device]
+    artifacts: Artifacts
 
     def reference(self) -> OpSet:
         """Core's ops and those of plugins, to which the platform adds its kernels."""

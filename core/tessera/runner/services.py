@@ -59,7 +59,7 @@ class Services:
         bind: type[BoundOps] = BoundOps,
     ) -> None:
         self.config, self.groups, self.platform = config, groups, platform
-        self.devices, self.device = devices, devices[0]
+        self.devices, self.device, self.artifacts = devices, devices[0], devices[0].artifacts
         self.registry = load_registry(config.plugins)
         self.source = source or source_of(config)
         self._bind = bind

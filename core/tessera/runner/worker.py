@@ -15,6 +15,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
+from tessera.runner.kept import artifacts_of
 from tessera.runner.kv_memory import budget, least
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
@@ -46,7 +47,9 @@ class Worker:
         platform, config = self.platform, self.config
         platform.enter_process(self.spec)
         devices = [platform.open(index) for index in self.spec.devices]
+        artifacts = artifacts_of(config, platform, devices)
         for device in devices:
+            device.artifacts = artifacts
             device.seed(config.seed)
         granted = least([budget(config, device.memory()) for device in devices])
         self.world = self.join_group(devices[0])
