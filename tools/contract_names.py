@@ -20,6 +20,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.hooks": "platform",
         "tessera.platform.platform": "platform",
         "tessera.platform.device": "platform",
+        "tessera.platform.artifacts": "platform",
         "tessera.platform.quantization": "quantization",
         "tessera.platform.attention": "attention",
         "tessera.platform.launch": "launch",
@@ -28,6 +29,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.platform.graph": "graph",
         "tessera.platform.model": "runner",
         "tessera.platform.runner": "runner",
+        "tessera.platform.drafts": "runner",
         "tessera.platform.feature": "runner",
         "tessera.platform.explain": "runner",
         "tessera.step": "runner",
@@ -41,6 +43,8 @@ the names in their __all__."""
 PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tessera.arrays": ("Array",),
+        "tessera.platform.artifacts": ("Artifacts",),
+        "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
         "tessera.errors": (
             "TesseraError",
             "PlatformError",

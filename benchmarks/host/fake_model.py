@@ -92,7 +92,7 @@ def make_runner(plan: CachePlan, scheduler: SchedulerConfig) -> CoreRunner:
         cache=CacheConfig(memory_bytes=1),
         scheduler=scheduler,
     )
-    services = FakeServices(config, platform.open(0), {}, platform.capabilities, source=Dummy(0))
+    services = FakeServices(config, [platform.open(0)], {}, platform, source=Dummy(0))
     runner = CoreRunner(services, platform, lambda progress: None)
     runner.load(MemoryBudget(total=1 << 40, kv=1))
     runner.allocate(plan)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tessera.arrays import int32
 from tessera.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from tessera.errors import MemoryBudgetError, ModelError
+from tessera.errors import MemoryBudgetError, ModelError, RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.platform import (
     CacheNeeds,
@@ -30,7 +30,6 @@ from tessera.platform import (
     ModelFacts,
     Plane,
     Platform,
-    Problem,
     Progress,
     Ready,
 )
@@ -76,18 +75,14 @@ class FakePlatform(Platform):
     def open(self, index: int) -> Device:
         return HostDevice(None, MemoryFigures(total=1 << 30, free=1 << 30, host=True))
 
-    def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
-        problems = [Problem("The fake cannot dance; leave out dancing."), Problem("Nor can it sing.")]
-        return problems if "problems" in self.behaviour else ()
-
     def defaults(self, model: ModelFacts) -> dict[str, Default]:
         return {"scheduler.max_num_seqs": Default(3, "three is enough")} if "defaults" in self.behaviour else {}
 
 
 class FakeExecutor(Executor):
     """Words of config.model.served_name: "slow" takes 20 ms a step, "brisk" 2; "fail-load", "no-memory", "crash-load",
-    "hang-load", "kill-load" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the process there,
-    "hang-at-7" sleeps, "spin-at-7" computes; "problems" and "defaults" are the platform's. "once=FILE": only the first
+    "hang-load", "kill-load", "problems" say how load() ends; "fail-at-7" raises in step 7, "stop-at-7" stops the
+    process there, "hang-at-7" sleeps, "spin-at-7" computes; "defaults" are the platform's. "once=FILE": only the first
     engine does so; "later=FILE": only those after it."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -102,6 +97,8 @@ class FakeExecutor(Executor):
             raise ModelError("There is no such model; name another.")
         if "no-memory" in self.words:
             raise MemoryBudgetError("The weights do not fit.")
+        if "problems" in self.words:
+            raise RefusedError("The fake cannot dance; leave out dancing.\nNor can it sing.")
         if "crash-load" in self.words:
             raise ZeroDivisionError("a bug in load")
         if "kill-load" in self.words:

@@ -6,9 +6,18 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from tessera.platform import LoadedModel, MemoryBudget, ModelRunner, RefusedError, RunnerServices, TokenMasks
+from tessera.platform import (
+    LoadedModel,
+    MemoryBudget,
+    ModelRunner,
+    RefusedError,
+    RunnerServices,
+    SchedulerOutput,
+    TokenMasks,
+)
 from tests.platforms.generated import numpy_package
 
 numpy_package()
@@ -50,6 +59,32 @@ class OthersMasks(NumpyPlatform):
         def sample(self, pending: Any, masks: TokenMasks | None = None) -> Any:
             rolled = None if masks is None else TokenMasks(masks.rows, np.roll(masks.bits, 1, axis=0))
             return super().sample(pending, rolled)
+
+    def runner(self, services: RunnerServices) -> ModelRunner:
+        return self.Runner(services)
+
+
+class DraftsUnread(NumpyPlatform):
+    """The tokens after a draft are computed as if it were another one."""
+
+    class Runner(NumpyRunner):
+        def execute(self, step: SchedulerOutput) -> Any:
+            _, logits = super().execute(msgspec.structs.replace(step, drafts=np.zeros_like(step.drafts)))
+            return step, logits
+
+    def runner(self, services: RunnerServices) -> ModelRunner:
+        return self.Runner(services)
+
+
+class ScalesOfTheNextRow(NumpyPlatform):
+    """The rows of a quantized weight use the scales of their neighbours."""
+
+    class Runner(NumpyRunner):
+        def load(self, budget: MemoryBudget) -> LoadedModel:
+            loaded = super().load(budget)
+            for layer in self.model.linear.values():
+                layer.scale = None if layer.scale is None else np.roll(layer.scale, 1)
+            return loaded
 
     def runner(self, services: RunnerServices) -> ModelRunner:
         return self.Runner(services)

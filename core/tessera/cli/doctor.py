@@ -13,11 +13,18 @@ import click
 from tessera._version import __version__
 from tessera.cli.commands import BUILT_IN, taken_name, verbose_option
 from tessera.cli.platforms import survey
-from tessera.config.environment import Environment, allowed_cores, read_environment, unknown_variable
+from tessera.config.environment import (
+    Environment,
+    allowed_cores,
+    artifacts_folder,
+    read_environment,
+    unknown_variable,
+)
 from tessera.errors import PlatformError, TesseraError
 from tessera.plugins.extensions import fill_registry, plugin_commands
 from tessera.plugins.loading import CORE, Plugins, load_plugins
 from tessera.plugins.selection import Candidate
+from tessera.sizes import show_bytes
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,15 @@ def check_environment(environment: Environment) -> Iterator[Check]:
         yield Check("environment", True, f"TESSERA_LOAD_PLUGINS loads only these plugins: {names}")
     if environment.trace_plugins:
         yield Check("environment", True, "TESSERA_TRACE_PLUGINS logs every hook call")
+
+
+def check_cache() -> Iterator[Check]:
+    """Says where platforms keep compiled programs, and how many bytes."""
+    folder = artifacts_folder()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if files:
+        size = show_bytes(sum(path.stat().st_size for path in files))
+        yield Check("cache", True, f"{folder}: {size} that platforms keep for later starts; it can be deleted")
 
 
 def check_disabled(environment: Environment, plugins: Plugins) -> Iterator[Check]:
@@ -150,6 +166,7 @@ def _doctor(as_json: bool) -> int:
     checks = [
         *check_installation(),
         *check_environment(environment),
+        *check_cache(),
         *check_disabled(environment, plugins),
         *check_plugins(plugins),
         *check_platforms(plugins),

@@ -150,6 +150,8 @@ def _table(plans: Sequence[Plan]) -> Iterator[str]:
 def _rows(plans: Sequence[Plan]) -> Iterator[tuple[str, list[str]]]:
     yield "platform", [one.platform for one in plans]
     yield "device", [one.device for one in plans]
+    if any(one.num_devices > 1 for one in plans):
+        yield "devices", [f"{one.num_devices}, memory is per device" if one.num_devices > 1 else "1" for one in plans]
     yield "dtype", [one.dtype for one in plans]
     yield "usable memory", [show_bytes(one.granted_bytes) if one.granted_bytes else "-" for one in plans]
     yield "weights", [show_weights(one.weight_bytes, one.num_weights) for one in plans]

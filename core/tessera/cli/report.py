@@ -45,6 +45,8 @@ class Started(Protocol):
     def fallback_ops(self) -> Sequence[str]: ...
     @property
     def notes(self) -> Sequence[str]: ...
+    @property
+    def num_devices(self) -> int: ...
 
 
 def report(
@@ -75,7 +77,8 @@ def curl(url: str, model: str, *, chat: bool, guarded: bool, socket_path: str | 
 
 
 def _rows(info: Started, url: str, seconds: float) -> Iterator[tuple[str, str]]:
-    yield "device", f"{info.device} (platform {info.platform})"
+    several = "" if info.num_devices == 1 else f", one of {info.num_devices}; memory is per device"
+    yield "device", f"{info.device} (platform {info.platform}){several}"
     yield "dtype", info.dtype
     yield "weights", show_weights(info.weight_bytes, info.num_weights)
     yield "KV cache", _room(info)

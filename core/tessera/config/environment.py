@@ -58,6 +58,11 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else Path(users or "~/.cache").expanduser() / "tessera"
 
 
+def artifacts_folder() -> Path:
+    """The folder of what platforms keep for later starts; it may not exist yet."""
+    return cache_folder() / "artifacts"
+
+
 def _names(listed: str) -> frozenset[str]:
     return frozenset(name.strip() for name in listed.split(",") if name.strip())
 

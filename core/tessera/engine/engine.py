@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.config import EngineConfig
 from tessera.engine.child import executor_path
 from tessera.engine.messages import EngineInfo, EngineStats
-from tessera.engine.startup import StartedEngine, start_up
+from tessera.engine.startup import StartedEngine, num_devices, start_up
 from tessera.errors import RequestError
 from tessera.platform.launch import StepRules
 from tessera.platform.runner import Progress
@@ -222,4 +222,5 @@ def describe(started: StartedEngine) -> EngineInfo:
         num_blocks=paged.num_blocks - 1 if paged else 0,
         choices=list(loaded.choices),
         num_weights=loaded.num_weights,
+        num_devices=num_devices(config, started.executor.platform),
     )

@@ -86,6 +86,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Which backend or kernel runs each part of the model, and why."""
     num_weights: int = 0
     """How many numbers of the checkpoint weight_bytes stores; 0 if unknown."""
+    num_devices: int = 1
+    """Of all workers together. Bytes are per device."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.config import EngineConfig
 from tessera.engine.messages import Failure
-from tessera.engine.startup import Loader, largest, load, whole
+from tessera.engine.startup import Loader, largest, load, num_devices, whole
 from tessera.errors import EngineDeadError, MemoryBudgetError, TesseraError
 from tessera.kvcache.groups import solve
 from tessera.platform.explain import Explained
@@ -29,10 +29,10 @@ _UNBOUNDED = 1 << 60  # bytes
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The memory plan of one device, that of the first worker. granted_bytes: how many bytes this engine may use in
-    total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes stores; 0 if unknown. groups: the
-    cache groups. requests: maps a request length in tokens to how many such requests fit. problem: why an engine would
-    not start with this configuration; then nothing fits, and groups have no blocks."""
+    """The memory plan of one device, the first worker's first, of num_devices. granted_bytes: how many bytes this
+    engine may use in total; 0 if unknown. num_weights: how many numbers of the checkpoint weight_bytes stores; 0 if
+    unknown. groups: the cache groups. requests: maps a request length in tokens to how many such requests fit. problem:
+    why an engine would not start with this configuration; then nothing fits, and groups have no blocks."""
 
     platform: str
     device: str
@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
     choices: list[Explained] = []
     num_weights: int = 0
     problem: str | None = None
+    num_devices: int = 1
 
 
 class _Answer(msgspec.Struct):
@@ -102,6 +103,7 @@ def plan_here(config: EngineConfig) -> Plan:
         choices=list(loaded.choices),
         num_weights=loaded.num_weights,
         problem=problem,
+        num_devices=num_devices(config, loader.platform),
     )
 
 

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from tessera.config import EngineConfig
 from tessera.config.defaults import fill_defaults
-from tessera.errors import RefusedError
 from tessera.executor.base import Executor, Report
 from tessera.kvcache.groups import solve
 from tessera.platform.model import LayerCache
@@ -80,9 +79,6 @@ def load(config: EngineConfig, loader: Loader, report: Report) -> tuple[EngineCo
     notes = [*facts.notes, *defaults]
     for note in notes:
         log.info(note)
-    problems = [problem.text for problem in loader.platform.check(config, facts)]
-    if problems:
-        raise RefusedError("\n".join(problems))
     return config, stages, notes
 
 
@@ -104,6 +100,11 @@ def whole(stages: Sequence[LoadedModel]) -> LoadedModel:
         fallbacks=tuple(sorted({name for stage in stages for name in stage.fallbacks})),
         choices=tuple(dict.fromkeys(choice for stage in stages for choice in stage.choices)),
     )
+
+
+def num_devices(config: EngineConfig, platform: Platform) -> int:
+    """How many devices all workers have together. If there is more than one, figures of memory are per device."""
+    return sum(len(spec.devices) for spec in platform.placement(config.parallel))
 
 
 def largest(plans: Sequence[CachePlan]) -> CachePlan:

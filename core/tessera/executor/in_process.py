@@ -64,6 +64,6 @@ class MetaLoader:
         device = self.platform.open(spec.devices[0])
         granted = budget(self.config, device.memory())
         return [
-            meta_runner(self.config, self.platform, device, stage, report).load(granted)
+            meta_runner(self.config, self.platform, spec, device, stage, report).load(granted)
             for stage in range(self.config.parallel.pipeline_parallel_size)
         ]

@@ -271,7 +271,41 @@ class Sampled(NamedTuple):
 @dataclass(frozen=True)
 class SampleSpec:
     """greedy: every row takes its largest logit. filters: some row has top_k, top_p or min_p. logprobs: how many of the
-    most likely tokens are reported per row; -1 for no log probabilities."""
+    most likely tokens are reported per row; -1 for no log probabilities.
+
+    Of a row with temperature 0, the token is the one with the largest logit. Of any other it is the vocabulary entry v
+    with the largest `logits[v] / temperature + G(seed, position, v)`, computed in float32, among those that the filters
+    leave. Of equal ones, the first counts.
+
+    The filters see the scaled logits without G, in this order. min_p leaves entries whose probability is at least min_p
+    times the largest. top_k leaves the k largest, of equal ones the first. top_p below 1 leaves, from the largest to
+    the smallest, those before which the probabilities of what is left sum to less than top_p, and always the first.
+
+    G is Gumbel noise from a hash. All values are unsigned words of 32 bits, and sums and products wrap modulo 2^32:
+
+        GOLDEN = 0x9E3779B9
+        mix(x):  x = (x ^ (x >> 16)) * 0x21F0AAAD
+                 x = (x ^ (x >> 15)) * 0xD35A2D97
+                 return x ^ (x >> 15)
+
+        low, high = the low and the high 32 bits of seed (two's complement); place = the low 32 bits of position
+        key   = mix(mix(low ^ GOLDEN) + place)
+        other = mix(mix(high + place) ^ key)
+        bits  = mix(mix((v * GOLDEN) ^ key) + other) >> 9       23 bits
+        u     = (bits + 0.5) * 2^-23                            exact in float32, never 0 or 1
+        G     = -log(-log(u))
+
+    v counts over the whole vocabulary, also where a rank has a part of it. For example:
+
+    | seed | position | v | bits | G |
+    |---|---|---|---|---|
+    | 0 | 0 | 0 | 3210308 | 0.040293 |
+    | 0 | 0 | 1 | 3867781 | 0.255933 |
+    | 7 | 12 | 1 | 395523 | -1.116590 |
+    | 7 | 12 | 151935 | 3230907 | 0.046975 |
+    | -1 | 4095 | 151935 | 6751966 | 1.527670 |
+    | 9223372036854775807 | 1 | 0 | 470307 | -1.058222 |
+    | 123456789012345 | 100000 | 151935 | 5836621 | 1.014117 |"""
 
     vocab: int
     greedy: bool = False

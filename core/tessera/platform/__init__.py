@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, MemoryBudgetError, ModelError, PlatformError, RefusedError, RequestError
+from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import (
     AttentionBackend,
     AttentionGroup,
@@ -31,6 +32,7 @@ from tessera.platform.attention import (
 )
 from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
 from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
+from tessera.platform.drafts import sampled_at, step_output, write_drafts
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner, PiecewiseGraphs, TorchGraphs
@@ -55,6 +57,7 @@ from tessera.platform.quantization import (
     ActSpec,
     Part,
     QuantSpec,
+    ReadWeight,
     Scheme,
     StoredWeight,
     TensorSpec,
@@ -62,9 +65,12 @@ from tessera.platform.quantization import (
     WeightFormat,
 )
 from tessera.platform.runner import (
+    RUNNER_TAKES,
     CacheGroup,
     CacheNeeds,
     CachePlan,
+    HostAdapter,
+    HostSampled,
     InputBatch,
     LoadedModel,
     MemoryBudget,
@@ -83,10 +89,12 @@ __all__ = [
     "API_LEVELS",
     "KV_FP8",
     "KV_INT8",
+    "RUNNER_TAKES",
     "ActSpec",
     "Alone",
     "Arena",
     "Array",
+    "Artifacts",
     "Attached",
     "AttentionBackend",
     "AttentionGroup",
@@ -118,7 +126,9 @@ __all__ = [
     "GraphRunner",
     "HeadsLayer",
     "Hidden",
+    "HostAdapter",
     "HostDevice",
+    "HostSampled",
     "InputBatch",
     "KVLayout",
     "Kernel",
@@ -153,6 +163,7 @@ __all__ = [
     "ProductLayer",
     "Progress",
     "QuantSpec",
+    "ReadWeight",
     "Ready",
     "Reason",
     "RefusedError",
@@ -186,7 +197,10 @@ __all__ = [
     "Wrapper",
     "hookimpl",
     "replace",
+    "sampled_at",
+    "step_output",
     "with_extra",
+    "write_drafts",
 ]
 
 

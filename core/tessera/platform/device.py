@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from tessera.arrays import Array
 from tessera.errors import PlatformError
+from tessera.platform.artifacts import Artifacts
 
 Tensor = Any
 """A tensor of the device: torch's at op depth, possibly another library's where a platform brings its own runner."""
@@ -82,10 +83,14 @@ class Arena:
 
 
 class Device(ABC):
-    """One opened device. target: where tensors are created (a torch.device at op depth). name: shown to users."""
+    """One opened device. target: where tensors are created (a torch.device at op depth). name: shown to users.
+    artifacts: a cache on disk, for programs compiled for the device; core sets it as soon as the device is open, so
+    kernels, attention backends and graph runners find it in the device that they receive. Before that, and in the
+    conformance kit, it keeps nothing."""
 
     target: Any
     name: str = ""
+    artifacts: Artifacts = Artifacts(None)
 
     @abstractmethod
     def memory(self) -> MemoryFigures:

@@ -81,9 +81,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(). threads: host
-    threads; None lets the platform choose. environment: variables that the process starts with. shared: the process
-    belongs to a Python user (LLM), so the platform must not change anything process-wide."""
+    """One worker process and its devices. rank: from 0 to world_size - 1. devices: indices for open(), at least one;
+    more than one needs a model runner of the platform's own. threads: host threads; None lets the platform choose.
+    environment: variables that the process starts with. shared: the process belongs to a Python user (LLM), so the
+    platform must not change anything process-wide."""
 
     rank: int
     world_size: int
@@ -118,16 +119,19 @@ class Platform(ABC):
 
     @abstractmethod
     def open(self, index: int) -> Device:
-        """Opens a device. Called once in each process, after enter_process(). index: one of WorkerSpec.devices, from
-        0. Raises PlatformError, which says what to do, if the device is missing or in use."""
+        """Opens a device. Called once in each process for each of its WorkerSpec.devices, in order, after
+        enter_process(). index: of the device, from 0. Raises PlatformError, which says what to do, if the device is
+        missing or in use."""
 
     def enter_process(self, spec: WorkerSpec) -> None:
         """The only method with process-wide effects (imports, threads, environment). If spec.shared, imports only."""
 
     def placement(self, parallel: ParallelConfig) -> Sequence[WorkerSpec]:
-        """The worker processes of an engine, by rank. Called before any of them starts. Workers that share a layer
-        (tensor parallelism) have consecutive ranks, and pipeline stages follow one another (ParallelConfig.mesh). One
-        process may also drive several devices. Default: one process per device."""
+        """The worker processes of an engine, by rank. Called in the engine's process, first before any of them starts;
+        the answer is the same each time. Workers that share a layer (tensor parallelism) have consecutive ranks, and
+        pipeline stages follow one another (ParallelConfig.mesh). One process may also drive several devices: all of
+        them are opened and reach the platform's own runner. If it is the only one, its groups have one worker. Default:
+        one process per device."""
         size = parallel.world_size
         return [WorkerSpec(rank=rank, world_size=size, devices=(rank,)) for rank in range(size)]
 
@@ -174,8 +178,11 @@ class Platform(ABC):
         return ()
 
     def check(self, config: EngineConfig, model: ModelFacts) -> Sequence[Problem]:
-        """The problems because of which this configuration cannot run. It must not change the configuration. Default:
-        none."""
+        """The problems because of which this configuration cannot run; the user sees all of them, one a line. It must
+        not change the configuration. Called once in each worker, with the platform's defaults filled in: at op depth
+        when the model is built, before any weight is read; at runner depth when the runner calls
+        RunnerServices.accept(), or else after its load(). model: its caches are those of the worker's pipeline stage.
+        Default: none."""
         return ()
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:

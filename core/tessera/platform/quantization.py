@@ -133,6 +133,16 @@ class StoredWeight:
     parts: Mapping[str, Part]
 
 
+@dataclass(frozen=True)
+class ReadWeight:
+    """A weight of the checkpoint, read into host memory. name: as in the checkpoint. scheme: what the parts mean; None:
+    the only part is "weight", and is not quantized."""
+
+    name: str
+    parts: Mapping[str, Tensor]
+    scheme: Scheme | None = None
+
+
 class WeightFormat(Protocol):
     """How a checkpoint stores quantized weights. `registry.formats` holds the dotted path of a function that takes the
     quantization_config of config.json and returns a WeightFormat, or raises ModelError, naming the field, for what is

@@ -5,15 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tessera.arrays import Array
+from tessera.platform.artifacts import Artifacts
 from tessera.platform.attention import AttentionBackend, CacheSpec, KVLayout
 from tessera.platform.device import Device, Future, Tensor
 from tessera.platform.explain import Explained
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import OpSet
+from tessera.platform.quantization import ReadWeight
 from tessera.step import RowLogprobs, SchedulerOutput, StepOutput, TokenMasks
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Bytes granted to this engine on one device. total: in total. kv: for the KV cache, if the user set it."""
+    """Bytes granted to this engine on each device of a worker: as many as on the one with the least. total: in total.
+    kv: for the KV cache, if the user set it."""
 
     total: int
     kv: int | None = None
@@ -47,7 +51,9 @@ class CacheNeeds:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache.
+    """The result of load(): facts, what each layer's cache needs, bytes of the weights, bytes left for the cache. All
+    bytes are per device: if a worker has several, of the one that holds the most and has the least left; the layouts in
+    `needs` are of a device's share.
 
     device: its name, shown to users. fallbacks: ops and kinds of attention that run on the reference. granted_bytes:
     bytes of the device that this engine may use in total. workspace_bytes: how many of them a step and captured graphs
@@ -135,9 +141,36 @@ class Progress:
     total: int
 
 
+RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
+    {
+        "quantization": "--quantization and quantized checkpoints: weights come from RunnerServices.stored_weights()",
+        "kv_cache_dtype": "--kv-cache-dtype: config.cache.dtype; LoadedModel.needs has the layouts",
+        "check_kv_cache": "--check-kv-cache: config.cache.check; the runner keeps a record of its own",
+        "lora": (
+            "--enable-lora: RowOpened.adapter is the folder of a row's adapter, which RunnerServices.adapter() reads; "
+            "LoadedModel.linear_layers must name the layers that adapters may change"
+        ),
+        "drafts": (
+            "--speculative-config: SchedulerOutput.drafts, a token sampled at each position, StepOutput.counts; "
+            "tessera.platform has write_drafts(), sampled_at() and step_output()"
+        ),
+        "stages": (
+            "--pipeline-parallel-size: RunnerServices.groups['pipeline']; each stage names its own layers in "
+            "LoadedModel.needs"
+        ),
+    }
+)
+"""What a model runner may take (ModelRunner.takes), and how it reaches the runner."""
+
+
 class ModelRunner(ABC):
-    """Runs a model on one device: from SchedulerOutput to token ids. Steps arrive in order. What a step reads and
-    writes stays reserved for it until its output has been taken."""
+    """Runs a model on the devices of one worker: from SchedulerOutput to token ids. Steps arrive in order. What a step
+    reads and writes stays reserved for it until its output has been taken.
+
+    takes: names of RUNNER_TAKES, for a platform's own runner; core refuses what it does not take when it starts.
+    Default: none of them."""
+
+    takes: frozenset[str] = frozenset()
 
     @abstractmethod
     def load(self, budget: MemoryBudget) -> LoadedModel:
@@ -207,20 +240,33 @@ class HostSampled(NamedTuple):
 
 class HostSampler(Protocol):
     """Samples from host logits [S, vocabulary], after masks, logit edits and penalties as the requests ask. rows [S]:
-    the rows of the batch. positions [S]: of the tokens to sample. masks: what sample() was given."""
+    the rows of the batch; a row with drafts comes once for each position, in order. positions [S]: of the tokens to
+    sample. masks: what sample() was given."""
 
     def __call__(
         self, logits: Tensor, batch: InputBatch, rows: Array, positions: Array, masks: TokenMasks | None = None
     ) -> HostSampled: ...
 
 
+class HostAdapter(NamedTuple):
+    """A LoRA adapter: a layer's result gets scale * (x A^T) B^T added. layers: A [rank, inputs] and B [outputs, rank]
+    by the layer's name in the model's checkpoint, in host memory, as stored."""
+
+    scale: float
+    layers: Mapping[str, tuple[Tensor, Tensor]]
+
+
 class RunnerServices(Protocol):
     """What core provides to a runner, so that a platform imports only tessera.platform. groups: by axis of the mesh of
-    workers, such as "tensor"; of one worker, where nothing is divided along the axis."""
+    workers, such as "tensor"; of one worker, where nothing is divided along the axis. devices: all of this worker's, in
+    the order of WorkerSpec.devices; device: the first of them. artifacts: a cache on disk for compiled programs, the
+    same as the devices have."""
 
     config: EngineConfig
     groups: Mapping[str, Communicator]
     device: Device
+    devices: Sequence[Device]
+    artifacts: Artifacts
 
     def reference(self) -> OpSet:
         """Core's ops and those of plugins, to which the platform adds its kernels."""
@@ -229,8 +275,25 @@ class RunnerServices(Protocol):
         """Core's model of the checkpoint, built on these ops. Each attention layer is bound to the first backend that
         supports it. Raises ModelError for an architecture that core does not have."""
 
+    def accept(self, facts: ModelFacts) -> None:
+        """Fills the platform's defaults for this model into `config`, and asks Platform.check. Call it in load() as
+        soon as the facts are known, before weights are read; core calls it after load() if the runner did not. Further
+        calls do nothing. Raises RefusedError with all problems, one a line."""
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The names and tensors of the checkpoint, unsharded, on the host."""
+        """The names and tensors of the checkpoint as stored, unsharded, on the host. For a runner that takes
+        quantization, stored_weights() is used instead."""
+
+    def stored_weights(self, linear_layers: Mapping[str, tuple[int, int]]) -> Iterator[ReadWeight]:
+        """All weights of the checkpoint, one at a time, unsharded, on the host. linear_layers: inputs and outputs of
+        the model's linear layers by name, as in LoadedModel.linear_layers. Their weights come first: with the Scheme of
+        the checkpoint or of --quantization and its parts, or, where neither quantizes a layer, with None and the weight
+        in the model's dtype. All other tensors are as stored. Raises ModelError for a layer that the checkpoint lacks,
+        RefusedError for a scheme of the checkpoint that Platform.scheme does not accept, PlatformError for
+        --load-format dummy."""
+
+    def adapter(self, folder: str) -> HostAdapter:
+        """Reads a LoRA adapter, for a runner that takes lora. Raises ModelError if it is broken."""
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The model's own configuration (config.json)."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from tessera.errors import PlatformError
 from tessera.platform import (
+    RUNNER_TAKES,
     Arena,
     AttentionBackend,
     Communicator,
@@ -64,6 +65,18 @@ def check_members(parts: Iterable[Any], levels: Mapping[str, int] | None = None,
             if finding.removed:
                 raise PlatformError(f"{finding}.")
             log.warning("%s", finding)
+
+
+def check_takes(runner: ModelRunner) -> None:
+    """Raises PlatformError if a runner takes something that core does not know."""
+    for name in sorted(set(runner.takes) - RUNNER_TAKES.keys()):
+        raise PlatformError(f"{_place(type(runner))} {unknown_take(name)}.")
+
+
+def unknown_take(name: str) -> str:
+    near = get_close_matches(name, RUNNER_TAKES, n=1)
+    hint = f"did it mean {near[0]}?" if near else f"there is {', '.join(RUNNER_TAKES)}"
+    return f"takes '{name}', which no runner can; {hint}"
 
 
 CONTRACTS: Mapping[type, str] = MappingProxyType(

@@ -30,6 +30,11 @@ def budget(config: EngineConfig, before: MemoryFigures) -> MemoryBudget:
     return MemoryBudget(total=total, kv=config.cache.memory_bytes)
 
 
+def least(budgets: Sequence[MemoryBudget]) -> MemoryBudget:
+    """The budget of the device with the least, for all devices of a worker, which hold the same."""
+    return min(budgets, key=lambda one: one.total)
+
+
 def cache_bytes(
     config: EngineConfig, granted: MemoryBudget, figures: MemoryFigures, weights: int, workspace: int
 ) -> int:

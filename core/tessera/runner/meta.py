@@ -19,33 +19,37 @@ from tessera.ops.tensors import torch_dtype
 from tessera.platform.collectives import Alone
 from tessera.platform.device import Device, Future, MemoryFigures
 from tessera.platform.ops import BoundOps, Packed
-from tessera.platform.platform import Platform
+from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.quantization import Part
 from tessera.platform.runner import ModelRunner
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
-from tessera.runner.worker import Report
+from tessera.runner.worker import Report, check_one_device
 
 _STORED_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def meta_runner(config: EngineConfig, platform: Platform, device: Device, stage: int, report: Report) -> ModelRunner:
-    """Core's runner for the first worker of a pipeline stage. Only load() may be called. device: an open device, for
-    its name and memory. Raises PlatformError for a platform with its own runner."""
+def meta_runner(
+    config: EngineConfig, platform: Platform, spec: WorkerSpec, device: Device, stage: int, report: Report
+) -> ModelRunner:
+    """Core's runner for the first worker of a pipeline stage. Only load() may be called. spec: of a worker. device: its
+    first one, open, for its name and memory. Raises PlatformError for a platform with its own runner, or with several
+    devices in a worker."""
     parallel = config.parallel
     services = Services(
         config,
-        MetaDevice(device),
+        [MetaDevice(device)],
         {
             TENSOR_GROUP: OneOf(0, parallel.tensor_parallel_size),
             PIPELINE_GROUP: OneOf(stage, parallel.pipeline_parallel_size),
         },
-        platform.capabilities,
+        platform,
         source=Shapes(stored_dtype(config.model)),
         bind=MetaOps,
     )
     if platform.runner(services) is not None:
         raise PlatformError(f"platform '{platform.name}' brings its own model runner, which cannot plan ahead.")
+    check_one_device(platform, spec)
     return core_runner(services, platform, report)
 
 

@@ -21,6 +21,7 @@ from tessera.loader.load import load_weights
 from tessera.ops import Sampled
 from tessera.platform.attention import AttentionBackend, AttentionGroup, KVLayout, LayerSpec, StateSpec
 from tessera.platform.device import Device, Future
+from tessera.platform.drafts import accepted
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.graph import Eager, GraphRunner
 from tessera.platform.launch import Launch, LaunchKey, Plan, StepRules
@@ -87,16 +88,6 @@ class SampledRows:
         return Drawn(rows[first], counts, tokens, logprobs)
 
 
-def accepted(drafts: Array, tokens: Array) -> tuple[Array, Array]:
-    """drafts, tokens [n]: at each place the draft that follows, -1 after the last one of a row, and the token that was
-    drawn. Gives the first place of each row, and how many tokens it drew: those up to the first that is not the
-    draft."""
-    last = np.flatnonzero(drafts < 0)
-    first = np.concatenate(([0], last[:-1] + 1))
-    differs = np.where(tokens != drafts, np.arange(len(tokens)), len(tokens))
-    return first, (np.minimum.reduceat(differs, first) - first + 1).astype(np.int32)
-
-
 class PendingStep:
     """The future of a step's output; result() waits for the copies to the host."""
 
@@ -141,12 +132,12 @@ class CoreRunner(ModelRunner):
         services, platform = self.services, self.platform
         backends = (*platform.attention_backends(), ReferenceAttention(), ReferenceLinearAttention())
         ops = platform.ops(services.reference())
-        weights = services.weights_of(platform)
+        weights = services.weights_of()
         self.graphs, uncaptured = self._graph_runner()
         self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
         self.build = services.build
-        services.fill_defaults(platform, self.model.facts)
+        services.accept(self.model.facts)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from tessera.arrays import Array
 from tessera.config import EngineConfig
+from tessera.config.adapter import WEIGHTS, read_adapter, tensor_name
 from tessera.config.defaults import fill_defaults
+from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
@@ -26,14 +28,16 @@ from tessera.platform.feature import WorkerFeature
 from tessera.platform.model import Model, ModelFacts
 from tessera.platform.ops import BoundOps, HotCall, OpSet, Wrapper, with_extra
 from tessera.platform.platform import Capabilities, Platform
-from tessera.platform.quantization import KV_FP8, KV_INT8
-from tessera.platform.runner import CachePlan, HostSampled, HostSampler
+from tessera.platform.quantization import KV_FP8, KV_INT8, ReadWeight
+from tessera.platform.runner import CachePlan, HostAdapter, HostSampled, HostSampler
 from tessera.platform.runner import InputBatch as HostBatch
 from tessera.plugins import load_path, load_registry, weight_format
 from tessera.plugins.features import worker_features
 from tessera.quantization.negotiation import Weights, weights_of
+from tessera.runner.explain import left_in_words
 from tessera.runner.inputs import InputBatch
 from tessera.runner.sampler import LogitsEditor, PlacedMasks
+from tessera.runner.stored import stored_weights
 from tessera.step import RowLogprobs, TokenMasks
 
 _KV = {"int8": KV_INT8, "fp8": KV_FP8}  # by --kv-cache-dtype
@@ -42,25 +46,28 @@ THROUGH_TRANSFORMERS = "tessera.models.through_transformers.model:through_transf
 
 class Services:
     """The RunnerServices of one worker. source: where weights come from; None: as configured. bind: the class of the
-    bound ops. build: the Build of the model that build_model() returned. feature_bytes: what features allocated on the
-    device for that model."""
+    bound ops. accepted: whether accept() was called. notes: what stored_weights() left unquantized. build: the Build of
+    the model that build_model() returned. feature_bytes: what features allocated on the device for that model."""
 
     def __init__(
         self,
         config: EngineConfig,
-        device: Device,
+        devices: Sequence[Device],
         groups: Mapping[str, Communicator],
-        capabilities: Capabilities,
+        platform: Platform,
         *,
         source: WeightSource | None = None,
         bind: type[BoundOps] = BoundOps,
     ) -> None:
-        self.config, self.device, self.groups = config, device, groups
+        self.config, self.groups, self.platform = config, groups, platform
+        self.devices, self.device, self.artifacts = devices, devices[0], devices[0].artifacts
         self.registry = load_registry(config.plugins)
         self.source = source or source_of(config)
         self._bind = bind
-        self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, capabilities)
+        self.dtype = resolve_dtype(config.model.dtype, self.source.dtype, platform.capabilities)
         self._features = worker_features(config, self.registry)
+        self.accepted = False
+        self.notes: list[str] = []
         self.build: Build | None = None
         self.feature_bytes = 0
 
@@ -104,9 +111,14 @@ class Services:
                 found[name] = wrapper
         return found
 
-    def fill_defaults(self, platform: Platform, facts: ModelFacts) -> None:
-        """Fills the platform's defaults into this configuration, as the engine does in its own."""
-        self.config, _ = fill_defaults(self.config, platform.defaults(facts))
+    def accept(self, facts: ModelFacts) -> None:
+        if self.accepted:
+            return
+        self.config, _ = fill_defaults(self.config, self.platform.defaults(facts))
+        problems = [problem.text for problem in self.platform.check(self.config, facts)]
+        if problems:
+            raise RefusedError("\n".join(problems))
+        self.accepted = True
 
     def _model(self, build: Build) -> Model:
         """A native model, or one that runs through transformers, which is imported only in that case."""
@@ -128,18 +140,33 @@ class Services:
     def checkpoint(self) -> Mapping[str, Any]:
         return self.config.model.checkpoint
 
-    def weights_of(self, platform: Platform) -> Weights:
+    def weights_of(self) -> Weights:
         """What --quantization or the checkpoint says about the weights of products."""
         form = weight_format(self.checkpoint(), self.registry)
         method = "" if form is None else str(self.checkpoint()["quantization_config"]["quant_method"])
-        return weights_of(self.config.model.quantization, platform, form, method)
+        return weights_of(self.config.model.quantization, self.platform, form, method)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
+        source = self._checkpoint()
+        for name in source.names():
+            yield name, source.whole(name)
+        source.release()
+
+    def stored_weights(self, linear_layers: Mapping[str, tuple[int, int]]) -> Iterator[ReadWeight]:
+        source, weights = self._checkpoint(), self.weights_of()
+        yield from stored_weights(source, linear_layers, weights, self.platform, self.dtype)
+        self.notes += left_in_words(weights)
+
+    def _checkpoint(self) -> Safetensors:
         if not isinstance(self.source, Safetensors):
             raise PlatformError("this platform loads checkpoints only; leave out --load-format dummy.")
-        for name in self.source.names():
-            yield name, self.source.whole(name)
-        self.source.release()
+        return self.source
+
+    def adapter(self, folder: str) -> HostAdapter:
+        read = read_adapter(folder, self.config.lora.max_rank)
+        tensor = open_weights(read.folder, WEIGHTS, "pt").get_tensor
+        halves = {name: (tensor(tensor_name(name, "A")), tensor(tensor_name(name, "B"))) for name in read.layers}
+        return HostAdapter(read.scale, halves)
 
     def input_batch(self, plan: CachePlan) -> InputBatch:
         columns = [column for feature in self._features for column in feature.columns()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tessera.config import EngineConfig
@@ -12,14 +13,24 @@ from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device, Future
 from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
-from tessera.plugins.contract import check_members
+from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
-from tessera.runner.kv_memory import budget
+from tessera.runner.kept import artifacts_of
+from tessera.runner.kv_memory import budget, least
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
 from tessera.step import SchedulerOutput, StepOutput, TokenMasks
 
 Report = Callable[[Progress], None]
+
+
+def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
+    """Raises PlatformError for a worker that core's runner cannot drive."""
+    if len(spec.devices) > 1:
+        raise PlatformError(
+            f"platform '{platform.name}' gives {len(spec.devices)} devices to worker {spec.rank}, but core's model "
+            "runner drives one; place a worker for each device, or bring a model runner."
+        )
 
 
 class Worker:
@@ -35,47 +46,53 @@ class Worker:
     def load(self, report: Report) -> LoadedModel:
         platform, config = self.platform, self.config
         platform.enter_process(self.spec)
-        device = platform.open(self.spec.devices[0])
-        device.seed(config.seed)
-        granted = budget(config, device.memory())
-        self.world = self.join_group(device)
+        devices = [platform.open(index) for index in self.spec.devices]
+        artifacts = artifacts_of(config, platform, devices)
+        for device in devices:
+            device.artifacts = artifacts
+            device.seed(config.seed)
+        granted = least([budget(config, device.memory()) for device in devices])
+        self.world = self.join_group(devices[0])
         self.groups = groups_of(config.parallel.mesh, self.world)
-        services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = self._own_runner(services) or core_runner(services, platform, report)
-        check_members([device, self.world, self.runner], config.platform_levels)
+        services = Services(config, devices, self.groups, platform)
+        self.runner = self._own_runner(services) or self._cores_runner(services, report)
+        check_members([*devices, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
-        services.fill_defaults(platform, loaded.facts)
-        return loaded
+        services.accept(loaded.facts)
+        return replace(loaded, facts=replace(loaded.facts, notes=(*loaded.facts.notes, *services.notes)))
 
     def join_group(self, device: Device) -> Communicator:
         """The group of all workers."""
         return join(self.platform, self.spec, self.rendezvous, device)
 
+    def _cores_runner(self, services: Services, report: Report) -> ModelRunner:
+        check_one_device(self.platform, self.spec)
+        return core_runner(services, self.platform, report)
+
     def _own_runner(self, services: Services) -> ModelRunner | None:
-        """The platform's own runner, if it has one. It chooses the format of weights and of the KV cache itself, so the
-        flags for these are refused. Raises PlatformError."""
+        """The platform's own runner, if it has one. Raises PlatformError for what the user asks for and the runner does
+        not take."""
         own, config = self.platform.runner(services), self.config
-        asked = {
-            f"--quantization {config.model.quantization}": config.model.quantization is not None,
-            f"--kv-cache-dtype {config.cache.dtype}": config.cache.dtype != "auto",
-            "--check-kv-cache": config.cache.check,
-            "--enable-lora": config.lora.enable,
-            "--speculative-config": config.scheduler.speculative is not None,
-            f"--pipeline-parallel-size {config.parallel.pipeline_parallel_size}": (
-                config.parallel.pipeline_parallel_size > 1
-            ),
-        }
-        for option, given in asked.items():
-            if own is not None and given:
+        if own is None:
+            return None
+        check_takes(own)
+        quantized = config.model.checkpoint.get("quantization_config") is not None
+        stages = config.parallel.pipeline_parallel_size
+        asked = (
+            ("quantization", f"--quantization {config.model.quantization}", config.model.quantization is not None),
+            ("quantization", "quantized checkpoints", quantized),
+            ("kv_cache_dtype", f"--kv-cache-dtype {config.cache.dtype}", config.cache.dtype != "auto"),
+            ("check_kv_cache", "--check-kv-cache", config.cache.check),
+            ("lora", "--enable-lora", config.lora.enable),
+            ("drafts", "--speculative-config", config.scheduler.speculative is not None),
+            ("stages", f"--pipeline-parallel-size {stages}", stages > 1),
+        )
+        for name, what, given in asked:
+            if given and name not in own.takes:
+                instead = "remove the flag" if what.startswith("--") else "use the unquantized model"
                 raise PlatformError(
-                    f"platform '{self.platform.name}' runs models its own way, which does not take {option}; "
-                    "remove the flag."
+                    f"platform '{self.platform.name}' runs models its own way, which does not take {what}; {instead}."
                 )
-        if own is not None and config.model.checkpoint.get("quantization_config") is not None:
-            raise PlatformError(
-                f"platform '{self.platform.name}' runs models its own way, which does not read quantized checkpoints; "
-                "use the unquantized model."
-            )
         return own
 
     @property

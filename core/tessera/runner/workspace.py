@@ -6,11 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
-from hashlib import sha256
-from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,7 +14,6 @@ import torch
 
 from tessera.arrays import Array, int32
 from tessera.config import EngineConfig
-from tessera.config.environment import cache_folder
 from tessera.platform.collectives import Alone, Communicator
 from tessera.platform.device import Device
 from tessera.platform.launch import StepRules
@@ -76,15 +71,15 @@ def remembered_or(
 ) -> int | None:
     """The bytes that an earlier start measured, if every worker remembers them, since all must take part in measuring;
     else what measure() gives. None: the device cannot measure."""
-    file = _file(config, device, groups)
-    known = _remembered(file)
+    key = _key(config, device, groups)
+    known = _number(device.artifacts.get(key))
     agreed = known is not None
     for group in groups.values():
         agreed = _everywhere(agreed, group, device)
     measured = known if agreed else measure()
     if measured is not None and not agreed:
         log.info("a step takes %.2f GiB beside weights and KV cache (measured)", measured / 2**30)
-        _remember(file, measured)
+        device.artifacts.put(key, str(measured).encode())
     return measured
 
 
@@ -96,31 +91,18 @@ def _everywhere(here: bool, group: Communicator, device: Device) -> bool:
     return int(device.to_host(votes).result()[0]) == group.size
 
 
-def _file(config: EngineConfig, device: Device, groups: Mapping[str, Communicator]) -> Path:
-    """Named after all that the figure may depend on: configuration, versions, device, and this worker's place."""
+def _key(config: EngineConfig, device: Device, groups: Mapping[str, Communicator]) -> str:
+    """All that the figure may depend on beyond versions and devices: configuration, and this worker's place."""
     same = dataclasses.replace(config, folder="", log_format="", given=frozenset(), embedded=False)
     said = [
+        "workspace",
         msgspec.to_builtins(same, str_keys=True),
-        version("tessera-llm"),
-        torch.__version__,
-        [device.name, str(device.target), device.memory().total],
+        [str(device.target), device.memory().total],
         {name: [group.rank, group.size] for name, group in groups.items()},
     ]
-    return cache_folder() / "workspace" / sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    return json.dumps(said, sort_keys=True)
 
 
-def _remembered(file: Path) -> int | None:
-    try:
-        return int(file.read_text("ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _remember(file: Path, nbytes: int) -> None:
-    part = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(str(nbytes), "ascii")
-        part.replace(file)
-    except OSError as error:
-        log.warning("%s could not be written (%s), so the next start measures again", file, error.strerror)
+def _number(kept: bytes | None) -> int | None:
+    """None also for what is no number, which another version may have left."""
+    return int(kept) if kept is not None and kept.isdigit() else None

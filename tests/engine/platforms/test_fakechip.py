@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from tessera import LLM, BeamSearchParams, SamplingParams
-from tessera.config import EngineConfig
-from tessera.platform import ModelFacts, Problem, TorchDevice
+from tessera.platform import TorchDevice
 from tessera.testing import HostReads
 from tessera.testing.conformance import conformance_cases
 from tests.engine.platforms.conftest import Alone
@@ -115,14 +114,8 @@ def test_the_host_works_while_the_device_does(llama: Path) -> None:
 
 
 def test_a_platform_that_refuses_two_workers_is_not_timed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tessera_fakechip.platform import FakechipPlatform
-
-    def check(_: Any, config: EngineConfig, model: ModelFacts) -> list[Problem]:
-        return [Problem("it runs on one device alone.")] if config.parallel.world_size > 1 else []
-
-    monkeypatch.setattr(FakechipPlatform, "check", check)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / path) for path in PATHS))
-    cases = conformance_cases("tessera_fakechip.platform:FakechipPlatform", num_devices=2)
+    cases = conformance_cases("tests.platforms.refusing:OneChipAlone", num_devices=2)
     (verdict,) = [case.run() for case in cases if case.id == "overlap/workers"]
     assert (verdict.status, verdict.text) == ("n/a", "it runs on one device alone.")
 

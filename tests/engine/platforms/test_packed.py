@@ -339,8 +339,8 @@ def test_what_goes_with_no_packed_weights_is_one_line(packed: Packed) -> None:
     folder, _ = packed("llama", "w8a8")
     with pytest.raises(ConfigError, match=r"^the model is already quantized; remove --quantization\.$"):
         LLM(folder, quantization="int8", skip_tokenizer_init=True)
-    with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not read quantized"):
-        EngineRun(folder, "numpy")
+    with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not take quantized"):
+        EngineRun(folder, "tests.platforms.own_runners:TakesNothing")
 
 
 def test_llm_answers_from_a_packed_folder(packed: Packed) -> None:

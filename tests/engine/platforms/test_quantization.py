@@ -129,7 +129,7 @@ def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"^quantization must be one of int8, int4, got 'awq'\.$"):
         LLM(llama, quantization="awq", skip_tokenizer_init=True)
     with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not take --quantization"):
-        EngineRun(llama, "numpy", quantization="int8")
+        EngineRun(llama, "tests.platforms.own_runners:TakesNothing", quantization="int8")
     config = {**json.loads((llama / "config.json").read_text()), "quantization_config": {"quant_method": "awq"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(

@@ -17,6 +17,7 @@ from tests.platforms.generated import numpy_platform
 from tests.platforms.tiny_models import save_family
 
 FAULTY = "tests.platforms.faulty_runner"
+TAKEN = ("lora/answers", "drafts/answers", "quantized/int8", "quantized/int4")
 SIZES = {
     "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 101, "hidden_size": 72,
     "intermediate_size": 88, "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12,
@@ -64,6 +65,31 @@ def test_a_runner_may_have_no_masks(llama: Path) -> None:
         pytest.raises(RequestError, match="structured_outputs is not supported on this platform; remove it"),
     ):
         run.add([5, 6], structured_outputs={"regex": "a"})
+
+
+def case_of(platform: str, name: str) -> Case:
+    (case,) = (case for case in conformance_cases(platform) if case.id == name)
+    return case
+
+
+@pytest.mark.parametrize(
+    ("platform", "case", "said"),
+    [
+        ("DraftsUnread", "drafts/answers", r"^with drafts, request \d in float32: token \d+ of the answer is "),
+        ("ScalesOfTheNextRow", "quantized/int8", "^llama in float32, prompt 0 of 1 tokens"),
+    ],
+)
+def test_what_a_runner_takes_is_tried(platform: str, case: str, said: str) -> None:
+    assert case_of(numpy_platform(), case).run().status == "passed"
+    with pytest.raises(ConformanceError, match=said):
+        case_of(f"{FAULTY}:{platform}", case).run()
+
+
+def test_adapters_are_tried_if_a_runner_takes_them() -> None:
+    assert case_of("tests.platforms.own_runners:TakesAdapters", "lora/answers").run().status == "passed"
+    absent = [case_of("tests.platforms.own_runners:TakesNothing", name) for name in TAKEN]
+    for name, verdict in zip(TAKEN, (case.run() for case in absent), strict=True):
+        assert (verdict.status, "which does not take --" in verdict.text) == ("n/a", True), name
 
 
 def test_to_refuse_every_model_is_no_level() -> None:

@@ -23,6 +23,7 @@ from tests.platforms.engine_run import EngineRun
 from tests.platforms.fake_feature import EVEN_PLUGIN
 from tests.platforms.mixed_model import save_mixed
 from tests.platforms.mixed_plugin import MIXED_PLUGIN
+from tests.platforms.own_runners import PATH as OWN_RUNNERS
 from tests.platforms.tiny_models import VOCAB, save_family
 
 ROOT = Path(__file__).parents[3]
@@ -234,7 +235,7 @@ def test_what_cannot_verify_is_refused(llama: Path, tmp_path: Path) -> None:
         "launches on platform 'reference' have room for 0; lower num_speculative_tokens": (
             llama, "tests.platforms.leveled:LaunchNow", (),
         ),
-        "does not take --speculative-config; remove the flag": (llama, "numpy", ()),
+        "does not take --speculative-config; remove the flag": (llama, f"{OWN_RUNNERS}:TakesNothing", ()),
         "linear attention keeps a state that cannot be taken back": (
             save_mixed(tmp_path), "reference", (MIXED_PLUGIN,),
         ),

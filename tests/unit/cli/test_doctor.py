@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tessera.platform import Artifacts
+
 LEVEL_3 = "from tessera.platform import API_LEVELS; API_LEVELS['platform'] = 3\nfrom tessera.cli import main; main()"
 
 
@@ -23,6 +25,15 @@ def test_a_machine_where_all_is_well(site):
     assert "No problems found." in done.stdout
     assert "ok       choice      'good' runs unless --platform says otherwise" in done.stdout
     assert "ok       plugin      extras (tessera-fixture-extras 1.0)" in done.stdout
+
+
+def test_what_platforms_keep(site, tmp_path):
+    done = site.install("good").run("doctor", TESSERA_CACHE=str(tmp_path))
+    assert "cache" not in done.stdout
+    Artifacts(tmp_path / "artifacts", "good-1").put("program", bytes(3 << 20))
+    done = site.run("doctor", TESSERA_CACHE=str(tmp_path))
+    assert done.returncode == 0
+    assert f"ok       cache       {tmp_path / 'artifacts'}: 3.0 MiB that platforms keep" in done.stdout
 
 
 def test_nothing_installed(site):

@@ -82,6 +82,14 @@ def test_a_column_a_platform(model, planned, capsys):
     assert lines[-1] == "small: The KV cache has no room."
 
 
+def test_memory_is_per_device_where_there_are_several(model, planned, capsys):
+    assert run(["plan", model]) == 0
+    assert "per device" not in capsys.readouterr().out
+    planned[1].update({"a:Fast": msgspec.structs.replace(PLAN, num_devices=4)})
+    assert run(["plan", model]) == 0
+    assert "\ndevices            4, memory is per device" in capsys.readouterr().out
+
+
 def test_who_does_what_where_that_is_asked_for(model, planned, capsys):
     kernel = Explained("linear", "n=8", "kernel Fast", (("reference", "a kernel comes first"),))
     planned[1].update({"a:Fast": msgspec.structs.replace(PLAN, choices=[kernel])})

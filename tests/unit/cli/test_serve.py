@@ -30,6 +30,7 @@ class Info:
     fallback_ops: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     num_weights: int = 2_558_400
+    num_devices: int = 1
 
 
 # ---- address ----------------------------------------------------------------------
@@ -107,6 +108,11 @@ def test_the_report():
         "URL         http://127.0.0.1:8000",
     ):
         assert row in rows
+
+
+def test_the_report_of_several_devices():
+    text = report(Info(num_devices=4), model="m", url="u", chat=True, guarded=False, seconds=1)
+    assert "device      a chip (platform good), one of 4; memory is per device\n" in text
 
 
 def test_the_report_of_what_is_unusual():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from tessera.ops.sampling import mask_logits, sample, uniforms
 from tessera.platform import MaskLogitsSpec, SampleSpec, SamplingRows
 
+PAGE = Path(__file__).parents[3] / "docs/plugins/reference.md"
 SPREAD = torch.tensor([2.0, 1.5, 1.0, 0.3, 0.0, -0.5, -1.0, -3.0, -torch.inf])
 
 
@@ -183,3 +186,47 @@ def test_a_mask_leaves_the_tokens_whose_bits_are_set_and_the_rows_that_it_does_n
     for row, tokens in ((3, allowed[0]), (1, allowed[1])):
         assert masked[row][tokens].equal(logits[row][tokens])
         assert masked[row][~tokens].isneginf().all()
+
+
+# ---- the noise, as the contract's page says it
+
+
+def mix(x: int) -> int:
+    x = (x ^ x >> 16) * 0x21F0AAAD & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0xD35A2D97 & 0xFFFFFFFF
+    return x ^ x >> 15
+
+
+def noise_bits(seed: int, position: int, v: int) -> int:
+    low, high, place = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, position & 0xFFFFFFFF
+    key = mix(mix(low ^ 0x9E3779B9) + place & 0xFFFFFFFF)
+    other = mix(mix(high + place & 0xFFFFFFFF) ^ key)
+    return mix(mix(v * 0x9E3779B9 & 0xFFFFFFFF ^ key) + other & 0xFFFFFFFF) >> 9
+
+
+def test_the_pages_vectors_are_the_ops_noise() -> None:
+    numbers = re.findall(
+        r"^\| (-?\d+) \| (\d+) \| (\d+) \| (\d+) \| (-?\d+\.\d{6}) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    assert len(numbers) == 7
+    for *words, said in numbers:
+        seed, position, v, bits = map(int, words)
+        u = uniforms(torch.tensor([seed]), torch.tensor([position]), v + 1)[0, v].item()
+        assert bits == noise_bits(seed, position, v)
+        assert u == (bits + 0.5) * 2.0**-23
+        assert -math.log(-math.log(u)) == pytest.approx(float(said), abs=1e-6)
+
+
+@given(seed=st.integers(-(2**63), 2**63 - 1), position=st.integers(0, 2**31))
+def test_the_pages_formula_is_the_ops(seed: int, position: int) -> None:
+    found = uniforms(torch.tensor([seed]), torch.tensor([position]), 50)[0].tolist()
+    assert found == [(noise_bits(seed, position, v) + 0.5) * 2.0**-23 for v in range(50)]
+
+
+def test_a_draw_is_the_largest_sum_of_scaled_logit_and_noise() -> None:
+    logits = torch.linspace(-1.0, 2.0, 31)
+    for seed in range(20):
+        noise = [-math.log(-math.log((noise_bits(seed, seed + 3, v) + 0.5) * 2.0**-23)) for v in range(31)]
+        sums = [logit / 0.7 + one for logit, one in zip(logits.tolist(), noise, strict=True)]
+        drawn = draw(logits, seed=torch.tensor([seed]), position=torch.tensor([seed + 3]), temperature=0.7)
+        assert drawn == [sums.index(max(sums))]

@@ -219,6 +219,23 @@ def test_what_is_allowed_is_not_named(tmp_path: Path) -> None:
     assert [finding.what for finding in check(read_package(folder))] == ["imports tessera.runner.worker"]
 
 
+def test_what_no_runner_takes_is_named(tmp_path: Path) -> None:
+    own = """
+    from tessera.platform import ModelRunner
+
+    class Runner(ModelRunner):
+        takes = frozenset({"drafts", "quantisation"})
+
+    class Better(Runner):
+        takes: frozenset[str] = frozenset({"drafts"}) | {"stages", "whatever"}
+    """
+    found = [str(finding) for finding in check(read_package(written(tmp_path, "x = 1\n", GOOD, own=own)))]
+    takes = [line.partition(": ")[2] for line in found if "takes" in line]
+    assert takes[0] == "Runner takes 'quantisation', which no runner can; did it mean quantization?"
+    assert takes[1].startswith("Better takes 'whatever', which no runner can; there is quantization, kv_cache_dtype, ")
+    assert len(takes) == 2
+
+
 def test_what_is_no_plugin_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plugin", "check", str(tmp_path / "absent")]) == 2
     assert run(["plugin", "check", str(tmp_path)]) == 2

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tessera.arrays import int32
+from tessera.platform.drafts import accepted
 from tessera.platform.launch import ALL_POSITIONS, LaunchKey
 from tessera.platform.shapes import LaunchShape
 from tessera.runner.inputs import InputLayout, layout_key
-from tessera.runner.runner import accepted
 
 NULL = 9
 

@@ -15,7 +15,7 @@ import msgspec
 import tessera.platform
 from tessera.hookspecs import Hooks
 from tessera.plugins.check.package import Finding, Package, SourceFile
-from tessera.plugins.contract import CONTRACTS, nearest_member, replacement_of
+from tessera.plugins.contract import CONTRACTS, nearest_member, replacement_of, unknown_take
 from tessera.plugins.levels import API, levels_problem
 from tessera.plugins.loading import no_such_hook
 from tessera.plugins.selection import end
@@ -197,6 +197,18 @@ def _dead(name: str, statement: ast.stmt, cls: type, known: set[str]) -> tuple[s
     )
 
 
+def unknown_takes(package: Package) -> Iterator[Finding]:
+    """What a model runner says that it takes and no runner can."""
+    for source, node, cls in contracts_of(package).values():
+        for statement in node.body if issubclass(cls, tessera.platform.ModelRunner) else ():
+            if "takes" not in _defined(statement):
+                continue
+            named = [part.value for part in ast.walk(statement) if isinstance(part, ast.Constant)]
+            for name in (name for name in named if name not in tessera.platform.RUNNER_TAKES):
+                problem, _, hint = unknown_take(str(name)).partition("; ")
+                yield source.at(statement, f"{node.name} {problem}", hint)
+
+
 def unknown_hooks(package: Package) -> Iterator[Finding]:
     hooks = {name for name in vars(Hooks) if not name.startswith("_")}
     entries = {value.partition(":")[0] for value in package.entries.values()}
@@ -372,7 +384,7 @@ def shown(path: str, folder: Path) -> str | None:
 
 
 _OF_A_FILE = (foreign_imports, unsafe_code, changed_core)
-_OF_THE_PACKAGE = (metadata, dead_members, unknown_hooks, manifest)
+_OF_THE_PACKAGE = (metadata, dead_members, unknown_takes, unknown_hooks, manifest)
 
 
 def check(package: Package) -> list[Finding]:

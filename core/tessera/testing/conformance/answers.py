@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from tessera.errors import RefusedError, RequestError
+from tessera.errors import PlatformError, RefusedError, RequestError
 from tessera.llm import LLM
 from tessera.platform.runner import ModelRunner
-from tessera.request import RequestOutput
+from tessera.request import CompletionOutput, RequestOutput
 from tessera.sampling_params import SamplingParams
 from tessera.step import SchedulerOutput
 from tessera.testing.compare import TOLERANCES
@@ -28,6 +28,7 @@ from tessera.testing.conformance.tiny import FAMILIES, VOCAB, Answers, TinyRun, 
 
 _ANSWER = 12  # tokens
 _SLACK = 10  # times the tolerance of one op: the errors of layers add up
+_ROUNDED = 0.02  # of a log probability: the last bit of a float may decide how an activation is rounded
 
 
 def model_cases(target: Target) -> Iterator[Case]:
@@ -42,6 +43,14 @@ def model_cases(target: Target) -> Iterator[Case]:
     yield Case("model/any", "bronze", "model", partial(_one_runs, list(trials.values())))
 
 
+def quantized_cases(target: Target) -> Iterator[Case]:
+    """One per value of --quantization, for a platform's own runner; at op depth the products are tried alone."""
+    if target.brings_a_runner:
+        for name in ("int8", "int4"):
+            trial = _Trial(target, "llama", target.exact_dtype, name)
+            yield Case(f"quantized/{name}", "silver", "quantized model", trial.run)
+
+
 def _one_runs(trials: Sequence[_Trial]) -> Verdict:
     if all(trial.refusal is not None for trial in trials):
         raise ConformanceError(f"the platform refuses every model that was tried: {trials[0].refusal}")
@@ -50,11 +59,13 @@ def _one_runs(trials: Sequence[_Trial]) -> Verdict:
 
 @dataclass
 class _Trial:
-    """A family in a dtype. The reference runs first: what it cannot do is no fault of the platform's."""
+    """A family in a dtype, quantized at load or not. The reference runs first: what it cannot do is no fault of the
+    platform's."""
 
     target: Target
     family: str
     dtype: str
+    quantization: str | None = None
 
     def run(self) -> Verdict:
         with self._folder() as folder:
@@ -62,6 +73,10 @@ class _Trial:
             try:
                 found = self._answers(folder, self.target.path)
             except RefusedError as refused:
+                return absent(refused.message)
+            except PlatformError as refused:
+                if self.quantization is None:
+                    raise
                 return absent(refused.message)
         for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
             what = f"{self.family} in {self.dtype}, prompt {place} of {len(theirs.prompt_token_ids or ())} tokens"
@@ -88,6 +103,7 @@ class _Trial:
         return LLM(
             folder, platform=platform, skip_tokenizer_init=True, dtype=self.dtype, max_num_seqs=4,
             max_num_batched_tokens=64, kv_cache_memory_bytes=1 << 21, check_kv_cache=not self.target.brings_a_runner,
+            quantization=self.quantization,
         )  # fmt: skip
 
     def _answers(self, folder: str, platform: str) -> list[RequestOutput]:
@@ -122,11 +138,25 @@ class _Trial:
         elif mine or not self.target.brings_a_runner:
             raise ConformanceError(f"{what}: {len(mine)} of {len(theirs)} tokens have a log probability")
         answer, right = (list(output.outputs[0].token_ids) for output in (found, expected))
-        sure = len(right) if self.dtype == "float32" else self._sure(expected)
+        exact = self.dtype == "float32" and self.quantization is None
+        sure = len(right) if exact else self._sure(expected)
         if answer[:sure] != right[:sure]:
             raise ConformanceError(f"{what}: the answer is {answer}, not {right}")
         if len(answer) != len(right):
             raise ConformanceError(f"{what}: the answer has {len(answer)} tokens, not {len(right)}")
+        if self.quantization is not None:
+            self._compare_quantized(what, found.outputs[0], expected.outputs[0], sure)
+
+    def _compare_quantized(self, what: str, found: CompletionOutput, expected: CompletionOutput, sure: int) -> None:
+        """Compares the log probabilities of the answer's tokens as far as both were given the same."""
+        entries = zip(expected.token_ids[:sure], found.logprobs or (), expected.logprobs or (), strict=False)
+        for place, (token, mine, theirs) in enumerate(entries):
+            one, other = mine[token].logprob, theirs[token].logprob
+            if not math.isclose(one, other, abs_tol=self._slack):
+                raise ConformanceError(
+                    f"{what}, {self.quantization}: token {place + 1} of the answer has log probability {one:.6g}, not "
+                    f"{other:.6g}"
+                )
 
     def _compare_prompt(self, what: str, mine: Sequence[float], theirs: Sequence[float]) -> None:
         slack = self._slack
@@ -136,7 +166,7 @@ class _Trial:
 
     @property
     def _slack(self) -> float:
-        return _SLACK * TOLERANCES[self.dtype]
+        return _SLACK * TOLERANCES[self.dtype] if self.quantization is None else _ROUNDED
 
     def _sure(self, expected: RequestOutput) -> int:
         """How many tokens of the answer come before the first that is not the most likely, or whose runner-up is nearly

@@ -61,7 +61,8 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 def scheme_cases(target: Target) -> Iterator[Case]:
     """One per scheme and dtype."""
     if type(target.platform).scheme is Platform.scheme or target.brings_a_runner:
-        yield Case("scheme", "silver", "scheme", lambda: absent("the platform does not override scheme()"))
+        own = "has its own model runner" if target.brings_a_runner else "does not override scheme()"
+        yield Case("scheme", "silver", "scheme", lambda: absent(f"the platform {own}"))
         return
     for name, scheme in SCHEMES.items():
         for dtype in target.platform.capabilities.dtypes:

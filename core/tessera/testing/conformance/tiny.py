@@ -124,7 +124,7 @@ def _parts(folder: Path, dtype: str, source: Dummy) -> Iterator[Part]:
     config = build_config(
         model=str(folder), platform=OWN["reference"], load_format="dummy", skip_tokenizer_init=True, dtype=dtype
     )
-    services = Services(config, host_device(), {TENSOR_GROUP: Alone()}, ReferencePlatform.capabilities, source=source)
+    services = Services(config, [host_device()], {TENSOR_GROUP: Alone()}, ReferencePlatform(), source=source)
     services.build_model(services.reference(), [ReferenceAttention()])
     assert services.build is not None, "build_model leaves it behind"
     for parameter in services.build.parameters:

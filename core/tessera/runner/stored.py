@@ -1,0 +1,59 @@
+"""The weights of a checkpoint for a platform's own model runner: those of linear layers in the scheme that the
+checkpoint or --quantization says, all others as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.errors import RefusedError
+from tessera.layers.weights import Parameter
+from tessera.loader.checkpoint import Safetensors
+from tessera.loader.load import load_weights
+from tessera.ops import REFERENCE, LinearSpec
+from tessera.platform.device import Arena, HostDevice, MemoryFigures
+from tessera.platform.ops import BoundOps, Packed
+from tessera.platform.platform import Platform
+from tessera.platform.quantization import Part, ReadWeight, Scheme
+from tessera.quantization.negotiation import Weights, described
+
+
+def stored_weights(
+    source: Safetensors, linear_layers: Mapping[str, tuple[int, int]], weights: Weights, platform: Platform, dtype: str
+) -> Iterator[ReadWeight]:
+    """See RunnerServices.stored_weights. dtype: the model's."""
+    host = HostDevice(torch, MemoryFigures(0, 0, host=True))
+    ops, arena = BoundOps(REFERENCE, host), Arena("weights")
+    for name, (k, n) in linear_layers.items():
+        part = Part(f"{name}.weight", (n, k))
+        chosen = weights.choose(LinearSpec(n, k, dtype), [[part]], ops)
+        scheme, made = chosen.spec.scheme, chosen.made
+        if scheme is not None:
+            _check(name, scheme, platform)
+
+        def prepare(raw: dict[str, Tensor], into: Packed | None, made: Any = made) -> Packed:
+            if made is not None:
+                made(raw)
+            return raw
+
+        parameter = Parameter({name: joins[0] for name, joins in chosen.parts.items()}, prepare)
+        load_weights([parameter], source, dtype, host, arena, lambda progress: None)
+        yield ReadWeight(part.name, parameter.packed, scheme)
+    for name in source.names():
+        layer, _, last = name.rpartition(".")
+        if layer not in linear_layers or last == "bias":
+            yield ReadWeight(name, {"weight": source.whole(name)})
+    source.release()
+
+
+def _check(name: str, scheme: Scheme, platform: Platform) -> None:
+    """At op depth the reference multiplies with what a platform does not accept; here nothing would."""
+    answer = platform.scheme(scheme)
+    if isinstance(answer, str):
+        raise RefusedError(
+            f"platform '{platform.name}' does not take '{name}' in {described(scheme)} ({answer}); use the unquantized "
+            "model, or one that is quantized in another way."
+        )
