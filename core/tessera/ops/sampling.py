@@ -288,7 +288,7 @@ class SampleSpec:
                  x = (x ^ (x >> 15)) * 0xD35A2D97
                  return x ^ (x >> 15)
 
-        low, high = the low and the high 32 bits of seed (two's complement); place = the low 32 bits of position
+        low, high = the low and the high 32 bits of seed (two's complement); place = position
         key   = mix(mix(low ^ GOLDEN) + place)
         other = mix(mix(high + place) ^ key)
         bits  = mix(mix((v * GOLDEN) ^ key) + other) >> 9       23 bits

@@ -209,17 +209,19 @@ def test_the_pages_vectors_are_the_ops_noise() -> None:
         r"^\| (-?\d+) \| (\d+) \| (\d+) \| (\d+) \| (-?\d+\.\d{6}) \|$", PAGE.read_text(), re.MULTILINE
     )
     assert len(numbers) == 7
-    for *words, said in numbers:
-        seed, position, v, bits = map(int, words)
-        u = uniforms(torch.tensor([seed]), torch.tensor([position]), v + 1)[0, v].item()
+    for *values, said in numbers:
+        seed, position, v, bits = map(int, values)
+        place = torch.tensor([position], dtype=torch.int32)
+        u = uniforms(words(torch.tensor([seed])), place, v + 1)[0, v].item()
         assert bits == noise_bits(seed, position, v)
         assert u == (bits + 0.5) * 2.0**-23
         assert -math.log(-math.log(u)) == pytest.approx(float(said), abs=1e-6)
 
 
-@given(seed=st.integers(-(2**63), 2**63 - 1), position=st.integers(0, 2**31))
+@given(seed=st.integers(-(2**63), 2**63 - 1), position=st.integers(0, 2**31 - 1))
 def test_the_pages_formula_is_the_ops(seed: int, position: int) -> None:
-    found = uniforms(torch.tensor([seed]), torch.tensor([position]), 50)[0].tolist()
+    place = torch.tensor([position], dtype=torch.int32)
+    found = uniforms(words(torch.tensor([seed])), place, 50)[0].tolist()
     assert found == [(noise_bits(seed, position, v) + 0.5) * 2.0**-23 for v in range(50)]
 
 
