@@ -35,6 +35,11 @@ def growing(factor: int, times: int) -> dict[str, Any]:
 
 
 GROWING = growing(4000, 3)
+# Half a million characters, each replaced again and again: much time and little memory, on a machine of any speed.
+TURNING = growing(2, 19)
+TURNING["normalizers"] += [
+    {"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in (("#", "!"), ("!", "#")) * 1000
+]
 # A search that tries every way to cut a run of `a` before it gives up.
 PANICKING = {
     "type": "Split",
@@ -157,7 +162,7 @@ async def test_regular_expression_that_gives_up_is_a_refusal(
 
 
 async def test_text_that_takes_for_ever_is_ended(served: Served) -> None:
-    async with served(normalizer=growing(2, 40)) as workers:
+    async with served(normalizer=TURNING) as workers:
         with pytest.raises(TextLimitError, match="took more than the limit of 2 s"):
             await workers.encode(["#"])
         assert (await workers.chat(chat("others"))).text == "[others]"
