@@ -13,20 +13,43 @@ namespace {
 constexpr int64_t PART = 1 << 13;  // entries of a row that are copied at once
 constexpr int64_t FEW = 1 << 12;   // tokens of histories for which waking a thread does not pay
 
-template <class T> constexpr T FORBIDDEN;  // -inf
-template <> constexpr float FORBIDDEN<float> = -INFINITY;
-template <> constexpr bf16 FORBIDDEN<bf16> = 0xff80;
+// -inf as bits, of bf16 and of float.
+template <class Bits> constexpr Bits FORBIDDEN;
+template <> constexpr uint16_t FORBIDDEN<uint16_t> = 0xff80;
+template <> constexpr uint32_t FORBIDDEN<uint32_t> = 0xff800000;
 
-template <class T> void mask_rows(const Masking &task, int64_t first, int64_t last) {
+// Entries of a row, in the smallest vector that processors of an architecture have; compilers know how to make it.
+template <class Bits> struct Lanes {
+  static constexpr int64_t NUMBER = 16 / sizeof(Bits);
+  typedef Bits Vector __attribute__((vector_size(16), aligned(sizeof(Bits)), may_alias));
+};
+
+// Keeps the entries whose bit of `allowed` is set, the lowest first. Without a branch, because it cannot be predicted which tokens
+// a grammar allows.
+template <class Bits> inline void keep(Bits *entries, uint32_t allowed) {
+  using Vector = typename Lanes<Bits>::Vector;
+  Vector bit, none;
+  for (int64_t i = 0; i < Lanes<Bits>::NUMBER; i++) bit[i] = (Bits)(Bits(1) << i), none[i] = FORBIDDEN<Bits>;
+  for (int64_t at = 0; at < 32; at += Lanes<Bits>::NUMBER) {
+    auto *here = (Vector *)(entries + at);
+    Vector kept = (Vector)(((Bits)(allowed >> at) & bit) == bit);
+    *here = (*here & kept) | (none & ~kept);
+  }
+}
+
+template <class Bits> void mask_rows(const Masking &task, int64_t first, int64_t last) {
   int64_t words = (task.vocab + 31) / 32;
   for (int64_t i = first; i < last; i++) {
-    T *row = (T *)task.logits + task.rows[i] * task.stride;
+    Bits *row = (Bits *)task.logits + task.rows[i] * task.stride;
     for (int64_t word = 0; word < words; word++) {
       auto allowed = (uint32_t)task.bits[i * words + word];
       if (allowed == UINT32_MAX) continue;
-      T *entry = row + 32 * word;
-      int64_t number = word + 1 < words ? 32 : task.vocab - 32 * word;
-      for (int64_t bit = 0; bit < number; bit++) entry[bit] = allowed >> bit & 1 ? entry[bit] : FORBIDDEN<T>;
+      Bits *entries = row + 32 * word;
+      int64_t left = task.vocab - 32 * word;
+      if (left >= 32)
+        keep(entries, allowed);
+      else
+        for (int64_t bit = 0; bit < left; bit++) entries[bit] = allowed >> bit & 1 ? entries[bit] : FORBIDDEN<Bits>;
     }
   }
 }
@@ -89,7 +112,7 @@ void penalise_rows(const Penalising &task, int64_t first, int64_t last) {
 namespace edits {
 
 void mask(const Masking &task) {
-  threads::run(task.entry == float_entry ? mask_rows<float> : mask_rows<bf16>, task, task.number);
+  threads::run(task.entry == float_entry ? mask_rows<uint32_t> : mask_rows<uint16_t>, task, task.number);
 }
 
 void take(const Taking &task) {
