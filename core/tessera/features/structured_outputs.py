@@ -8,8 +8,9 @@ for a mask before each token and passes it the token that was sampled.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -57,6 +58,19 @@ class StructuredOutputs(EngineFeature):
         never = self._model.eos_token_ids if request.params.ignore_eos else ()
         return Grammar(self._matcher(asked), never)
 
+    def mask(self, states: Sequence[FeatureState], bits: Array) -> None:
+        """Into one array, on the calling thread: llguidance's executor computes masks on threads of its own, but
+        handing them over takes longer than the masks do, all the more where other threads want the processors."""
+        assert self._tokenizer is not None, "a grammar was compiled"
+        grammars = cast("Sequence[Grammar]", states)
+        allowed = np.empty((len(states), -(-self._tokenizer.vocab_size // 32)), np.int32)
+        start, size = allowed.ctypes.data, allowed.strides[0]
+        for place, grammar in enumerate(grammars):
+            grammar.matcher.unsafe_compute_mask_ptr(start + place * size, size)
+        bits &= allowed[:, : bits.shape[1]]
+        for grammar, own in zip(grammars, bits, strict=True):
+            grammar.forbid(own)
+
     def _matcher(self, asked: StructuredOutputsParams) -> Future[LLMatcher]:
         """A matcher at the start of the grammar, for each request to copy."""
         matcher = self._matchers.get(asked)
@@ -90,31 +104,36 @@ class Grammar(FeatureState):
     def __init__(self, coming: Future[LLMatcher], never: tuple[int, ...]) -> None:
         self._coming = coming
         self._never = never
-        self._matcher: LLMatcher
+        self._kept = [(token >> 5, ~np.uint32(1 << (token & 31)).view(np.int32)) for token in never]
+        self.matcher: LLMatcher
 
     def ready(self) -> bool:
         if not self._coming.done():
             return False
-        self._matcher = self._coming.result().deep_copy()
+        self.matcher = self._coming.result().deep_copy()
         return True
 
     def mask(self, bits: Array) -> None:
-        allowed = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
+        allowed = np.frombuffer(self.matcher.compute_bitmask(), np.int32)
         bits &= allowed[: len(bits)]
-        for token in self._never:
-            bits.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
+        self.forbid(bits)
+
+    def forbid(self, bits: Array) -> None:
+        """Clears the bits of what is never allowed. bits: as in mask()."""
+        for word, kept in self._kept:
+            bits[word] &= kept
 
     def accept(self, token: int) -> bool:
-        return self._matcher.consume_token(token)
+        return self.matcher.consume_token(token)
 
     def num_allowed(self, drafts: Array) -> int:
-        allowed = self._matcher.validate_tokens(drafts.tolist())
+        allowed = self.matcher.validate_tokens(drafts.tolist())
         never = np.flatnonzero(np.isin(drafts[:allowed], self._never))
         return int(never[0]) if len(never) else allowed
 
     def rollback(self, num_tokens: int) -> None:
-        self._matcher.rollback(num_tokens)
+        self.matcher.rollback(num_tokens)
 
     @property
     def complete(self) -> bool:
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        return self.matcher.is_stopped() and not self.matcher.is_error()

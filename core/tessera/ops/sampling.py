@@ -4,7 +4,7 @@ logits.
 A draw is the argmax of scaled logits plus Gumbel noise, which samples from their softmax; the noise of vocabulary entry
 v is a hash of (seed, position, v), so it does not depend on what else is in the batch, nor on how the vocabulary is
 sharded. Masks, edits and penalties change logits [S, vocab] in place, each row by what it asks for alone; edits and
-penalties are sums and products, so their logits are float32.
+penalties are sums and products, so their logits are float32: a copy of the rows that have any.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "SampleSpec",
     "Sampled",
     "SamplingRows",
+    "TakeLogitsSpec",
 ]
 
 _GOLDEN = 0x9E3779B9
@@ -119,6 +120,29 @@ def _mask_logits_inputs(spec: MaskLogitsSpec, make: TrialInputs) -> tuple[Any, .
     words = torch.randint(-(2**31), 2**31, (number, -(-spec.vocab // 32)), generator=make.random).to(torch.int32)
     twice = (torch.cat((part, part[-1:])) for part in (rows, words))
     return make.normal(make.tokens, spec.vocab, dtype=make.dtype), *twice
+
+
+# ---- take_logits
+
+
+@dataclass(frozen=True)
+class TakeLogitsSpec:
+    """A copy of some rows of logits [S, vocab] in float32, for edits and penalties to change."""
+
+    vocab: int
+
+
+def take_logits(spec: TakeLogitsSpec, logits: Tensor, rows: Tensor) -> Tensor:
+    """logits [S, V] act or float32; rows [E] int32, of the S -> [E, V] float32
+
+    A row may come several times. The copy shares no memory with the logits."""
+    return logits[rows.long()].float()
+
+
+def _take_logits_inputs(spec: TakeLogitsSpec, make: TrialInputs) -> tuple[Any, ...]:
+    """As many as half of the rows, any of them."""
+    rows = make.integers(0, make.tokens, -(-make.tokens // 2))
+    return make.normal(make.tokens, spec.vocab, dtype=make.dtype), rows
 
 
 # ---- edit_logits
@@ -474,6 +498,11 @@ OPS = (
         "mask_logits", "sampling", mask_logits, mutates=("logits",),
         sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)), inputs=_mask_logits_inputs,
         served_spec=lambda _: MaskLogitsSpec(VOCAB), any_dtype=True,
+    ),
+    Op(
+        "take_logits", "sampling", take_logits,
+        sample_specs=lambda: (TakeLogitsSpec(vocab) for vocab in (96, 97)), inputs=_take_logits_inputs,
+        served_spec=lambda _: TakeLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
         "edit_logits", "sampling", edit_logits, mutates=("logits",),

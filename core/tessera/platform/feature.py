@@ -55,7 +55,8 @@ class FeatureState:
 
     def mask(self, bits: Array) -> None:
         """Clears the bits of the tokens that must not be sampled next. bits [ceil(vocabulary / 32)] int32, the lowest
-        first. Called once for each token, after all tokens before it have been accepted. Default: clears none."""
+        first. Called once for each token, after all tokens before it have been accepted, unless the feature's half
+        answers for many requests at once (EngineFeature.mask). Default: clears none."""
 
     def accept(self, token: int) -> bool:
         """Takes the token that was sampled, or a draft, which rollback() takes back. False if it is not allowed here:
@@ -99,6 +100,12 @@ class EngineFeature:
     def resources(self) -> Sequence[Resource]:
         """Limited resources that requests take. Called once. Default: none."""
         return ()
+
+    def mask(self, states: Sequence[FeatureState], bits: Array) -> None:
+        """FeatureState.mask() for many requests at once: bits [n, ceil(vocabulary / 32)] int32 has a row for each of
+        the n states, which are this feature's own. Default: asks one after the other."""
+        for state, own in zip(states, bits, strict=True):
+            state.mask(own)
 
     def begin(self, request: Request) -> FeatureState | None:
         """Called when a request arrives. None: the request does not use the feature in this process. Raises

@@ -2,6 +2,7 @@
 
 The host keeps the sampling parameters of each row. If no request or feature changes the logits, one composite op
 samples from the hidden states. Otherwise the logits are computed, masked, edited and penalized first, in this order.
+Rows with edits or penalties are drawn for from a copy of their own logits; the other rows are not touched.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from tessera.ops import (
     Sampled,
     SampleSpec,
     SamplingRows,
+    TakeLogitsSpec,
 )
 from tessera.platform.feature import WorkerFeature
 from tessera.platform.launch import Buffers, Launch
@@ -66,8 +68,8 @@ class SamplingColumns:
 
     Besides PARAMETERS: seed [rows, 2] int32, its low and high bits; logprobs, prompt_logprobs int32: how many
     alternatives are wanted for sampled and prompt tokens, -1 for no log probabilities; num_prompt_tokens int32;
-    logits_ops uint8. edits, masks: of the rows that have any. changed: how often edits, masks or penalties changed.
-    opened: how often a row was opened. eos, vocab: the model's end-of-text tokens and the size of its vocabulary."""
+    logits_ops uint8. edits, masks: of the rows that have any. opened: how often a row was opened. eos, vocab: the
+    model's end-of-text tokens and the size of its vocabulary."""
 
     temperature: Array
     top_k: Array
@@ -87,7 +89,7 @@ class SamplingColumns:
         self.logits_ops: Array = np.zeros(rows, np.uint8)
         self.edits: dict[int, RowEdits] = {}
         self.masks: dict[int, Array] = {}
-        self.changed = self.opened = 0
+        self.opened = 0
         self.eos, self.vocab = eos, vocab
         self._want_prompt_logprobs: set[int] = set()
 
@@ -113,7 +115,6 @@ class SamplingColumns:
         if self.logits_ops[row]:
             self.edits.pop(row, None)
             self.masks.pop(row, None)
-            self.changed += 1
         ops = LogitsOps.PENALTIES if params.penalised else LogitsOps(0)
         edits = RowEdits.of(params, opened.num_prompt_tokens, self.eos, self.vocab)
         if edits is not None:
@@ -122,7 +123,6 @@ class SamplingColumns:
         if params.allowed_token_ids is not None:
             self.masks[row] = allowed_bits(params.allowed_token_ids, self.vocab)
             ops |= LogitsOps.MASK
-        self.changed += bool(ops)
         self.logits_ops[row] = ops
 
     def prompt_logprobs_among(self, rows: Array, starts: Array) -> Array:
@@ -201,6 +201,8 @@ class PlacedMasks(NamedTuple):
         """None if none of the rows has a mask."""
         if masks is None:
             return None
+        if np.array_equal(rows, masks.rows):
+            return cls(np.arange(len(rows)), masks.bits)
         places = np.flatnonzero(np.isin(rows, masks.rows))
         if not len(places):
             return None
@@ -210,101 +212,146 @@ class PlacedMasks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RowSet:
-    """What to do to the logits of some rows, on the device. Reused as long as the same rows are sampled. mask, edits:
-    None if no row has any."""
+class CopiedRows:
+    """Rows that are drawn for from a copy of their logits, E of them, on the device. They are padded to a few sizes by
+    repeating the last one, which then is drawn for as well and not used. Reused as long as the same rows are copied.
 
+    index: where they are among the S rows that are sampled, without padding, ascending, on the host. take [E] int32:
+    the same. merged [S] int32: the place of each row's token, counted over the tokens drawn from the logits as they
+    are, then those drawn from the copy; None if all rows are copied. sampling: the fields of SamplingRows except
+    position. rows, num_prompt_tokens [E] int32: as in History. edits: None if no row has any. allowed: the places
+    among the E and the bits of allowed_token_ids; None if no row has any."""
+
+    index: Array
+    take: Tensor
+    merged: Tensor | None
+    sampling: dict[str, Tensor]
+    rows: Tensor
     num_prompt_tokens: Tensor
-    penalties: Penalties
-    mask: tuple[Tensor, Tensor] | None
+    penalties: Penalties | None
     edits: Edits | None
+    allowed: tuple[Tensor, Tensor] | None
 
 
 class LogitsEditor:
-    """Applies masks, edits and penalties. tokens [rows, M] int32: the tokens of all rows, on the device. bind: returns
-    an op bound to a spec. to_device: copies an array to the device (Device.to_device)."""
+    """Draws tokens from logits that some rows want masked, edited or penalized. tokens [rows, M] int32: the tokens of
+    all rows, on the device. bind: returns an op bound to a spec. to_device: copies an array to the device
+    (Device.to_device)."""
 
     def __init__(
         self, columns: SamplingColumns, tokens: Tensor, bind: Bind, to_device: Callable[[Array], Tensor]
     ) -> None:
         self.columns, self.tokens, self.bind, self.to_device = columns, tokens, bind, to_device
         self._calls: dict[tuple[str, Any], HotCall] = {}
-        self._sets: dict[bytes, RowSet] = {}
-        self._changed = 0
+        self._copied: dict[tuple[bytes, ...], CopiedRows] = {}
+        self._allowed: dict[bytes, tuple[Tensor, Tensor] | None] = {}
+        self._opened = 0
 
     def ops_of(self, rows: Array) -> LogitsOps:
         return LogitsOps(int(np.bitwise_or.reduce(self.columns.logits_ops[rows])))
 
-    def __call__(
+    def draw(
         self,
-        ops: LogitsOps,
+        sample: HotCall,
         logits: Tensor,
+        sampling: SamplingRows,
         rows: Array,
-        places: Tensor,
         positions: Array,
         masks: PlacedMasks | None,
         *,
         keep: bool,
     ) -> Tensor:
-        """Returns logits [S, vocab] with the masks, edits and penalties of the rows, and with the masks that came with
-        the step. rows: the requests' rows, which are the first of the S. places [S] int32: all rows, padding included,
-        on the device. positions: the position of the token to sample, for each of `rows`. keep: do not change `logits`.
+        """Tokens [S] int32, drawn by `sample`, a bound op, from logits [S, vocab] with the masks, edits and penalties
+        of the rows, and with the masks that came with the step. rows: the requests' rows, which are the first of the S.
+        positions: the position of the token to sample, for each of `rows`. keep: do not change `logits`.
 
-        Edits and penalties are applied to a float32 copy. Masks alone are written into `logits`, unless keep is set:
-        -inf is exact in every dtype, and copying a batch costs more than masking it."""
-        vocab = logits.shape[-1]
-        if keep or ops & ~LogitsOps.MASK:
-            logits = logits.to(torch.float32, copy=True)
+        Edits and penalties are sums and products in float32, so their rows are copied. Masks are written into `logits`,
+        -inf being exact in every dtype; with keep, masked rows are copied too."""
+        if self._opened != self.columns.opened:
+            self._copied.clear()
+            self._allowed.clear()
+            self._opened = self.columns.opened
+        if not keep:
+            allowed = _kept(self._allowed, rows.tobytes(), lambda: self._allowed_of(rows))
+            self._mask(logits, masks, allowed)
+        index = self._to_copy(rows, masks if keep else None, all_masked=keep)
+        if not len(index):
+            tokens: Tensor = sample(logits, sampling).tokens
+            return tokens
+        key = rows.tobytes(), index.tobytes(), len(logits).to_bytes(4, "little")
+        copied = _kept(self._copied, key, lambda: self._made(rows, index, len(logits)))
+        copy = self._call("take_logits", TakeLogitsSpec(logits.shape[-1]))(logits, copied.take)
+        if keep:
+            placed = None if masks is None else PlacedMasks(np.searchsorted(index, masks.places), masks.bits)
+            self._mask(copy, placed, copied.allowed)
+        position = self._put(_repeated(positions[index], len(copy)), np.int32)
+        self._change(copy, copied, position, int(positions[index].max()))
+        drawn: Tensor = sample(copy, SamplingRows(**copied.sampling, position=position)).tokens
+        if copied.merged is None:
+            return drawn
+        return torch.cat((sample(logits, sampling).tokens, drawn)).index_select(0, copied.merged)
+
+    def _to_copy(self, rows: Array, masks: PlacedMasks | None, *, all_masked: bool) -> Array:
+        """The places of the rows to copy: all if padding would make them as many anyway."""
+        apart = ~LogitsOps(0) if all_masked else LogitsOps.EDITS | LogitsOps.PENALTIES
+        chosen = (self.columns.logits_ops[rows] & apart) != 0
         if masks is not None:
-            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, *self._put_mask(*masks))
-        if not ops:
-            return logits
-        wanted = self._row_set(rows, len(logits))
-        history = self._history(wanted, places, positions)
-        if wanted.mask is not None:
-            self._call("mask_logits", MaskLogitsSpec(vocab))(logits, *wanted.mask)
-        if wanted.edits is not None:
-            spec = EditLogitsSpec(vocab, wanted.edits.prefix.shape[-1])
-            self._call("edit_logits", spec)(logits, history, wanted.edits)
-        if ops & LogitsOps.PENALTIES:
-            self._call("penalise", PenaliseSpec(vocab))(logits, history, wanted.penalties)
-        return logits
+            chosen[masks.places] = True
+        index = np.flatnonzero(chosen)
+        return index if _power_of_two(len(index)) < len(rows) else np.arange(len(rows))
+
+    def _change(self, copy: Tensor, copied: CopiedRows, num_tokens: Tensor, most: int) -> None:
+        """Edits and penalties. num_tokens [E] int32: how many tokens each row has; most: the largest of them."""
+        if copied.edits is None and copied.penalties is None:
+            return
+        vocab = copy.shape[-1]
+        width = max(_FEWEST_TOKENS, 1 << (most - 1).bit_length())  # a power of two, so that there are few shapes
+        known = self.tokens[:, : min(width, self.tokens.shape[-1])]
+        history = History(known, copied.rows, copied.num_prompt_tokens, num_tokens)
+        if copied.edits is not None:
+            spec = EditLogitsSpec(vocab, copied.edits.prefix.shape[-1])
+            self._call("edit_logits", spec)(copy, history, copied.edits)
+        if copied.penalties is not None:
+            self._call("penalise", PenaliseSpec(vocab))(copy, history, copied.penalties)
+
+    def _mask(self, logits: Tensor, placed: PlacedMasks | None, allowed: tuple[Tensor, Tensor] | None) -> None:
+        call = self._call("mask_logits", MaskLogitsSpec(logits.shape[-1]))
+        if placed is not None:
+            call(logits, *self._put_mask(*placed))
+        if allowed is not None:
+            call(logits, *allowed)
 
     def _call(self, name: str, spec: Any) -> HotCall:
         if (name, spec) not in self._calls:
             self._calls[name, spec] = self.bind(name, spec)
         return self._calls[name, spec]
 
-    def _history(self, wanted: RowSet, places: Tensor, positions: Array) -> History:
-        """The tokens of the rows so far. Its width is rounded up to a power of two, so that there are few shapes."""
-        most = max(_FEWEST_TOKENS, 1 << int(positions.max() - 1).bit_length())
-        num_tokens = self._put(_padded(positions, len(places), 0), np.int32)
-        return History(self.tokens[:, : min(most, self.tokens.shape[-1])], places, wanted.num_prompt_tokens, num_tokens)
-
-    def _row_set(self, rows: Array, size: int) -> RowSet:
-        if self._changed != self.columns.changed or len(self._sets) >= _MOST_ROW_SETS:
-            self._sets.clear()
-            self._changed = self.columns.changed
-        key = rows.astype(np.int32).tobytes() + size.to_bytes(4, "little")
-        if key not in self._sets:
-            self._sets[key] = self._made(rows, size)
-        return self._sets[key]
-
-    def _made(self, rows: Array, size: int) -> RowSet:
-        columns = self.columns
-        penalties = (
-            _padded(columns.presence_penalty[rows], size, 0.0),
-            _padded(columns.frequency_penalty[rows], size, 0.0),
-            _padded(columns.repetition_penalty[rows], size, 1.0),
-        )
-        return RowSet(
-            self._put(_padded(columns.num_prompt_tokens[rows], size, 0), np.int32),
-            Penalties(*(self._put(values, np.float32) for values in penalties)),
-            self._mask(rows),
-            self._edits(rows),
+    def _made(self, rows: Array, index: Array, size: int) -> CopiedRows:
+        """size: S."""
+        columns, chosen = self.columns, rows[index]
+        padded = size if len(index) == len(rows) else _power_of_two(len(index))
+        ops = self.ops_of(chosen)
+        merged = None
+        if len(index) < len(rows):
+            merged = np.arange(size)
+            merged[index] = size + np.arange(len(index))
+        names = (name for name in SamplingRows._fields if name != "position")
+        filled = _repeated(chosen, padded)
+        penalties = (self._put(getattr(columns, f"{name}_penalty")[filled], np.float32) for name in Penalties._fields)
+        return CopiedRows(
+            index=index,
+            take=self._put(_repeated(index, padded), np.int32),
+            merged=None if merged is None else self._put(merged, np.int32),
+            sampling={name: self._put(getattr(columns, name)[filled], _DTYPES[name]) for name in names},
+            rows=self._put(filled, np.int32),
+            num_prompt_tokens=self._put(columns.num_prompt_tokens[filled], np.int32),
+            penalties=Penalties(*penalties) if ops & LogitsOps.PENALTIES else None,
+            edits=self._edits(chosen) if ops & LogitsOps.EDITS else None,
+            allowed=self._allowed_of(chosen),
         )
 
-    def _mask(self, rows: Array) -> tuple[Tensor, Tensor] | None:
+    def _allowed_of(self, rows: Array) -> tuple[Tensor, Tensor] | None:
+        """The masks of allowed_token_ids, and their places among `rows`."""
         masks = self.columns.masks
         held = [(place, masks[row]) for place, row in enumerate(rows.tolist()) if row in masks]
         if not held:
@@ -314,16 +361,14 @@ class LogitsEditor:
 
     def _put_mask(self, places: Array, bits: Array) -> tuple[Tensor, Tensor]:
         """In a few sizes; the filler repeats the last row."""
-        index = np.minimum(np.arange(_power_of_two(len(places))), len(places) - 1)
-        return self._put(places[index], np.int32), self._put(bits[index], np.int32)
+        size = _power_of_two(len(places))
+        return self._put(_repeated(places, size), np.int32), self._put(_repeated(bits, size), np.int32)
 
-    def _edits(self, rows: Array) -> Edits | None:
-        """The edits of all rows, concatenated and padded to a power of two, so that there are few shapes. The padding
-        adds 0 to a logit of the first row."""
+    def _edits(self, rows: Array) -> Edits:
+        """The edits of rows of which some have any, concatenated and padded to a power of two, so that there are few
+        shapes. The padding adds 0 to a logit of the first row."""
         columns = self.columns
         held = [(place, columns.edits[row]) for place, row in enumerate(rows.tolist()) if row in columns.edits]
-        if not held:
-            return None
         number = _power_of_two(sum(len(edits.token) for _, edits in held))
         width = _power_of_two(max(edits.prefix.shape[-1] for _, edits in held))
         row, token, until = np.zeros((3, number), np.int32)
@@ -342,14 +387,27 @@ class LogitsEditor:
         return self.to_device(np.ascontiguousarray(values, dtype))
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _kept(known: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    if key not in known:
+        if len(known) >= _MOST_ROW_SETS:
+            known.clear()
+        known[key] = make()
+    return known[key]
+
+
 def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length() if number else 0
 
 
-def _padded(values: Array, size: int, filler: float) -> Array:
-    result = np.full(size, filler, values.dtype)
-    result[: len(values)] = values
-    return result
+def _repeated(values: Array, size: int) -> Array:
+    """Padded to `size` by repeating the last."""
+    if len(values) == size:
+        return values
+    return values[np.minimum(np.arange(size), len(values) - 1)]
 
 
 def bind_ahead(model: Model, ops: BoundOps) -> None:
@@ -361,6 +419,7 @@ def bind_ahead(model: Model, ops: BoundOps) -> None:
             ops.bind("logits_sample", model.head.sampling_spec(SampleSpec(vocab, greedy, filters, logprobs)))
     ops.bind("logprobs", LogprobsSpec(vocab, 1))
     ops.bind("mask_logits", MaskLogitsSpec(vocab))
+    ops.bind("take_logits", TakeLogitsSpec(vocab))
     ops.bind("edit_logits", EditLogitsSpec(vocab))
     ops.bind("penalise", PenaliseSpec(vocab))
 
@@ -408,10 +467,8 @@ class Sampler:
             logits = feature.logits(launch, logits)
         if edits:
             keep = metadata.spec.logprobs >= 0  # log probabilities are those of the logits before they were edited
-            edited = self.editor(metadata.logits_ops, logits, rows, launch.rows, positions, placed, keep=keep)
-            sampled = metadata.sample(edited, sampling)
-            if keep:
-                sampled = Sampled(sampled.tokens, *self._logprobs(metadata.spec, logits, sampled.tokens))
+            tokens = self.editor.draw(metadata.sample, logits, sampling, rows, positions, placed, keep=keep)
+            sampled = Sampled(tokens, *self._logprobs(metadata.spec, logits, tokens)) if keep else Sampled(tokens)
         else:
             sampled = metadata.sample(logits, sampling)
         for feature in self.features:

@@ -192,16 +192,13 @@ def _sample_on_host(
     assert isinstance(batch, InputBatch), "the batch that input_batch() made"
     host, columns = torch.as_tensor(logits), batch.sampling
     editor = LogitsEditor(columns, torch.from_numpy(batch.tokens), reference_call, torch.from_numpy)
-    edited, ops, placed = host, editor.ops_of(rows), PlacedMasks.of(masks, rows)
-    if ops or placed is not None:
-        places = torch.from_numpy(rows.astype(np.int32))
-        edited = editor(ops, host, rows, places, positions, placed, keep=True)
+    placed = PlacedMasks.of(masks, rows)
     names = (name for name in SamplingRows._fields if name != "position")
     values = {name: torch.from_numpy(getattr(columns, name)[rows]) for name in names}
     sampling = SamplingRows(**values, position=torch.from_numpy(positions.astype(np.int32)))
     vocab, wanted = host.shape[-1], columns.logprobs[rows]
     spec = SampleSpec(vocab, greedy=not columns.temperature[rows].any(), filters=True)
-    tokens = sample(spec, edited, sampling).tokens
+    tokens = editor.draw(partial(sample, spec), host, sampling, rows, positions, placed, keep=True)
     if wanted.max(initial=-1) < 0:
         return HostSampled(tokens.numpy(), [])
     made = logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens)

@@ -13,12 +13,15 @@ from tessera.request import Request
 
 
 class RequestFeatures:
-    """What the enabled features do for one request. masks: whether any of them restricts its tokens."""
+    """What the enabled features do for one request. masks: whether any of them restricts its tokens. halves: the
+    features that do, each with its state."""
 
-    __slots__ = ("_masking", "_states", "masks")
+    __slots__ = ("_masking", "_states", "halves", "masks")
 
-    def __init__(self, states: Sequence[FeatureState] = ()) -> None:
+    def __init__(self, states: Sequence[FeatureState] = (), halves: Sequence[EngineFeature] = ()) -> None:
+        """halves: of each state, its feature's."""
         self._states = states
+        self.halves = {half: state for half, state in zip(halves, states, strict=False) if state.masks}
         self._masking = [state for state in states if state.masks]
         self.masks = bool(self._masking)
 
@@ -83,8 +86,21 @@ class EngineFeatures:
 
     def begin(self, request: Request) -> RequestFeatures:
         """Raises RequestError for a request that one of them cannot serve."""
-        states = [state for half in self._halves if (state := half.begin(request)) is not None]
-        return RequestFeatures(states) if states else NOTHING
+        begun = [(half, state) for half in self._halves if (state := half.begin(request)) is not None]
+        return RequestFeatures([state for _, state in begun], [half for half, _ in begun]) if begun else NOTHING
+
+    def mask(self, asking: Sequence[RequestFeatures], bits: Array) -> None:
+        """Clears the bits of tokens that must not be sampled next: bits[i] for asking[i]. Each feature is asked once
+        for all of its requests."""
+        for half in self._halves:
+            places = [place for place, features in enumerate(asking) if half in features.halves]
+            states = [asking[place].halves[half] for place in places]
+            if len(places) == len(asking):
+                half.mask(states, bits)
+            elif places:
+                own = bits[places]
+                half.mask(states, own)
+                bits[places] = own
 
     def all_allowed(self, rows: int) -> Array:
         """Masks that allow every token: [rows, num_words] int32."""

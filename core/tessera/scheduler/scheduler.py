@@ -315,7 +315,12 @@ class Scheduler:
         kept = self._rows.masked[step.samples] & self._rows.going_on(step.samples)
         if not kept.any():
             return None
-        counts = step.num_scheduled_tokens if len(step.drafts) else np.ones(len(kept), np.int32)
+        if not len(step.drafts):
+            rows = step.samples[kept]
+            bits = self._features.all_allowed(len(rows))
+            self._features.mask([self._rows.request(row).features for row in rows.tolist()], bits)
+            return TokenMasks(rows, bits)
+        counts = step.num_scheduled_tokens
         drafts = np.split(step.drafts, np.cumsum(counts - 1)[:-1])
         rows = np.repeat(step.samples[kept], counts[kept])
         bits = self._features.all_allowed(len(rows))

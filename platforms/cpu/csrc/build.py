@@ -19,6 +19,7 @@ COMMON = (
     "calls.cpp",
     "tape.cpp",
     "shares.cpp",
+    "edits.cpp",
     "sampling.cpp",
     "logprobs.cpp",
     "room.cpp",

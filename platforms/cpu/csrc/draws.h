@@ -11,15 +11,6 @@ constexpr float LEAST_NOISE = -2.82f, MOST_NOISE = 16.64f;
 
 enum Entry : int32_t { bf16_entry, float_entry };
 
-// In rows[i] of logits [.., vocab], entries whose bit of bits[i] is 0 become -inf. Item: one of the rows.
-struct Masking {
-  void *logits;
-  int64_t stride, vocab;
-  const int32_t *rows, *bits;  // bits: [number][ceil(vocab / 32)], the lowest first
-  int64_t number;
-  int32_t entry;
-};
-
 // Logits, divided by each row's temperature.
 struct Logits {
   const void *at;            // [rows, vocab]

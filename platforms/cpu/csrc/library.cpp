@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "calls.h"
+#include "edits.h"
 #include "exported.h"
 #include "packing.h"
 #include "sampling.h"
@@ -117,6 +118,12 @@ EXPORTED void tessera_cpu_attention(const Layer *layer, const Launch *launch, co
 
 EXPORTED void tessera_cpu_sample(const Sampling *task) { sampling::sample(*used, *task); }
 
-EXPORTED void tessera_cpu_mask(const Masking *task) { sampling::mask(*task); }
+EXPORTED void tessera_cpu_mask(const Masking *task) { edits::mask(*task); }
+
+EXPORTED void tessera_cpu_take(const Taking *task) { edits::take(*task); }
+
+EXPORTED void tessera_cpu_edit(const Editing *task) { edits::edit(*task); }
+
+EXPORTED void tessera_cpu_penalise(const Penalising *task) { edits::penalise(*task); }
 
 EXPORTED void tessera_cpu_logprobs(const Logprobs *task) { sampling::logprobs(*used, *task); }

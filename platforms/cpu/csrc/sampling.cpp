@@ -104,31 +104,9 @@ struct Draws {
   }
 };
 
-template <class T> constexpr T FORBIDDEN;  // -inf
-template <> constexpr float FORBIDDEN<float> = -INFINITY;
-template <> constexpr bf16 FORBIDDEN<bf16> = 0xff80;
-
-template <class T> void mask_rows(const Masking &task, int64_t first, int64_t last) {
-  int64_t words = (task.vocab + 31) / 32;
-  for (int64_t i = first; i < last; i++) {
-    T *row = (T *)task.logits + task.rows[i] * task.stride;
-    for (int64_t word = 0; word < words; word++) {
-      auto allowed = (uint32_t)task.bits[i * words + word];
-      if (allowed == UINT32_MAX) continue;
-      T *entry = row + 32 * word;
-      int64_t number = word + 1 < words ? 32 : task.vocab - 32 * word;
-      for (int64_t bit = 0; bit < number; bit++) entry[bit] = allowed >> bit & 1 ? entry[bit] : FORBIDDEN<T>;
-    }
-  }
-}
-
 }  // namespace
 
 namespace sampling {
-
-void mask(const Masking &task) {
-  threads::run(task.entry == float_entry ? mask_rows<float> : mask_rows<bf16>, task, task.number);
-}
 
 void survey(Part<Logits> part, const Logits &logits) {
   threads::run(part, logits, logits.rows * logits.stretches, grain_of(logits, logits.rows));

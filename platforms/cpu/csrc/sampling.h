@@ -7,7 +7,6 @@ namespace sampling {
 
 void sample(const Kernels &kernels, const Sampling &task);
 void logprobs(const Kernels &kernels, const Logprobs &task);
-void mask(const Masking &task);
 
 // Allocates arrays one after the other in given memory; without memory, only counts their size.
 struct Room {

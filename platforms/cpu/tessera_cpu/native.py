@@ -210,7 +210,7 @@ class Sampling(ctypes.Structure):
 
 
 class Masking(ctypes.Structure):
-    """struct Masking of csrc/draws.h."""
+    """struct Masking of csrc/edits.h."""
 
     _fields_ = [
         ("logits", c_void_p),
@@ -220,6 +220,64 @@ class Masking(ctypes.Structure):
         ("bits", c_void_p),
         ("number", c_int64),
         ("entry", c_int32),
+    ]
+
+
+class Taking(ctypes.Structure):
+    """struct Taking of csrc/edits.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocab", c_int64),
+        ("rows", c_void_p),
+        ("out", c_void_p),
+        ("number", c_int64),
+        ("entry", c_int32),
+    ]
+
+
+class History(ctypes.Structure):
+    """struct History of csrc/edits.h."""
+
+    _fields_ = [
+        ("tokens", c_void_p),
+        ("stride", c_int64),
+        ("rows", c_void_p),
+        ("prompt", c_void_p),
+        ("known", c_void_p),
+    ]
+
+
+class Editing(ctypes.Structure):
+    """struct Editing of csrc/edits.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("history", History),
+        ("row", c_void_p),
+        ("token", c_void_p),
+        ("value", c_void_p),
+        ("until", c_void_p),
+        ("prefix", c_void_p),
+        ("number", c_int64),
+        ("length", c_int64),
+    ]
+
+
+class Penalising(ctypes.Structure):
+    """struct Penalising of csrc/edits.h."""
+
+    _fields_ = [
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("rows", c_int64),
+        ("vocab", c_int64),
+        ("history", History),
+        ("presence", c_void_p),
+        ("frequency", c_void_p),
+        ("repetition", c_void_p),
     ]
 
 
@@ -258,6 +316,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "tessera_cpu_forget": (c_void_p,),
     "tessera_cpu_sample": (POINTER(Sampling),),
     "tessera_cpu_mask": (POINTER(Masking),),
+    "tessera_cpu_take": (POINTER(Taking),),
+    "tessera_cpu_edit": (POINTER(Editing),),
+    "tessera_cpu_penalise": (POINTER(Penalising),),
     "tessera_cpu_logprobs": (POINTER(Logprobs),),
     "tessera_cpu_use_threads": (c_int32,),
     "tessera_cpu_variant": (c_int32,),

@@ -34,7 +34,7 @@ from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.products import result_of, rows_apart
 from tessera_cpu.rotary import rotary
-from tessera_cpu.sampling import MaskLogits, Sample, TokenLogprobs
+from tessera_cpu.sampling import EditLogits, MaskLogits, Penalise, Sample, TakeLogits, TokenLogprobs
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -177,5 +177,8 @@ def kernels(reference: OpSet) -> OpSet:
         lora=Lora(),
         logprobs=TokenLogprobs(),
         mask_logits=MaskLogits(),
+        take_logits=TakeLogits(),
+        edit_logits=EditLogits(),
+        penalise=Penalise(),
         sample=Sample(),
     )

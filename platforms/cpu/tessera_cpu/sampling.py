@@ -1,5 +1,5 @@
-"""Sampling and log probabilities with the native kernels, which read bfloat16 or float32 logits in place and never sort
-the vocabulary."""
+"""Sampling, what changes logits before it, and log probabilities, with the native kernels. They read bfloat16 or
+float32 logits in place and never sort the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from torch import Tensor
 from tessera.platform import (
     BoundOps,
     Device,
+    EditLogitsSpec,
+    Edits,
+    History,
     Kernel,
     Logprobs,
     LogprobsSpec,
     MaskLogitsSpec,
+    PenaliseSpec,
+    Penalties,
     Sampled,
     SampleSpec,
     SamplingRows,
+    TakeLogitsSpec,
 )
 from tessera_cpu import native
 from tessera_cpu.products import rows_apart
@@ -70,6 +76,61 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
         return mask_logits
 
 
+class TakeLogits(Kernel[TakeLogitsSpec]):
+    def supports(self, spec: TakeLogitsSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: TakeLogitsSpec, ops: BoundOps, device: Device) -> Any:
+        take = native.library().tessera_cpu_take
+
+        def take_logits(logits: Tensor, rows: Tensor) -> Tensor:
+            (logits, entry), rows = _as_it_lies(logits), rows.contiguous()
+            out = torch.empty(len(rows), spec.vocab)
+            place = logits.data_ptr(), logits.stride(0), spec.vocab
+            take(native.Taking(*place, rows.data_ptr(), out.data_ptr(), len(rows), entry))
+            return out
+
+        return take_logits
+
+
+class EditLogits(Kernel[EditLogitsSpec]):
+    def supports(self, spec: EditLogitsSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: EditLogitsSpec, ops: BoundOps, device: Device) -> Any:
+        edit = native.library().tessera_cpu_edit
+
+        def edit_logits(logits: Tensor, history: History, edits: Edits) -> None:
+            lying, known = rows_apart(logits), _whole(history)
+            held = [column.contiguous() for column in edits]
+            columns = (column.data_ptr() for column in held)
+            place = lying.data_ptr(), lying.stride(0), _of(known)
+            edit(native.Editing(*place, *columns, len(edits.row), spec.prefix))
+            if lying is not logits:
+                logits.copy_(lying)
+
+        return edit_logits
+
+
+class Penalise(Kernel[PenaliseSpec]):
+    def supports(self, spec: PenaliseSpec) -> str | None:
+        return "no native kernel" if native.library() is None else None
+
+    def bind(self, spec: PenaliseSpec, ops: BoundOps, device: Device) -> Any:
+        apply = native.library().tessera_cpu_penalise
+
+        def penalise(logits: Tensor, history: History, penalties: Penalties) -> None:
+            lying, known = rows_apart(logits), _whole(history)
+            held = [column.contiguous() for column in penalties]
+            columns = (column.data_ptr() for column in held)
+            place = lying.data_ptr(), lying.stride(0), len(lying), spec.vocab
+            apply(native.Penalising(*place, _of(known), *columns))
+            if lying is not logits:
+                logits.copy_(lying)
+
+        return penalise
+
+
 class TokenLogprobs(Kernel[LogprobsSpec]):
     def supports(self, spec: LogprobsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
@@ -98,3 +159,14 @@ def _as_it_lies(logits: Tensor) -> tuple[Tensor, int]:
     if logits.dtype not in _ENTRIES:
         logits = logits.float()
     return rows_apart(logits), _ENTRIES[logits.dtype]
+
+
+def _whole(history: History) -> History:
+    """The same tokens in a form that the kernels can read."""
+    return History(rows_apart(history.tokens), *(column.contiguous() for column in history[1:]))
+
+
+def _of(history: History) -> native.History:
+    """history: of _whole(), which has to live as long as this."""
+    tokens, *columns = history
+    return native.History(tokens.data_ptr(), tokens.stride(0), *(column.data_ptr() for column in columns))

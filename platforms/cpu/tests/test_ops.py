@@ -19,7 +19,8 @@ NATIVE = [name for name in OPS.names() if OPS[name].kernel is not None]
 def test_what_is_overridden() -> None:
     core = ["embedding", "linear", "rms_norm", "rotary", "gate", "layer_norm", "activation", "add", "qk_norm"]
     others = ["packed_embedding", "gated_mlp", "soft_cap", "route", "experts", "logprobs", "mask_logits", "sample"]
-    assert {*core, "add_norm", "norm_add", "lora", *others} == set(NATIVE)
+    before_a_draw = ["take_logits", "edit_logits", "penalise"]
+    assert {*core, "add_norm", "norm_add", "lora", *others, *before_a_draw} == set(NATIVE)
 
 
 def test_an_mlp_in_stretches_is_one_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:

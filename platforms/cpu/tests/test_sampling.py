@@ -11,7 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, LogprobsSpec, MaskLogitsSpec, Sampled, SampleSpec, SamplingRows
+from tessera.platform import (
+    BoundOps,
+    EditLogitsSpec,
+    Edits,
+    History,
+    LogprobsSpec,
+    MaskLogitsSpec,
+    PenaliseSpec,
+    Penalties,
+    Sampled,
+    SampleSpec,
+    SamplingRows,
+    TakeLogitsSpec,
+)
 from tessera.testing import REFERENCE
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
@@ -325,3 +338,105 @@ def test_masked_rows_keep_what_their_bits_allow(name: str, vocab: int, dtype: to
         )
     REFERENCE_OPS.bind("mask_logits", MaskLogitsSpec(vocab))(expected[:, :vocab], rows, bits)
     assert room.equal(expected)
+
+
+@every_set
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_taken_rows_are_copies_in_float32(name: str, vocab: int, dtype: torch.dtype) -> None:
+    """Rows with a stride, in any order, one of them twice; what is no number is copied as it is."""
+    room = torch.randn(6, vocab + 9, generator=torch.Generator().manual_seed(vocab)).to(dtype)
+    room[2, 0], room[5, vocab - 1], room[0, vocab // 2] = -INFINITE, INFINITE, NONE
+    rows = torch.tensor([5, 0, 2, 2], dtype=torch.int32)
+    with kernels(name):
+        found = BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0)).bind("take_logits", TakeLogitsSpec(vocab))(
+            room[:, :vocab], rows
+        )
+    expected = room[rows.long(), :vocab].float()
+    assert found.dtype == torch.float32
+    assert found.nan_to_num(123.0).equal(expected.nan_to_num(123.0))
+    before = room[2, 0].clone()
+    found.zero_()
+    assert room[2, 0] == before
+
+
+def histories(rows: int, vocab: int, length: int, random: torch.Generator) -> History:
+    """Tokens repeat often; what follows the known ones, and rows of the table that are not named, are no tokens."""
+    known = torch.randint(0, length + 1, (rows,), generator=random).to(torch.int32)
+    known[0], known[-1] = length, 0
+    table = torch.full((rows + 3, length + 5), 2**31 - 1, dtype=torch.int32)
+    named = torch.randperm(rows + 3, generator=random)[:rows].to(torch.int32)
+    for row, number in zip(named.tolist(), known.tolist(), strict=True):
+        table[row, :number] = torch.randint(0, min(vocab, 9), (number,), generator=random).to(torch.int32)
+    prompt = (known * torch.rand(rows, generator=random)).to(torch.int32)
+    return History(table[:, :length], named, prompt, known)
+
+
+def of_reference(history: History) -> History:
+    """The reference reads what is no token too, and forgets it."""
+    return history._replace(tokens=torch.where(history.tokens == 2**31 - 1, 0, history.tokens))
+
+
+@every_set
+@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_edits_are_those_of_the_reference(name: str, vocab: int, length: int) -> None:
+    """Several of one logit add up, in the order in which they come; padding adds 0; -inf stays."""
+    random, rows, number = torch.Generator().manual_seed(vocab + length), 7, 60
+    history = histories(rows, vocab, 23, random)
+    width = torch.randint(0, length + 1, (number,), generator=random)
+    row = torch.randint(0, rows, (number,), generator=random)
+    prefix = torch.randint(0, min(vocab, 9), (number, length), generator=random)
+    for place in range(0, number, 2):  # half of the prefixes are what the row ends in, if it is long enough
+        end = int(history.num_tokens[row[place]])
+        tokens = history.tokens[int(history.rows[row[place]]), max(0, end - length) : end]
+        prefix[place, length - len(tokens) :] = tokens
+    value = torch.randn(number, generator=random)
+    edits = Edits(
+        row=row.to(torch.int32),
+        token=torch.randint(0, min(vocab, 12), (number,), generator=random).to(torch.int32),
+        value=torch.where(torch.arange(number) % 5 == 0, -INFINITE, torch.where(row % 3 == 0, 0.0, value)),
+        until=torch.randint(0, 40, (number,), generator=random).to(torch.int32),
+        prefix=torch.where(torch.arange(length) < length - width[:, None], -1, prefix).to(torch.int32),
+    )
+    room = torch.randn(rows, vocab + 5, generator=random)
+    expected, spec = room.clone(), EditLogitsSpec(vocab, length)
+    with kernels(name):
+        BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0)).bind("edit_logits", spec)(room[:, :vocab], history, edits)
+    REFERENCE_OPS.bind("edit_logits", spec)(expected[:, :vocab], of_reference(history), edits)
+    assert room.equal(expected)
+
+
+@every_set
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_penalties_are_those_of_the_reference(name: str, vocab: int, threads: int) -> None:
+    """Long histories, so that threads share the rows; some rows have no penalty, some one of them."""
+    random, rows = torch.Generator().manual_seed(vocab), 9
+    history, place = histories(rows, vocab, 1200, random), torch.arange(rows)
+
+    def drawn(low: float, high: float, off: float, every: int) -> Tensor:
+        return torch.where(place % every == 0, off, low + (high - low) * torch.rand(rows, generator=random))
+
+    penalties = Penalties(drawn(-2, 2, 0.0, 2), drawn(-2, 2, 0.0, 3), drawn(0.5, 2, 1.0, 4))
+    room = torch.randn(rows, vocab + 5, generator=random)
+    room[:, 0] = -INFINITE
+    expected = room.clone()
+    with kernels(name):
+        penalise = BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0)).bind("penalise", PenaliseSpec(vocab))
+        try:
+            native.use_threads(native.library(), threads)
+            penalise(room[:, :vocab], history, penalties)
+        finally:
+            native.use_threads(native.library(), 1)
+    REFERENCE_OPS.bind("penalise", PenaliseSpec(vocab))(expected[:, :vocab], of_reference(history), penalties)
+    torch.testing.assert_close(room, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["take_logits", "edit_logits", "penalise"])
+def test_without_native_kernels_the_reference_changes_logits(op: str) -> None:
+    spec = {"take_logits": TakeLogitsSpec, "edit_logits": EditLogitsSpec, "penalise": PenaliseSpec}[op](97)
+    with kernels("torch"):
+        ops = BoundOps(PLATFORM.ops(REFERENCE), PLATFORM.open(0))
+        ops.bind(op, spec)
+    assert ops.choices[op, spec].how == "reference"

@@ -49,7 +49,7 @@ def test_a_kernel_parts_and_the_reference_each_with_the_reason(llama: Path) -> N
     assert of(found, "embedding") == {("kernel Embedding", (("reference", "a kernel comes first"),))}
     assert of(found, "norm_linear") == {("parts", (("kernel", "no kernel"),))}
     assert of(found, "add_norm") == {("parts", (("kernel", "no native kernel"),))}
-    assert of(found, "penalise") == {("reference", (("kernel", "no kernel"),))}
+    assert of(found, "penalise") == {("kernel Penalise", (("reference", "a kernel comes first"),))}
     places = [one.place for one in found if one.what == "linear"]
     assert len(places) == len(set(places)) > 1
     assert all(place.startswith("n=") and "dtype=float32" in place for place in places)

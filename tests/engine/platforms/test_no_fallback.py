@@ -26,6 +26,13 @@ def test_a_platform_with_all_kernels_serves_without_fallbacks(llama: Path) -> No
         assert (own.engine.info.fallback_ops, own.engine.stats.fallbacks) == ([], {})
 
 
+def test_the_cpu_platform_has_kernels_for_all_that_requests_may_ask(llama: Path) -> None:
+    asked = {"logit_bias": {5: 2.0}, "bad_words_ids": [[3, 4]], "presence_penalty": 0.5, "logprobs": 2}
+    with EngineRun(llama, "cpu", no_fallback=True) as own, EngineRun(llama, "reference") as reference:
+        assert own.ask(PROMPTS, 6, **asked) == reference.ask(PROMPTS, 6, **asked)
+        assert (own.engine.info.fallback_ops, own.engine.stats.fallbacks) == ([], {})
+
+
 @pytest.mark.parametrize(
     ("platform", "what"),
     [

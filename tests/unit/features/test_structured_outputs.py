@@ -21,13 +21,17 @@ from tests.unit.engine.bytewise import END, NUM_TOKENS, byte_level
 
 @pytest.fixture
 def feature(tmp_path: Path) -> StructuredOutputs:
-    (tmp_path / "tokenizer.json").write_text(byte_level().to_str())
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    save_tokenizer(tmp_path)
     return feature_of(str(tmp_path))
 
 
-def feature_of(tokenizer: str) -> StructuredOutputs:
-    model = ModelConfig("", "bytes", {}, NUM_TOKENS, 100, eos_token_ids=(END,), tokenizer=tokenizer)
+def save_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(byte_level().to_str())
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+
+
+def feature_of(tokenizer: str, vocab: int = NUM_TOKENS) -> StructuredOutputs:
+    model = ModelConfig("", "bytes", {}, vocab, 100, eos_token_ids=(END,), tokenizer=tokenizer)
     return StructuredOutputs(EngineConfig(model=model, platform=""), "")
 
 
@@ -80,6 +84,26 @@ def test_an_end_of_text_that_is_ignored_is_never_allowed(feature: StructuredOutp
         one.accept(ord("a"))
     assert allowed(grammar) == [ord("a"), END]
     assert allowed(ignoring) == [ord("a")]
+
+
+@pytest.mark.parametrize("vocab", [NUM_TOKENS, 2 * NUM_TOKENS])
+def test_masks_of_many_requests_are_those_of_each(tmp_path: Path, vocab: int) -> None:
+    """At the start, within, where it may end, with and without an end of text, and after a token that was not
+    allowed; bits that others have cleared stay so. A vocabulary may be larger than the tokenizer's."""
+    save_tokenizer(tmp_path)
+    feature = feature_of(str(tmp_path), vocab)
+    grammars = [ready(begin(feature, "a+[bc]*")), ready(begin(feature, "a+[bc]*", ignore_eos=True))]
+    grammars += [ready(begin(feature, regex)) for regex in ("a+[bc]*", "[^a]x", "a")]
+    for grammar in (*grammars[1:3], grammars[4]):
+        assert grammar.accept(ord("a"))
+    grammars[0].accept(ord("z"))
+    bits = np.random.default_rng(3).integers(-(2**31), 2**31, (len(grammars), -(-vocab // 32)), np.int32)
+    expected = bits.copy()
+    for grammar, own in zip(grammars, expected, strict=True):
+        grammar.mask(own)
+    feature.mask(grammars, bits)
+    assert np.array_equal(bits, expected)
+    assert np.any(bits)
 
 
 def test_a_wrong_grammar_never_becomes_ready(feature: StructuredOutputs) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessera.arrays import int32
 from tessera.ops.sampling import edit_logits, logprobs
-from tessera.platform import EditLogitsSpec, Edits, History, LogprobsSpec
+from tessera.platform import EditLogitsSpec, Edits, History, LogprobsSpec, Sampled, SamplingRows
 from tessera.runner.sampler import LogitsEditor, SamplingColumns
 from tessera.runner.services import reference_call
 from tessera.sampling_params import SamplingParams
@@ -49,8 +48,13 @@ def requests(draw: Any, vocab: int) -> Asked:
     return prompt, answer, {name: draw(fields[name]) for name in sorted(chosen)}
 
 
-def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tensor:
-    """Through the runner's editor: rows stand in a table in reverse order, padding and stale tokens beside them."""
+_CALL = 1000
+"""A token of the stand-in below is the number of its call times this, plus the place of the row in the call."""
+
+
+def edited(logits: torch.Tensor, asked: list[Asked], padding: int, *, keep: bool) -> torch.Tensor:
+    """What each row is drawn from, through the runner's editor: rows stand in a table in reverse order, padding and
+    stale tokens beside them."""
     rows, vocab = len(asked), logits.shape[-1]
     columns = SamplingColumns(rows + 1, EOS, vocab)
     table = torch.full((rows + 1, 40), 1, dtype=torch.int32)
@@ -60,14 +64,26 @@ def edited(logits: torch.Tensor, asked: list[Asked], padding: int) -> torch.Tens
         tokens = int32(prompt + answer)
         table[row, : len(tokens)] = torch.from_numpy(tokens)
         params = SamplingParams(**{"max_tokens": 100, **fields})
-        columns.open(RowOpened(row, "", tokens, len(prompt), 0, params, 0))
+        columns.open(RowOpened(row, "", tokens, len(prompt), 0, params, row))
     editor = LogitsEditor(columns, table, reference_call, torch.from_numpy)
-    ops = editor.ops_of(order)
-    places = torch.from_numpy(np.concatenate((order, int32([rows] * padding))))
+    seen = []
+
+    def sample(given: torch.Tensor, sampling: SamplingRows) -> Sampled:
+        seen.append((given.clone(), sampling))
+        return Sampled(torch.arange(len(given), dtype=torch.int32) + _CALL * (len(seen) - 1))
+
+    place = torch.arange(rows + padding)
+    sampling = SamplingRows(*[place] * 4, seed=torch.from_numpy(columns.seed[order]), position=place)
     before = logits.clone()
-    result = editor(ops, logits, order, places, positions, None, keep=True) if ops else logits
-    assert torch.equal(torch.nan_to_num(logits), torch.nan_to_num(before))
-    return result
+    tokens = editor.draw(sample, logits, sampling, order, positions, None, keep=keep)
+    assert tokens.shape == (rows + padding,)
+    if keep:
+        assert torch.equal(torch.nan_to_num(logits), torch.nan_to_num(before))
+    drawn = [(*seen[token // _CALL], token % _CALL) for token in tokens.tolist()]
+    for row, number, (_, own, at) in zip(order.tolist(), positions.tolist(), drawn, strict=False):
+        assert own.seed[at].tolist() == [row, 0]
+        assert own is sampling or int(own.position[at]) == number
+    return torch.stack([of[at] for of, _, at in drawn])
 
 
 def expected(logits: list[float], prompt: list[int], answer: list[int], fields: dict[str, Any]) -> list[float]:
@@ -75,12 +91,23 @@ def expected(logits: list[float], prompt: list[int], answer: list[int], fields: 
     return oracle.processed(logits, prompt, answer, ends={*EOS, *fields.get("stop_token_ids", ())}, **given)
 
 
-@given(data=st.data(), vocab=st.sampled_from([7, 32, 33, 97]), padding=st.integers(0, 2), seed=st.integers(0, 99))
-def test_each_row_gets_what_it_asks_for_and_no_other(data: Any, vocab: int, padding: int, seed: int) -> None:
+@given(
+    data=st.data(),
+    vocab=st.sampled_from([7, 32, 33, 97]),
+    padding=st.integers(0, 2),
+    seed=st.integers(0, 99),
+    keep=st.booleans(),
+)
+def test_each_row_gets_what_it_asks_for_and_no_other(
+    data: Any, vocab: int, padding: int, seed: int, keep: bool
+) -> None:
+    """Of many rows without a wish, only the others are copied."""
     asked = data.draw(st.lists(requests(vocab), min_size=1, max_size=5))
-    logits = torch.randn(len(asked) + padding, vocab, generator=torch.Generator().manual_seed(seed)) * 3
-    logits[len(asked) :] = torch.nan
-    result = edited(logits, asked, padding)
+    asked += [([1], [], {})] * data.draw(st.sampled_from([0, 1, 8]))
+    given = torch.randn(len(asked) + padding, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+    given[len(asked) :] = torch.nan
+    logits = given.clone()
+    result = edited(given, asked, padding, keep=keep)
     for row, request in enumerate(asked):
         wanted = torch.tensor(expected(logits[row].tolist(), *request))
         torch.testing.assert_close(result[row], wanted, rtol=1e-5, atol=1e-5)
@@ -108,16 +135,16 @@ def test_a_prefix_holds_only_within_the_answer() -> None:
 def test_a_row_that_is_opened_again_forgets_what_was_asked_for_before() -> None:
     columns = SamplingColumns(2, EOS, 40)
     editor = LogitsEditor(columns, torch.zeros(2, 40, dtype=torch.int32), reference_call, torch.from_numpy)
-    rows, places = int32([0]), torch.tensor([0], dtype=torch.int32)
+    rows, place, seen = int32([0]), torch.zeros(1), []
+
+    def sample(logits: torch.Tensor, _: SamplingRows) -> Sampled:
+        seen.append(logits[0].tolist())
+        return Sampled(torch.zeros(1, dtype=torch.int32))
 
     def run(**fields: Any) -> list[float]:
         columns.open(RowOpened(0, "", int32([1, 2]), 2, 0, SamplingParams(**fields), 0))
-        ops = editor.ops_of(rows)
-        return (
-            editor(ops, torch.zeros(1, 40), rows, places, int32([2]), None, keep=True)[0].tolist()
-            if ops
-            else [0.0] * 40
-        )
+        editor.draw(sample, torch.zeros(1, 40), SamplingRows(*[place] * 6), rows, int32([2]), None, keep=True)
+        return seen.pop()
 
     first = run(logit_bias={4: 2.0}, allowed_token_ids=[4, 5])
     assert [first[4], first[5], first[6]] == [2.0, 0.0, -torch.inf]

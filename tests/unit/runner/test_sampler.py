@@ -11,6 +11,7 @@ from tessera.arrays import int32
 from tessera.ops import Sampled, SampleSpec
 from tessera.runner.inputs import DeviceBuffers
 from tessera.runner.sampler import LogitsEditor, Sampler, SamplingColumns
+from tessera.runner.services import reference_call
 from tessera.sampling_params import SamplingParams
 from tessera.step import RowOpened, TokenMasks
 from tessera.testing.reference import host_device
@@ -22,7 +23,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 class Drawing:
     """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows.
-    logits: what the model gives; seen: the logits of each op that takes them, by name."""
+    logits: what the model gives; seen: the logits of each op that takes them, by name; taken: the rows copied."""
 
     def __init__(self):
         self.columns = SamplingColumns(4, eos=(), vocab=VOCAB)
@@ -37,6 +38,9 @@ class Drawing:
     def bind(self, name, spec):
         def call(*args):
             self.seen[name] = args[0]
+            if name == "take_logits":
+                self.taken = args[1].tolist()
+                return reference_call(name, spec)(*args)
             if name in ("logits_sample", "sample"):
                 self.asked.append((name, spec, {key: of.tolist() for key, of in args[-1]._asdict().items()}))
             drawn = torch.zeros(3, dtype=torch.int32)
@@ -122,16 +126,46 @@ def test_masks_alone_copy_no_logits(params, masks):
     assert drawing.seen["sample"] is drawing.logits
 
 
-@pytest.mark.parametrize("more", [{"logprobs": 1}, {"presence_penalty": 0.5}, {"logit_bias": {1: 2.0}}], ids=str)
-def test_masks_beside_what_needs_other_logits_are_put_into_a_copy(more):
+def test_masks_beside_log_probabilities_are_put_into_a_copy_of_their_rows():
+    """Log probabilities are those of the logits before the mask."""
     drawing = Drawing()
     drawing.open(0, GREEDY)
-    drawing.open(1, SamplingParams(temperature=0.0, **more))
+    drawing.open(1, SamplingParams(temperature=0.0, logprobs=1))
     drawing.draw(MASKS)
+    assert drawing.taken == [1]
     assert drawing.seen["mask_logits"].dtype == torch.float32
-    assert drawing.seen["sample"] is drawing.seen["mask_logits"] is not drawing.logits
-    if "logprobs" in more:
-        assert drawing.seen["logprobs"] is drawing.logits
+    assert drawing.seen["logprobs"] is drawing.logits
+
+
+@pytest.mark.parametrize(
+    ("more", "op"),
+    [({"presence_penalty": 0.5}, "penalise"), ({"logit_bias": {1: 2.0}}, "edit_logits")],
+    ids=["penalty", "bias"],
+)
+def test_only_rows_with_edits_or_penalties_are_copied(more, op):
+    drawing = Drawing()
+    drawing.open(0, SamplingParams(seed=3, temperature=0.5))
+    drawing.open(1, SamplingParams(seed=4, temperature=2.0, **more), seed=4)
+    _, _, others = drawing.draw(MASKS)
+    assert drawing.taken == [0], "row 1 is the first of the two"
+    assert drawing.seen["mask_logits"] is drawing.logits
+    assert drawing.seen[op].shape == (1, VOCAB)
+    assert drawing.seen[op].dtype == torch.float32
+    assert drawing.seen["sample"] is drawing.logits, "the other row is drawn for from the model's own"
+    assert others["temperature"] == [2.0, 0.5, 0.0]
+    _, spec, copied = drawing.asked.pop()
+    assert (spec.logprobs, copied["temperature"], copied["seed"], copied["position"]) == (-1, [2.0], [[4, 0]], [1])
+
+
+def test_copied_rows_are_drawn_for_as_their_request_asks_whoever_had_the_row_before():
+    drawing = Drawing()
+    drawing.open(0, GREEDY)
+    drawing.open(1, SamplingParams(temperature=2.0, presence_penalty=0.5))
+    drawing.draw()
+    drawing.open(1, SamplingParams(temperature=0.25, presence_penalty=0.5), seed=9)
+    drawing.draw()
+    copied = drawing.asked.pop()[2]
+    assert (copied["temperature"], copied["seed"]) == ([0.25], [[9, 0]])
 
 
 def test_a_step_whose_masks_are_of_other_rows_is_drawn_as_without():
