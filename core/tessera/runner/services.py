@@ -74,8 +74,9 @@ class Services:
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> Model:
         bound = self._bind(
-            ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers()
-        )
+            ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers(),
+            batch_invariant=self.config.batch_invariant,
+        )  # fmt: skip
         kv = KV_INT8 if self.config.cache.dtype == KV_INT8.dtype else None
         self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
         model = self._model(self.build)

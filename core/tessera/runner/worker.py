@@ -14,6 +14,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members
 from tessera.runner.collectives import groups_of, join
+from tessera.runner.invariance import refuse_variance
 from tessera.runner.kv_memory import budget
 from tessera.runner.services import Services
 from tessera.runner.stages import core_runner
@@ -41,9 +42,12 @@ class Worker:
         self.world = self.join_group(device)
         self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, device, self.groups, platform.capabilities)
-        self.runner = self._own_runner(services) or core_runner(services, platform, report)
+        own = self._own_runner(services)
+        self.runner = own or core_runner(services, platform, report)
         check_members([device, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
+        if own is not None:
+            refuse_variance(platform, config, loaded.facts)
         services.fill_defaults(platform, loaded.facts)
         return loaded
 

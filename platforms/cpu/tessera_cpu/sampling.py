@@ -29,6 +29,9 @@ class Sample(Kernel[SampleSpec]):
     def supports(self, spec: SampleSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: SampleSpec) -> None:
+        return None
+
     def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
         draw = native.library().tessera_cpu_sample
         of_tokens = None if spec.logprobs < 0 else ops.bind("logprobs", LogprobsSpec(spec.vocab, spec.logprobs))
@@ -57,6 +60,9 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
     def supports(self, spec: MaskLogitsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: MaskLogitsSpec) -> None:
+        return None
+
     def bind(self, spec: MaskLogitsSpec, ops: BoundOps, device: Device) -> Any:
         mask = native.library().tessera_cpu_mask
 
@@ -73,6 +79,9 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
 class TokenLogprobs(Kernel[LogprobsSpec]):
     def supports(self, spec: LogprobsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
+
+    def batch_invariant(self, spec: LogprobsSpec) -> None:
+        return None
 
     def bind(self, spec: LogprobsSpec, ops: BoundOps, device: Device) -> Any:
         look = native.library().tessera_cpu_logprobs
