@@ -14,6 +14,7 @@ SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", PAGE.read_t
 EXPECTED = {
     "seeds": r"same draws beside fifteen others: True",
     "rounding": r"float32: .* at most \d\.\de-0[5-9]|float32: .* at most 0\.0e\+00",
+    "invariant": r"alone and in a batch, the same bits: True",
     "precision": r"[34] of 4 answers are the same; .* at most 0\.\d+",
     "beams": r"( +-\d+\.\d{3}  '.*'\n){4}",
 }

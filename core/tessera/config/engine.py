@@ -258,6 +258,10 @@ class EngineConfig:
     no_fallback: bool = flag(
         False, "Refuse to start if any op or attention layer would run on the reference implementation."
     )
+    batch_invariant: bool = flag(
+        False, "Compute the same bits for a request whatever else is in the batch; refused where the platform does not "
+        "promise that.", common=True, plan=True,
+    )  # fmt: skip
     seed: int = flag(0, "Seed for dummy weights and for requests without a seed.", group="model", low=0, high=2**64 - 1)
     given: frozenset[str] = frozenset()
     folder: str = ""

@@ -495,22 +495,22 @@ OPS = (
         served_spec=lambda _: LogprobsSpec(VOCAB, 5),
     ),
     Op(
-        "mask_logits", "sampling", mask_logits, mutates=("logits",),
+        "mask_logits", "sampling", mask_logits, mutates=("logits",), batch_invariant=True,
         sample_specs=lambda: (MaskLogitsSpec(vocab) for vocab in (96, 97)), inputs=_mask_logits_inputs,
         served_spec=lambda _: MaskLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
-        "take_logits", "sampling", take_logits,
+        "take_logits", "sampling", take_logits, batch_invariant=True,
         sample_specs=lambda: (TakeLogitsSpec(vocab) for vocab in (96, 97)), inputs=_take_logits_inputs,
         served_spec=lambda _: TakeLogitsSpec(VOCAB), any_dtype=True,
     ),
     Op(
-        "edit_logits", "sampling", edit_logits, mutates=("logits",),
+        "edit_logits", "sampling", edit_logits, mutates=("logits",), batch_invariant=True,
         sample_specs=lambda: (EditLogitsSpec(97, prefix) for prefix in (0, 1, 4)), inputs=_edit_logits_inputs,
         served_spec=lambda _: EditLogitsSpec(VOCAB, 4),
     ),
     Op(
-        "penalise", "sampling", penalise, mutates=("logits",),
+        "penalise", "sampling", penalise, mutates=("logits",), batch_invariant=True,
         sample_specs=lambda: iter([PenaliseSpec(97)]), inputs=_penalise_inputs,
         served_spec=lambda _: PenaliseSpec(VOCAB),
     ),

@@ -16,7 +16,7 @@ from tessera.arrays import Array
 from tessera.errors import PlatformError
 from tessera.platform.device import Device, Reason, Tensor
 from tessera.platform.launch import Buffers, Launch, Plan
-from tessera.platform.ops import BoundOps
+from tessera.platform.ops import NOT_PROMISED, BoundOps
 from tessera.platform.quantization import QuantSpec
 
 if TYPE_CHECKING:
@@ -289,6 +289,12 @@ class AttentionBackend(ABC):
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         """What a layer that the backend supports requires of the cache and of launches. Called at load, before the
         cache exists."""
+
+    def batch_invariant(self, spec: LayerSpec) -> Reason | None:
+        """Why a token's result may have other bits if other rows are in the launch, if its prompt is computed in other
+        chunks, or if drafts are verified with it; None if it never has. Asked with --batch-invariant only, where bind()
+        finds BoundOps.batch_invariant set. Default: it does not promise that."""
+        return NOT_PROMISED
 
     @abstractmethod
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:

@@ -31,6 +31,7 @@ HotCall = Callable[..., Any]
 """The function that a step calls: (*tensors, out=None), in the order that docs/decisions/ops.md lists."""
 Packed = Mapping[str, Tensor]
 """A weight in the form that its kernel uses: prepare() produces it, and the hot call receives it."""
+NOT_PROMISED: Reason = "batch invariance is not promised"
 
 
 class Kernel(ABC, Generic[S]):
@@ -64,6 +65,12 @@ class Kernel(ABC, Generic[S]):
     def packed_bytes(self, spec: S) -> int | None:
         """Bytes of the prepared weight, for planning, before weights are loaded. None: as many as the raw weight."""
         return None
+
+    def batch_invariant(self, spec: S) -> Reason | None:
+        """Why a row's result may have other bits if other rows, or another number of them, are computed with it; None
+        if it never has. Asked with --batch-invariant only, where bind() finds BoundOps.batch_invariant set and may
+        choose another way to compute. Default: it does not promise that."""
+        return NOT_PROMISED
 
 
 class Attached(dict[str, Tensor]):
@@ -154,7 +161,9 @@ class Op(Generic[S]):
 
     emits_by: for a composite, the part that would emit a quantized result, and its spec. takes_by: the part that
     receives its input. any_dtype: activations have the model's dtype, which the spec does not name; if the spec names
-    none and this is False, they are float32.
+    none and this is False, they are float32. batch_invariant: on every device, the reference gives a
+    row the same bits whatever other rows there are, since it only moves, compares, adds and multiplies numbers, in an
+    order of its own.
 
     For conformance: sample_specs are the specs to test; sample_tokens(spec) are the numbers of tokens to test one with;
     inputs(spec, make) returns random positional arguments of the hot call, on the host; tolerances are by dtype, if
@@ -172,6 +181,7 @@ class Op(Generic[S]):
     emits_by: Callable[[S], tuple[str, Any]] | None = None
     takes_by: Callable[[S], tuple[str, Any]] | None = None
     any_dtype: bool = False
+    batch_invariant: bool = False
     sample_specs: Callable[[], Iterator[S]] | None = None
     sample_tokens: Callable[[S], Sequence[int]] = lambda _: SAMPLE_TOKENS
     inputs: Callable[[S, TrialInputs], tuple[Any, ...]] | None = None
@@ -254,7 +264,9 @@ class BoundOps:
 
     groups: communicators by name. wrappers: how features wrap ops, by the op's name. no_fallback: using the reference
     is an error, also inside a kernel. fallbacks: how often each op's reference ran; a captured graph counts once, when
-    it is captured. referenced: ops whose reference is bound, directly or inside a kernel.
+    it is captured. referenced: ops whose reference is bound, directly or inside a kernel. batch_invariant: the user
+    asked for batch invariance; then variant has the reason of each place whose implementation does not promise it, by
+    op and spec.
     """
 
     def __init__(
@@ -265,14 +277,16 @@ class BoundOps:
         *,
         no_fallback: bool = False,
         wrappers: Mapping[str, Wrapper] | None = None,
+        batch_invariant: bool = False,
     ) -> None:
-        self.ops, self.device, self.no_fallback = ops, device, no_fallback
+        self.ops, self.device, self.no_fallback, self.batch_invariant = ops, device, no_fallback, batch_invariant
         self.groups = dict(groups or {})
         self.wrappers = dict(wrappers or {})
         self.choices: dict[tuple[str, Any], Choice] = {}
         self.emissions: dict[tuple[str, Any], Emission] = {}
         self.fallbacks: Counter[str] = Counter()
         self.referenced: set[str] = set()
+        self.variant: dict[tuple[str, Any], Reason] = {}
         self._calls: dict[tuple[str, Any], HotCall] = {}
         self._kernels: list[tuple[str, list[str]]] = []  # being bound: op, references taken
 
@@ -338,7 +352,8 @@ class BoundOps:
         if op.kernel is not None:
             reason = op.kernel.supports(spec) or ""
             wrapping = self._wrapping(op)
-            if not reason and None not in wrapping:
+            always = None in wrapping or (self.batch_invariant and wrapping)  # or a row's bits depend on who is wrapped
+            if not reason and not always:
                 native = self._native(op, op.kernel, spec)
                 return _either(wrapping, self._composed(op, spec), native) if wrapping else native
             reason = reason or "a part is wrapped"
@@ -346,6 +361,7 @@ class BoundOps:
         return self._composed(op, spec) if op.parts else self._reference(op, spec, reason)
 
     def _native(self, op: Op[Any], kernel: Kernel[Any], spec: Any) -> HotCall:
+        self._note_variant(op.name, spec, kernel.batch_invariant)
         taken: list[str] = []
         self._kernels.append((op.name, taken))
         try:
@@ -370,6 +386,7 @@ class BoundOps:
             )
         name = op.name
         self.referenced.add(name)
+        self._note_variant(name, spec, lambda _: None if op.batch_invariant else "the reference does not promise it")
         if op.compose is not None:
             call = op.compose(spec, self)
         else:
@@ -381,6 +398,11 @@ class BoundOps:
             return call(*tensors, **keywords)
 
         return counted
+
+    def _note_variant(self, name: str, spec: Any, promise: Callable[[Any], Reason | None]) -> None:
+        reason = promise(spec) if self.batch_invariant else None
+        if reason is not None:
+            self.variant[name, spec] = reason
 
     def _wrapping(self, op: Op[Any]) -> list[Callable[[], bool] | None]:
         """active of each wrapper of a composite's parts, at any depth."""

@@ -17,7 +17,7 @@ from tessera.platform.device import Device, Reason
 from tessera.platform.graph import GraphRunner
 from tessera.platform.launch import Resource, StepRules
 from tessera.platform.model import ModelFacts
-from tessera.platform.ops import OpSet
+from tessera.platform.ops import NOT_PROMISED, OpSet
 from tessera.platform.quantization import Scheme
 from tessera.platform.runner import ModelRunner, RunnerServices
 from tessera.platform.shapes import ShapePolicy
@@ -184,6 +184,14 @@ class Platform(ABC):
         RunnerServices.accept(), or else after its load(). model: its caches are those of the worker's pipeline stage.
         Default: none."""
         return ()
+
+    def batch_invariant(self, config: EngineConfig, model: ModelFacts) -> Reason | None:
+        """Why the bits of a request's tokens and log probabilities may depend on what else is in the batch, or on how
+        steps split the request (chunks, prefix hits, preemption, drafts); None if the platform promises that they never
+        do. Asked with --batch-invariant only, which is refused with this reason. At op depth, so is a model with an op
+        or a layer whose implementation does not promise it (Kernel.batch_invariant, AttentionBackend.batch_invariant).
+        Default: it does not promise that."""
+        return NOT_PROMISED
 
     def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
         """Default values for fields that the user did not set; they are shown at start-up. Allowed are the fields of

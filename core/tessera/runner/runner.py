@@ -34,6 +34,7 @@ from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, kv_in_words, left_in_words
 from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, widest
+from tessera.runner.invariance import refuse_variance
 from tessera.runner.kv_memory import CacheMemory, cache_bytes
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import LogitsEditor, Sampler, bind_ahead
@@ -137,6 +138,8 @@ class CoreRunner(ModelRunner):
         self.model = services.build_model(ops, backends, weights, self.graphs.split)
         assert services.build is not None
         self.build = services.build
+        self._bind_sampling()
+        refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
@@ -150,7 +153,6 @@ class CoreRunner(ModelRunner):
         self._check_drafts()
         captured = self.graphs.keys(self.shapes, services.config.scheduler.max_decode_samples)
         self.keys = [replace(key, bits=key.bits | bits) for bits in _variants(self.features) for key in captured]
-        self._bind_sampling()
         weight_bytes, figures = arena.nbytes + services.feature_bytes, self.device.memory()
         workspace = self._workspace()
         left = cache_bytes(services.config, budget, figures, weight_bytes, workspace)

@@ -416,7 +416,11 @@ def bind_ahead(model: Model, ops: BoundOps) -> None:
     vocab = model.facts.vocab_size
     for greedy, filters in ((True, False), (False, False), (False, True)):
         for logprobs in (-1, 1):
-            ops.bind("logits_sample", model.head.sampling_spec(SampleSpec(vocab, greedy, filters, logprobs)))
+            spec = SampleSpec(vocab, greedy, filters, logprobs)
+            if ops.batch_invariant:
+                ops.bind("sample", spec)
+            else:
+                ops.bind("logits_sample", model.head.sampling_spec(spec))
     ops.bind("logprobs", LogprobsSpec(vocab, 1))
     ops.bind("mask_logits", MaskLogitsSpec(vocab))
     ops.bind("take_logits", TakeLogitsSpec(vocab))
@@ -438,7 +442,8 @@ class SamplingMetadata:
 
 class Sampler:
     """Samples tokens from hidden states. Binds the op once for each combination of options, so that options that no row
-    uses cost nothing."""
+    uses cost nothing. apart: the head never runs fused with sampling, because features see the logits, or because a
+    row's bits must not depend on whether another row's logits are edited."""
 
     def __init__(
         self, model: Model, ops: BoundOps, columns: SamplingColumns, buffers: Buffers,
@@ -446,6 +451,7 @@ class Sampler:
     ) -> None:  # fmt: skip
         self.model, self.ops, self.columns, self.buffers = model, ops, columns, buffers
         self.features, self.editor = features, editor
+        self.apart = bool(features) or ops.batch_invariant
         self._calls: dict[tuple[str, Any], HotCall] = {}
         self._newest: SamplingMetadata | None = None
 
@@ -459,7 +465,7 @@ class Sampler:
         metadata = self._metadata(rows, len(hidden), masked=placed is not None)
         sampling = SamplingRows(**metadata.rows, position=self._put("position", positions, len(hidden)))
         edits = placed is not None or bool(metadata.logits_ops)
-        if not self.features and not edits:
+        if not self.apart and not edits:
             sampled: Sampled = metadata.sample(hidden, self.model.head.weight, sampling)
             return sampled
         logits = self.model.logits(hidden)
@@ -491,7 +497,7 @@ class Sampler:
             if logits_ops or masked:
                 sample = self._call("sample", replace(spec, logprobs=-1))
             else:
-                sample = self._call("sample" if self.features else "logits_sample", spec)
+                sample = self._call("sample" if self.apart else "logits_sample", spec)
             names = (name for name in SamplingRows._fields if name != "position")
             values = {name: self._put(name, getattr(self.columns, name)[rows], size) for name in names}
             self._newest = SamplingMetadata(key, spec, logits_ops, sample, values)

@@ -82,8 +82,9 @@ class Services:
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> Model:
         bound = self._bind(
-            ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers()
-        )
+            ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers(),
+            batch_invariant=self.config.batch_invariant,
+        )  # fmt: skip
         kv = _KV.get(self.config.cache.dtype, None if weights is None else weights.kv)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
         model = self._model(self.build)

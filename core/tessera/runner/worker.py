@@ -15,6 +15,7 @@ from tessera.platform.platform import Platform, WorkerSpec
 from tessera.platform.runner import CachePlan, LoadedModel, ModelRunner, Progress
 from tessera.plugins.contract import check_members, check_takes
 from tessera.runner.collectives import groups_of, join
+from tessera.runner.invariance import refuse_variance
 from tessera.runner.kept import artifacts_of
 from tessera.runner.kv_memory import budget, least
 from tessera.runner.services import Services
@@ -55,9 +56,12 @@ class Worker:
         self.world = self.join_group(devices[0])
         self.groups = groups_of(config.parallel.mesh, self.world)
         services = Services(config, devices, self.groups, platform)
-        self.runner = self._own_runner(services) or self._cores_runner(services, report)
+        own = self._own_runner(services)
+        self.runner = own or self._cores_runner(services, report)
         check_members([*devices, self.world, self.runner], config.platform_levels)
         loaded = self.runner.load(granted)
+        if own is not None:
+            refuse_variance(platform, config, loaded.facts)
         services.accept(loaded.facts)
         return replace(loaded, facts=replace(loaded.facts, notes=(*loaded.facts.notes, *services.notes)))
 

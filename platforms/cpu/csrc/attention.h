@@ -1,6 +1,7 @@
 // Attention over blocks: runs the shares of a launch, each a tile or a part of one. Shares over the same keys process them one
 // stretch at a time in turn. Decode and prefill are the same: for a decoding row, the pairs are the heads of its one token.
 #pragma once
+#include <cmath>
 #include <new>
 
 #include "attention_tile.h"
@@ -67,9 +68,11 @@ void of_shares(const Attention &task, const Share *shares, int64_t number, const
     if (shares[i].from < first) first = shares[i].from;
   }
   using Number = typename Kept<1>::Number;
-  int64_t stretch = stretch_of(longest->to - first);
-  for (int64_t from = first; from < longest->to; from += stretch) {
-    int64_t to = from + stretch < longest->to ? from + stretch : longest->to;
+  bool in_order = task.layer->in_order;  // then stretches end at multiples of their length, wherever a share begins
+  int64_t stretch = in_order ? STRETCH : stretch_of(longest->to - first);
+  for (int64_t from = first, to; from < longest->to; from = to) {
+    to = in_order ? (from / STRETCH + 1) * STRETCH : from + stretch;
+    if (to > longest->to) to = longest->to;
     bool last = to == longest->to;
     Coming coming = coming_of<Number>(task, last ? next : *longest, last ? next.from : to);
     for (int64_t i = 0; i < number; i++) {
@@ -93,6 +96,28 @@ inline void attention(const Attention &task, int64_t first, int64_t last) {
     while (number < TILES_AT_ONCE && number < left && together(shares[0], shares[number])) number++;
     of(task, shares, number, shares[number < left ? number : 0]);
     first += number;
+  }
+}
+
+// Combines the parts of tiles into their results. Item: a share; the first of several has their number.
+inline void join(const Attention &task, int64_t first, int64_t last) {
+  int64_t dim = task.layer->cache.dim, width = dim + 2;
+  alignas(64) float mixed[WIDEST];
+  for (int64_t i = first; i < last; i++) {
+    const Share &share = task.shares[i];
+    for (int64_t m = 0; share.parts > 1 && m < share.count; m++) {
+      const float *parts = task.partial + (share.part * TILE + m) * width;
+      float most = parts[dim], total = 0.0f;
+      for (int64_t p = 1; p < share.parts; p++) most = std::fmax(most, parts[p * TILE * width + dim]);
+      for (int64_t d = 0; d < dim; d += W) store(mixed + d, zero());
+      for (int64_t p = 0; p < share.parts; p++) {
+        const float *part = parts + p * TILE * width;
+        Float weight = exp(set(part[dim] - most));
+        total += part[dim + 1] * largest(weight);
+        for (int64_t d = 0; d < dim; d += W) store(mixed + d, fma(load(part + d), weight, load(mixed + d)));
+      }
+      put(mixed, dim, total, task.out + place_of(task, share, share.first + m));
+    }
   }
 }
 

@@ -9,6 +9,20 @@ using namespace simd;
 
 constexpr float NEVER = -1e30f;  // a score below all others from which others can still be subtracted
 
+// The offset of a pair's elements in q and out: the number-th pair of a row's tokens and the heads that share a key head.
+inline int64_t place_of(const Attention &task, const Share &share, int64_t number) {
+  const Layer &layer = *task.layer;
+  int64_t group = layer.heads / layer.cache.kv_heads, token = task.launch->start[share.row] + number / group;
+  return (token * layer.heads + share.kv_head * group + number % group) * layer.cache.dim;
+}
+
+// Stores a pair's result. mixed: the sum of weighted values; total: of weights. Adding 0 leaves no -0, which would depend on
+// whether keys that the pair does not attend to were processed too.
+inline void put(const float *mixed, int64_t dim, float total, bf16 *out) {
+  Float factor = set(total > 0.0f ? 1.0f / total : 0.0f);
+  for (int64_t i = 0; i < dim; i += W) store_bf16(out + i, add(mul(load(mixed + i), factor), zero()));
+}
+
 template <template <int> class Kept, int M> struct Tile {
   const Attention &task;
   const Share &share;
@@ -26,6 +40,7 @@ template <template <int> class Kept, int M> struct Tile {
       : task(task), share(share), layer(*task.layer), cache(layer.cache),
         head{cache, task.launch->tables + share.row * task.launch->table_stride, share.kv_head},
         group(layer.heads / cache.kv_heads) {
+    kept.in_order = layer.in_order;
     int64_t before = task.launch->kv_len[share.row] - task.launch->length[share.row];
     for (int m = 0; m < M; m++) {
       int64_t token = (share.first + m) / group;
@@ -38,11 +53,7 @@ template <template <int> class Kept, int M> struct Tile {
     }
   }
 
-  // The offset of the m-th pair's elements in q and out.
-  int64_t place(int m) const {
-    int64_t token = task.launch->start[share.row] + (share.first + m) / group;
-    return (token * layer.heads + share.kv_head * group + (share.first + m) % group) * cache.dim;
-  }
+  int64_t place(int m) const { return place_of(task, share, share.first + m); }
 
   void score(int64_t count) {
     for (int64_t at = 0; at < count; at += WIDE) {
@@ -134,8 +145,7 @@ template <template <int> class Kept, int M> struct Tile {
     int64_t dim = cache.dim;
     for (int m = 0; m < M; m++) {
       if (share.part < 0) {
-        Float factor = set(total[m] > 0.0f ? 1.0f / total[m] : 0.0f);
-        for (int64_t i = 0; i < dim; i += W) store_bf16(task.out + place(m) + i, mul(mixed_at(m, i), factor));
+        put(mixed[m], dim, total[m], task.out + place(m));
         continue;
       }
       float *to = task.partial + (share.part * TILE + m) * (dim + 2);

@@ -147,32 +147,51 @@ template <class Kind> void walk(const Product &task, int64_t first, int64_t last
   walk<Kind>(task, first, last, ROWS, take);
 }
 
+// What a tile of M rows is compiled for: most tiles add up in order anyway.
+template <class Kind, int M> struct Compiled {
+  using Of = Kind;
+};
+template <int M> struct Compiled<Bf16InOrder, M> {
+  static constexpr bool SAME = !terms::FEW || (M > 1 && M * ABREAST<M> >= terms::FEW);
+  using Of = std::conditional_t<SAME, Bf16, Bf16InOrder>;
+};
+
 // By the way of fetching and the rows of a tile.
-template <class Kind> struct ByRows {
+struct Tiles {
   Tile plain[WAYS][ROWS + 1] = {}, gated[WAYS][ROWS + 1] = {};
   Run run[ROWS + 1] = {};
+};
+template <class Kind> struct ByRows : Tiles {
   template <int WAY, int M> constexpr void fill() {
+    using Of = typename Compiled<Kind, M>::Of;
     if constexpr (is_used(WAY, M)) {
-      plain[WAY][M] = of_linear<Kind, M, Fetch<WAY>>;
-      gated[WAY][M] = of_gate_up<Kind, M, Fetch<WAY>>;
+      plain[WAY][M] = of_linear<Of, M, Fetch<WAY>>;
+      gated[WAY][M] = of_gate_up<Of, M, Fetch<WAY>>;
     }
     if constexpr (WAY > 0) fill<WAY - 1, M>();
   }
   template <int M> constexpr void fill() {
     fill<WAYS - 1, M>();
-    if constexpr (RUN > 1) run[M] = of_run<Kind, M>;
+    if constexpr (RUN > 1) run[M] = of_run<typename Compiled<Kind, M>::Of, M>;
     if constexpr (M > 1) fill<M - 1>();
   }
   constexpr ByRows() { fill<ROWS>(); }
 };
 template <class Kind> constexpr ByRows<Kind> TILES;
 
+template <class Kind> const Tiles &tiles_for(const Product &task) {
+  if constexpr (std::is_same_v<Kind, Bf16>)
+    if (task.in_order) return TILES<Bf16InOrder>;
+  return TILES<Kind>;
+}
+
 template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
-  walk<Kind>(task, first, last, TILES<Kind>.plain);
+  walk<Kind>(task, first, last, tiles_for<Kind>(task).plain);
 }
 template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, TILES<Kind>.gated);
-  for (; first < last; first += RUN) TILES<Kind>.run[task.m](task, first, first + RUN < last ? first + RUN : last);
+  const Tiles &tiles = tiles_for<Kind>(task);
+  if (RUN == 1 || task.m > ROWS) return walk<Kind>(task, first, last, tiles.gated);
+  for (; first < last; first += RUN) tiles.run[task.m](task, first, first + RUN < last ? first + RUN : last);
 }
 
 }  // namespace VARIANT::gemm

@@ -10,7 +10,7 @@ using terms::Apart;
 using terms::Term;
 using terms::store_terms;
 
-constexpr int64_t STRETCH = 128;  // keys
+constexpr int64_t STRETCH = STEP;  // keys
 constexpr int64_t WIDE = 2 * TOKENS;
 
 // Prefetches what comes next, in memory order: each step of a product fetches as many elements as it multiplies. Fetching what is
@@ -81,8 +81,16 @@ struct Coming {
 template <int M> struct Bf16Kept {
   alignas(64) Term q[M][WIDEST];
   alignas(64) Term weights[M][STRETCH];
+  bool in_order;  // see Layer
 
   using Number = bf16;
+
+  // Like terms::accumulate(), which adds up few pairs in an order of its own.
+  template <class... Arguments> void accumulate(Arguments &&...arguments) const {
+    if constexpr (M * 2 < terms::FEW)
+      if (in_order) return terms::accumulate(arguments..., terms::OneSum());
+    terms::accumulate(arguments...);
+  }
 
   void ask(int m, const bf16 *query, int64_t dim) {
     for (int64_t i = 0; i < dim; i += W) store_terms(q[m] + i, load_bf16(query + i));
@@ -93,8 +101,8 @@ template <int M> struct Bf16Kept {
   void products(const Head &head, int64_t near, int64_t far, int left, Float (&sum)[M][2]) const {
     gemm::clear(sum);
     const bf16 *keys = head.keys<bf16>(near) + 2 * left;
-    terms::accumulate(Apart<Term>{q[0], WIDEST}, keys, head.keys<bf16>(far) - head.keys<bf16>(near), WIDE, head.cache.dim, sum,
-                      Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
+    accumulate(Apart<Term>{q[0], WIDEST}, keys, head.keys<bf16>(far) - head.keys<bf16>(near), WIDE, head.cache.dim, sum,
+               Fetch<bf16>{head.values<bf16>(near), head.values<bf16>(far), TOKENS * head.cache.dim});
   }
 
   void begin(const Head &, int64_t) {}
@@ -108,8 +116,8 @@ template <int M> struct Bf16Kept {
     for (int64_t t = 0; t < count; t += TOKENS) {
       const bf16 *near = head.values<bf16>(t / TOKENS) + 2 * left;
       int64_t tokens = count - t < TOKENS ? count - t : TOKENS;
-      terms::accumulate(Apart<Term>{weights[0] + t, STRETCH}, near, 2 * apart, 2 * head.cache.dim, tokens, sum,
-                       coming.part<bf16>((left / WIDE * count + t) / TOKENS));
+      accumulate(Apart<Term>{weights[0] + t, STRETCH}, near, 2 * apart, 2 * head.cache.dim, tokens, sum,
+                 coming.part<bf16>((left / WIDE * count + t) / TOKENS));
     }
   }
 };
@@ -121,6 +129,7 @@ template <int M> struct Int8Kept {
   alignas(64) int16_t weights[M][STRETCH];
   alignas(64) float scales[STRETCH];  // of the stretch's values
   float q_scale[M], weight_scale[M];
+  bool in_order;  // whole numbers are the same in any order
 
   using Number = int8_t;
 

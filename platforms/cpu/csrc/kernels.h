@@ -43,6 +43,7 @@ struct Product {
   int64_t group;         // elements of k that share a scale and a sum: a multiple of 8 that divides k
   Int8Rows rounded;      // for gate_up: where to write the rows of out quantized, once they are complete
   Activation activation;
+  int32_t in_order;      // the products of a row are added up in one order, whatever the number of rows
 };
 
 // Converts rows to the form that an instruction set multiplies, if it needs another one. Item: a tile of at most `tile` rows.
@@ -153,6 +154,7 @@ struct Layer {
   float eps, offset;      // of the norms
   float scale, soft_cap;  // of the scores; 0: no cap
   int32_t neighbours;     // rotates elements 2i and 2i + 1; otherwise i and i + turned / 2
+  int32_t in_order;       // a query's keys are processed in one order, whatever else is in the launch
 };
 
 // The constants of a launch. start, length: a row's tokens in the launch; kv_len: the number of its keys, including those of the
@@ -183,6 +185,7 @@ struct Attention {
 };
 
 constexpr int64_t TILE = 12;  // the most (token, head) pairs in a share
+constexpr int64_t STEP = 128;  // the most keys that a share processes at once
 
 // A thread's unit of work: pairs (token, head of the group) of a row, from `first` on, with one key head, from key `from` (a
 // multiple of 16) to before `to`. part: where its partial result goes; < 0 if the result is complete. parts: in the first of
@@ -206,7 +209,7 @@ struct Kernels {
   Part<Lookup> look_up;
   Part<PackedLookup> look_up_packed[3];  // by Kind
   Part<HeadsInput> heads_input;
-  Part<Attention> attention;
+  Part<Attention> attention, join;
   Part<Logits> survey[2];  // by Entry, like those below
   Part<Drawing> draw[2];
   Part<Weighing> weigh[2];

@@ -1,38 +1,15 @@
 #include "shares.h"
 
-#include <cmath>
-
 #include "room.h"
-#define VARIANT common  // does not depend on the instruction set
-#include "single.h"
 #include "threads.h"
 
 namespace {
 
 constexpr int64_t PIECES = 4;    // shares that each thread should get, at least
 constexpr int64_t SHORT = 256;   // keys that are not worth splitting into two shares
+constexpr int64_t FIXED = 1024;  // keys of each share of a layer in order; a multiple of STEP
 
 int64_t group_of(const Attention &task) { return task.layer->heads / task.layer->cache.kv_heads; }
-
-// Combines the parts of one tile into its result.
-void join(const Attention &task, const Share *shares, int64_t parts) {
-  int64_t dim = task.layer->cache.dim, width = dim + 2, apart = TILE * width, group = group_of(task);
-  const Share &share = shares[0];
-  for (int32_t m = 0; m < share.count; m++) {
-    const float *first = task.partial + ((int64_t)share.part * TILE + m) * width;
-    float most = first[dim], total = 0.0f, mixed[WIDEST] = {};
-    for (int64_t p = 1; p < parts; p++) most = std::fmax(most, first[p * apart + dim]);
-    for (int64_t p = 0; p < parts; p++) {
-      const float *part = first + p * apart;
-      float weight = std::exp(part[dim] - most);
-      total += part[dim + 1] * weight;
-      for (int64_t i = 0; i < dim; i++) mixed[i] += part[i] * weight;
-    }
-    int64_t token = task.launch->start[share.row] + (share.first + m) / group;
-    bf16 *out = task.out + (token * task.layer->heads + share.kv_head * group + (share.first + m) % group) * dim;
-    for (int64_t i = 0; i < dim; i++) out[i] = common::single::rounded(total > 0.0f ? mixed[i] / total : 0.0f);
-  }
-}
 
 struct Deal {
   const Attention &task;
@@ -53,12 +30,14 @@ struct Deal {
       }
   }
 
+  // A layer in order splits at multiples of `piece`, so that a query's keys are always split at the same ones.
   void keys(Share whole) {
-    int64_t split = (whole.to - whole.from + piece - 1) / piece;
+    int64_t begin = task.layer->in_order ? whole.from / piece * piece : whole.from;
+    int64_t split = (whole.to - begin + piece - 1) / piece;
     for (int64_t p = 0; p < split; p++) {
       Share share = whole;
-      share.from = whole.from + (int32_t)(p * piece);
-      if (p + 1 < split) share.to = share.from + (int32_t)piece;
+      if (p) share.from = (int32_t)(begin + p * piece);
+      if (p + 1 < split) share.to = (int32_t)(begin + (p + 1) * piece);
       if (split > 1) share.part = (int32_t)parts++;
       share.parts = p ? 0 : (int32_t)split;
       if (shares) shares[count] = share;
@@ -69,6 +48,7 @@ struct Deal {
 
 // The number of keys per share, chosen so that all threads have work.
 int64_t piece_of(const Attention &task, int64_t tile) {
+  if (task.layer->in_order) return FIXED;
   const Launch &launch = *task.launch;
   int64_t keys = 0, longest = SHORT;
   for (int64_t row = 0; row < launch.rows; row++) {
@@ -97,8 +77,7 @@ void attend(const Kernels &kernels, Attention task) {
   for (int32_t row = 0; row < rows; row++) dealt.row(row);
   task.shares = all;
   threads::run(kernels.attention, task, dealt.count, 1);
-  for (int64_t i = 0; i < dealt.count; i++)
-    if (all[i].parts > 1) join(task, all + i, all[i].parts);
+  if (dealt.parts) threads::run(kernels.join, task, dealt.count);
 }
 
 }  // namespace shares

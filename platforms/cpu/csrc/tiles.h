@@ -147,7 +147,7 @@ template <class Finish> void finish(At at, int64_t from, int64_t height, Finish 
 }
 
 template <class Kind> void linear(const Product &task, int64_t first, int64_t last) {
-  if (task.m <= FEW) return gemm::linear<typename Kind::Vectors>(task, first, last);
+  if (task.m <= FEW && !task.in_order) return gemm::linear<typename Kind::Vectors>(task, first, last);
   Registers registers;
   gemm::walk<Kind>(task, first, last, 2 * HEIGHT, [&](const At &at, int64_t height, Kept *kept) {
     registers.take(height);
@@ -160,7 +160,7 @@ template <class Kind> void linear(const Product &task, int64_t first, int64_t la
 }
 
 template <class Kind> void gate_up(const Product &task, int64_t first, int64_t last) {
-  if (task.m <= FEW) return gemm::gate_up<typename Kind::Vectors>(task, first, last);
+  if (task.m <= FEW && !task.in_order) return gemm::gate_up<typename Kind::Vectors>(task, first, last);
   Registers registers;
   gemm::walk<Kind>(task, first, last, 2 * HEIGHT, [&](const At &at, int64_t height, Kept *kept) {
     registers.take(height);

@@ -61,6 +61,7 @@ extern const Kernels TABLE(VARIANT) = {
     {lookup::packed_rows<lookup::Bf16>, lookup::packed_rows<lookup::Int8>, lookup::packed_rows<lookup::Int4>},
     heads::heads_input,
     attention::attention,
+    attention::join,
     {logits::survey<bf16>, logits::survey<float>},
     {draw::draw<bf16>, draw::draw<float>},
     {draw::weigh<bf16>, draw::weigh<float>},

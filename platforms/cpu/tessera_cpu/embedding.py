@@ -18,6 +18,9 @@ class Embedding(Kernel[EmbeddingSpec]):
     def supports(self, spec: EmbeddingSpec) -> str | None:
         return None
 
+    def batch_invariant(self, spec: EmbeddingSpec) -> None:
+        return None
+
     def bind(self, spec: EmbeddingSpec, ops: BoundOps, device: Device) -> Any:
         native = library()
         if native is not None and spec.dtype == "bfloat16" and not spec.sharded:
@@ -56,6 +59,9 @@ class PackedEmbedding(Kernel[PackedEmbeddingSpec]):
         if isinstance(found, str):
             return found
         return "only products can read what oneDNN packed" if found.bind_look_up(spec) is None else None
+
+    def batch_invariant(self, spec: PackedEmbeddingSpec) -> None:
+        return None
 
     def bind(self, spec: PackedEmbeddingSpec, ops: BoundOps, device: Device) -> Any:
         look_up = taken(spec.linear).bind_look_up(spec)

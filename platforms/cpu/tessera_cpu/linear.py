@@ -37,9 +37,9 @@ def taken(spec: LinearSpec) -> Products:
     return found
 
 
-def product_of(spec: LinearSpec) -> Product:
+def product_of(spec: LinearSpec, *, in_order: bool = False) -> Product:
     """The product with a weight that Linear packed; for experts, with one expert's weight."""
-    return taken(spec).bind(spec.n, spec.k)
+    return taken(spec).bind(spec.n, spec.k, in_order=in_order)
 
 
 class Linear(Kernel[LinearSpec]):
@@ -48,6 +48,9 @@ class Linear(Kernel[LinearSpec]):
     def supports(self, spec: LinearSpec) -> Reason | None:
         found = products_of(spec)
         return found if isinstance(found, str) else None
+
+    def batch_invariant(self, spec: LinearSpec) -> Reason | None:
+        return taken(spec).varying()
 
     def wants(self, spec: LinearSpec) -> ActSpec | None:
         """The input's quantization. None for experts, which pick their rows from everyone's."""
@@ -75,7 +78,7 @@ class Linear(Kernel[LinearSpec]):
         return max(spec.experts, 1) * one + (spec.n * dtype.itemsize if spec.bias else 0)
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
-        product = product_of(spec)
+        product = product_of(spec, in_order=ops.batch_invariant)
 
         def linear(x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
             return product(x, weight["weight"], weight.get("bias"), out=out)

@@ -21,6 +21,11 @@ class Lora(Kernel[LoraSpec]):
     def supports(self, spec: LoraSpec) -> Reason | None:
         return None
 
+    def batch_invariant(self, spec: LoraSpec) -> Reason | None:
+        if spec.rank > native.MAX_RANK:
+            return f"torch's kernels, which compute ranks above {native.MAX_RANK}, do not promise batch invariance"
+        return native.varying(spec.dtype)
+
     def bind(self, spec: LoraSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
         if library is None or spec.dtype != "bfloat16" or spec.rank > native.MAX_RANK:

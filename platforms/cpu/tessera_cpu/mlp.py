@@ -21,6 +21,10 @@ class GatedMLP(Kernel[GatedMLPSpec]):
     def supports(self, spec: GatedMLPSpec) -> Reason | None:
         return None
 
+    def batch_invariant(self, spec: GatedMLPSpec) -> Reason | None:
+        found = products_of(spec.gate_up)
+        return None if isinstance(found, str) else found.varying()
+
     def wants(self, spec: GatedMLPSpec) -> ActSpec | None:
         found = products_of(spec.gate_up)
         return None if isinstance(found, str) else found.wants(spec.gate_up.k)
@@ -43,19 +47,19 @@ class GatedMLP(Kernel[GatedMLPSpec]):
 
     def _first(self, spec: GatedMLPSpec, ops: BoundOps) -> Any:
         """(x, packed gate and up) -> activation(gate) * up."""
-        gated = self._gated(spec, ops.wants("linear", spec.down))
+        gated = self._gated(spec, ops.wants("linear", spec.down), ops.batch_invariant)
         if gated is not None:
             return lambda x, packed: gated(x, packed["weight"])
         gate_up, gate = ops.bind("linear", spec.gate_up), ops.bind("gate", spec.gate)
         return lambda x, packed: gate(gate_up(x, packed))
 
-    def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None) -> Product | None:
+    def _gated(self, spec: GatedMLPSpec, emit: ActSpec | None, in_order: bool) -> Product | None:
         """The first product with the gate fused in. emit: the quantization that the second product wants."""
         wide, inner, activation = spec.gate_up, spec.gate.n, native.ACTIVATIONS.get(spec.gate.activation)
         found = products_of(wide)
         if wide.bias or inner % PANEL or activation is None or isinstance(found, str):
             return None
-        return found.bind_gated(inner, wide.k, activation, emit)
+        return found.bind_gated(inner, wide.k, activation, emit, in_order=in_order)
 
 
 def _part(x: Tensor | Quantized, rows: slice) -> Tensor | Quantized:

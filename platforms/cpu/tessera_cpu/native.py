@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tessera.platform import PlatformError
+from tessera.platform import PlatformError, Reason
 
 VARIABLE = "TESSERA_CPU_KERNELS"
 """Environment variable with the instruction set to use, or "torch" to use no native kernels."""
@@ -61,6 +61,7 @@ class Product(ctypes.Structure):
         ("group", c_int64),
         ("rounded", Int8Rows),
         ("activation", c_int32),
+        ("in_order", c_int32),
     ]
 
 
@@ -171,6 +172,7 @@ class Layer(ctypes.Structure):
         ("scale", c_float),
         ("soft_cap", c_float),
         ("neighbours", c_int32),
+        ("in_order", c_int32),
     ]
 
 
@@ -349,6 +351,13 @@ def library() -> Any:
         function.argtypes, function.restype = arguments, _RESULTS.get(name)
     use(found, wanted or variants(found)[-1])
     return found
+
+
+def varying(dtype: str) -> Reason | None:
+    """Why a row of an op whose kernel is native in bfloat16 alone may have other bits in another batch."""
+    if library() is None:
+        return "torch's kernels do not promise batch invariance, and the native ones are not used"
+    return None if dtype == "bfloat16" else f"torch's kernels, which compute {dtype}, do not promise batch invariance"
 
 
 def variants(found: Any) -> list[str]:

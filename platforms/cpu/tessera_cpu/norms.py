@@ -22,6 +22,9 @@ class RmsNorm(Kernel[NormSpec]):
     def supports(self, spec: NormSpec) -> Reason | None:
         return why_plain(spec.emit, spec.n, spec.dtype)
 
+    def batch_invariant(self, spec: NormSpec) -> Reason | None:
+        return native.varying(spec.dtype)
+
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
         library = native.library()
         if library is not None and spec.dtype == "bfloat16":
@@ -103,6 +106,9 @@ class AddNorm(Kernel[AddNormSpec]):
             return "no sum over ranks"
         return why_plain(spec.norm.emit, spec.norm.n, spec.norm.dtype)
 
+    def batch_invariant(self, spec: AddNormSpec) -> None:
+        return None
+
     def bind(self, spec: AddNormSpec, ops: BoundOps, device: Device) -> Any:
         norm, norming = ops.bind("rms_norm", spec.norm), _Norming(native.library(), spec.norm, spec.multiplier)
 
@@ -118,6 +124,9 @@ class AddNorm(Kernel[AddNormSpec]):
 
 class Add(Kernel[AddSpec]):
     def supports(self, spec: AddSpec) -> Reason | None:
+        return None
+
+    def batch_invariant(self, spec: AddSpec) -> None:
         return None
 
     def bind(self, spec: AddSpec, ops: BoundOps, device: Device) -> Any:
@@ -145,6 +154,9 @@ class NormAdd(Kernel[NormAddSpec]):
         if native.library() is None or spec.norm.dtype != "bfloat16":
             return "no native kernel"
         return "no sum over ranks" if spec.reduce is not None else None
+
+    def batch_invariant(self, spec: NormAddSpec) -> None:
+        return None
 
     def bind(self, spec: NormAddSpec, ops: BoundOps, device: Device) -> Any:
         norm, add = ops.bind("rms_norm", spec.norm), ops.bind("add", AddSpec(spec.norm.n, spec.norm.dtype))

@@ -33,7 +33,7 @@ from tessera_cpu.mlp import GatedMLP
 from tessera_cpu.norms import Add, AddNorm, NormAdd, RmsNorm
 from tessera_cpu.output import into
 from tessera_cpu.products import result_of, rows_apart
-from tessera_cpu.rotary import rotary
+from tessera_cpu.rotary import Rotary
 from tessera_cpu.sampling import EditLogits, MaskLogits, Penalise, Sample, TakeLogits, TokenLogprobs
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -62,6 +62,11 @@ class QKNorm(Kernel[QKNormSpec]):
 class Gate(Kernel[GateSpec]):
     def supports(self, spec: GateSpec) -> str | None:
         return "emits no quantised activations" if spec.emit is not None else None
+
+    def batch_invariant(self, spec: GateSpec) -> Reason | None:
+        if spec.activation not in native.ACTIVATIONS:
+            return f"torch's kernel, which computes {spec.activation}, does not promise batch invariance"
+        return native.varying(spec.dtype)
 
     def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Any:
         library, number = native.library(), native.ACTIVATIONS.get(spec.activation)
@@ -163,7 +168,7 @@ def kernels(reference: OpSet) -> OpSet:
         rms_norm=RmsNorm(),
         add_norm=AddNorm(),
         norm_add=NormAdd(),
-        rotary=rotary,
+        rotary=Rotary(),
         gate=Gate(),
         gated_mlp=GatedMLP(),
         layer_norm=layer_norm,

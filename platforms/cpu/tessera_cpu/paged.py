@@ -67,6 +67,9 @@ class PagedAttention(AttentionBackend):
         norms = {(norm.eps, norm.offset) for norm in (spec.q_norm, spec.k_norm) if norm is not None}
         return "norms of queries and keys that differ" if len(norms) > 1 else None
 
+    def batch_invariant(self, spec: LayerSpec) -> None:
+        return None
+
     def constraints(self, spec: LayerSpec) -> CacheConstraints:
         return CacheConstraints(block_sizes=(BLOCK, TOKENS), host_lengths="exact", align_bytes=4)
 
@@ -98,7 +101,7 @@ class PagedAttention(AttentionBackend):
 class PagedLayer(HeadsLayer):
     def __init__(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, library: Any) -> None:
         super().__init__(spec, weights, ops)
-        self.library, self.layer = library, native.Layer()
+        self.library, self.layer, self.in_order = library, native.Layer(), ops.batch_invariant
         self.standing: tuple[Tensor, ...] = ()  # the tensors that the layer's description points into
         has = {"cos_sin": spec.rotary, "q_norm": spec.q_norm, "k_norm": spec.k_norm}
         self.names = tuple(name for name, what in has.items() if what is not None)
@@ -154,6 +157,7 @@ class PagedLayer(HeadsLayer):
             spec.scale,
             spec.softcap or 0.0,
             spec.rotary is not None and spec.rotary.style == "pairs",
+            self.in_order,
         )
         return self.layer
 

@@ -13,6 +13,7 @@ from tessera.platform import (
     Device,
     GraphRunner,
     HostDevice,
+    ModelFacts,
     OpSet,
     Platform,
     Reason,
@@ -29,7 +30,7 @@ from tessera_cpu.quantized import served
 from tessera_cpu.tape import TapeRunner
 
 if TYPE_CHECKING:
-    from tessera.config import ParallelConfig
+    from tessera.config import EngineConfig, ParallelConfig
 
 
 class CpuPlatform(Platform):
@@ -58,6 +59,13 @@ class CpuPlatform(Platform):
 
     def scheme(self, scheme: Scheme) -> Scheme | Reason:
         return served(scheme)
+
+    def batch_invariant(self, config: EngineConfig, model: ModelFacts) -> Reason | None:
+        if model.dtype != "bfloat16":
+            return f"only products in bfloat16 are summed in one order, not those in {model.dtype} (--dtype bfloat16)"
+        if config.parallel.tensor_parallel_size > 1:
+            return "workers sum their parts in an order that depends on the number of rows (--tensor-parallel-size 1)"
+        return None
 
     def graph_runner(self, device: Device) -> GraphRunner | None:
         native = library()

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.platform import ActSpec, Packed, PackedEmbeddingSpec, Quantized
+from tessera.platform import ActSpec, Packed, PackedEmbeddingSpec, Quantized, Reason
 from tessera_cpu.activations import Emitted
 from tessera_cpu.lookup import LookUp, bind_look_up
-from tessera_cpu.native import BF16, library
+from tessera_cpu.native import BF16, library, varying
 from tessera_cpu.native import Product as Task
 from tessera_cpu.output import into
 
@@ -33,13 +33,20 @@ class Products(ABC):
         """Bytes of the packed weight; None if it is not packed."""
 
     @abstractmethod
-    def bind(self, n: int, k: int) -> Product: ...
+    def bind(self, n: int, k: int, *, in_order: bool = False) -> Product:
+        """in_order: a row's products are added up in one order, whatever the number of rows, if varying() is None."""
+
+    @abstractmethod
+    def varying(self) -> Reason | None:
+        """Why a row's result may depend on the number of rows, although it is bound with in_order."""
 
     def wants(self, k: int) -> ActSpec | None:
         """The quantization it wants for its input; None for unquantized."""
         return None
 
-    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product | None:
+    def bind_gated(
+        self, n: int, k: int, activation: int, emit: ActSpec | None = None, *, in_order: bool = False
+    ) -> Product | None:
         """(x, packed [2n, k]) -> activation(the first n outputs) * the others; n is a multiple of PANEL. activation:
         enum Activation of csrc/kernels.h. emit: quantization of the result, used if why_plain() has no objection. None
         if the gate cannot be fused."""
@@ -75,11 +82,17 @@ class NativeProducts(Products):
     def _elements(self, n: int, k: int) -> int:
         return -(-n // PANEL) * PANEL * -(-k // 2) * 2
 
-    def bind(self, n: int, k: int) -> Product:
-        return self._bound(self.native.tessera_cpu_linear, NativeTask(n=n, k=k))
+    def bind(self, n: int, k: int, *, in_order: bool = False) -> Product:
+        return self._bound(self.native.tessera_cpu_linear, NativeTask(n=n, k=k, in_order=in_order))
 
-    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product:
-        return self._bound(self.native.tessera_cpu_gate_up, NativeTask(n=n, k=k, activation=activation), emit)
+    def varying(self) -> None:
+        return None
+
+    def bind_gated(
+        self, n: int, k: int, activation: int, emit: ActSpec | None = None, *, in_order: bool = False
+    ) -> Product:
+        task = NativeTask(n=n, k=k, activation=activation, in_order=in_order)
+        return self._bound(self.native.tessera_cpu_gate_up, task, emit)
 
     def bind_look_up(self, spec: PackedEmbeddingSpec) -> LookUp:
         return bind_look_up(self.native, BF16, spec)
@@ -127,7 +140,10 @@ class OneDnnProducts(Products):
     def packed_bytes(self, n: int, k: int) -> int | None:
         return n * k * self.dtype.itemsize if self.packable else None
 
-    def bind(self, n: int, k: int) -> Product:
+    def varying(self) -> Reason | None:
+        return varying(str(self.dtype).removeprefix("torch."))
+
+    def bind(self, n: int, k: int, *, in_order: bool = False) -> Product:
         def packed_product(
             x: Tensor, packed: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
         ) -> Tensor:

@@ -73,10 +73,15 @@ class QuantizedProducts(Products):
     def _bytes_of_elements(self, n: int, k: int) -> int:
         return _panels(n) * PANEL * (k // 2 if self.kind == INT4 else -(-k // 4) * 4)
 
-    def bind(self, n: int, k: int) -> Product:
+    def varying(self) -> None:
+        """Products of whole numbers are exact, and those of groups are added up in order."""
+
+    def bind(self, n: int, k: int, *, in_order: bool = False) -> Product:
         return self._bound(self.native.tessera_cpu_linear, self._task(n, k), self._bytes_of_elements(n, k))
 
-    def bind_gated(self, n: int, k: int, activation: int, emit: ActSpec | None = None) -> Product:
+    def bind_gated(
+        self, n: int, k: int, activation: int, emit: ActSpec | None = None, *, in_order: bool = False
+    ) -> Product:
         task = self._task(n, k)
         task.activation = activation
         return self._bound(self.native.tessera_cpu_gate_up, task, self._bytes_of_elements(2 * n, k), emit)

@@ -3,10 +3,12 @@ Overhead dominates small operations in a decode step, so there are few of them."
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from tessera.platform import RotarySpec
+from tessera.platform import BoundOps, Device, Kernel, RotarySpec
 
 Angles = tuple[Tensor, Tensor]
 
@@ -34,8 +36,14 @@ def _swapped(spec: RotarySpec, part: Tensor) -> Tensor:
     return part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-def rotary(spec: RotarySpec, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """The op, with core's signature."""
-    given = angles(spec, cos_sin, positions, q.dtype)
-    for heads in (q, k):
-        heads.copy_(turned(spec, heads, given))
+class Rotary(Kernel[RotarySpec]):
+    def batch_invariant(self, spec: RotarySpec) -> None:
+        """In 16 bits the products are exact in float32, so it does not matter where torch fuses them with the sum."""
+
+    def bind(self, spec: RotarySpec, ops: BoundOps, device: Device) -> Any:
+        def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+            given = angles(spec, cos_sin, positions, q.dtype)
+            for heads in (q, k):
+                heads.copy_(turned(spec, heads, given))
+
+        return rotary

@@ -35,6 +35,9 @@ class Sample(Kernel[SampleSpec]):
     def supports(self, spec: SampleSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: SampleSpec) -> None:
+        return None
+
     def bind(self, spec: SampleSpec, ops: BoundOps, device: Device) -> Any:
         draw = native.library().tessera_cpu_sample
         of_tokens = None if spec.logprobs < 0 else ops.bind("logprobs", LogprobsSpec(spec.vocab, spec.logprobs))
@@ -63,6 +66,9 @@ class MaskLogits(Kernel[MaskLogitsSpec]):
     def supports(self, spec: MaskLogitsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: MaskLogitsSpec) -> None:
+        return None
+
     def bind(self, spec: MaskLogitsSpec, ops: BoundOps, device: Device) -> Any:
         mask = native.library().tessera_cpu_mask
 
@@ -80,6 +86,9 @@ class TakeLogits(Kernel[TakeLogitsSpec]):
     def supports(self, spec: TakeLogitsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: TakeLogitsSpec) -> None:
+        return None
+
     def bind(self, spec: TakeLogitsSpec, ops: BoundOps, device: Device) -> Any:
         take = native.library().tessera_cpu_take
 
@@ -96,6 +105,9 @@ class TakeLogits(Kernel[TakeLogitsSpec]):
 class EditLogits(Kernel[EditLogitsSpec]):
     def supports(self, spec: EditLogitsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
+
+    def batch_invariant(self, spec: EditLogitsSpec) -> None:
+        return None
 
     def bind(self, spec: EditLogitsSpec, ops: BoundOps, device: Device) -> Any:
         edit = native.library().tessera_cpu_edit
@@ -116,6 +128,9 @@ class Penalise(Kernel[PenaliseSpec]):
     def supports(self, spec: PenaliseSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
 
+    def batch_invariant(self, spec: PenaliseSpec) -> None:
+        return None
+
     def bind(self, spec: PenaliseSpec, ops: BoundOps, device: Device) -> Any:
         apply = native.library().tessera_cpu_penalise
 
@@ -134,6 +149,9 @@ class Penalise(Kernel[PenaliseSpec]):
 class TokenLogprobs(Kernel[LogprobsSpec]):
     def supports(self, spec: LogprobsSpec) -> str | None:
         return "no native kernel" if native.library() is None else None
+
+    def batch_invariant(self, spec: LogprobsSpec) -> None:
+        return None
 
     def bind(self, spec: LogprobsSpec, ops: BoundOps, device: Device) -> Any:
         look = native.library().tessera_cpu_logprobs

@@ -29,6 +29,7 @@ NATIVE = (
     "cache/native",
     "scheme/int",
     "packed/int",
+    "batch-invariant",
 )
 
 

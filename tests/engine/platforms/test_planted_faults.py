@@ -1,5 +1,5 @@
 """The kit names the op at fault: one mistake at a time, planted into the strict platform and, where it has the part,
-into fakechip."""
+into fakechip; or into the CPU platform, where only that makes the promise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import pytest
 
 from tessera.ops import REFERENCE
 from tessera.testing.conformance import Result, Target, cases_of, tried
+from tests.platforms.cpu_kernels import needs_kernels
 from tests.platforms.faulty import FAULTS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/conformance.md"
 SECONDS = 20
-PLACES = {"strict": "tests.platforms.faulty", "fakechip": "tests.platforms.faulty.on_fakechip"}
+PLACES = {
+    "strict": "tests.platforms.faulty",
+    "fakechip": "tests.platforms.faulty.on_fakechip",
+    "cpu": "tests.platforms.faulty.on_cpu",
+}
 ALWAYS = {
     "strict": {
         "ScaleOfDim", "PlanesSwapped", "NormInFewBits", "PairsForHalves", "GateAndUpSwapped", "NotRenormalised",
@@ -28,6 +33,7 @@ ALWAYS = {
         "StaleSlotsRead", "StrideIgnored", "PaddingIntoBlockOne", "OldTablesReplayed", "PageableCopies",
         "ResultsAwaited", "PlanesDense",
     },
+    "cpu": {"SumsOfManySplit"},
 }  # fmt: skip
 """Each day; the others are shares of the nightly run."""
 RAISING = {"EmptyBatchRefused", "StaleAfterInvalidate", "GatherMissing"}
@@ -39,6 +45,7 @@ PLANTED = [
         marks=[
             *([] if fault in ALWAYS[place] else [pytest.mark.nightly]),
             *([pytest.mark.compiler] if place == "fakechip" else []),
+            *([needs_kernels] if place == "cpu" else []),
         ],
     )
     for place in PLACES

@@ -1,4 +1,5 @@
-"""One mistake each, of the kind that vendors make, planted into the strict platform and into fakechip. FAULTS: what the
+"""One mistake each, of the kind that vendors make, planted into the strict platform, into fakechip and, where
+only it makes a promise, into the CPU platform. FAULTS: what the
 kit must name."""
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(("AnotherEachTime", "OneWorkspace"), Fault("activation")),
     **dict.fromkeys(("BiasTwice", "LastTileUnmasked"), Fault("layer_norm")),
     "OthersRows": Fault("embedding"),
+    "SumsOfManySplit": Fault("batch invariance", ("batch-invariant",), only="cpu"),
     "RowsOfOnePanel": Fault("packed_embedding"),
     "ValuesNormedToo": Fault("qk_norm"),
     **dict.fromkeys(("NotRenormalised", "BiasInWeights"), Fault("route")),

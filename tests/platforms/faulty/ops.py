@@ -26,14 +26,16 @@ from tessera.platform import (
     LinearSpec,
     LoraSpec,
     NormSpec,
+    OpSet,
     Packed,
     PackedEmbeddingSpec,
     QKNormSpec,
     RotarySpec,
     RouteSpec,
     SoftCapSpec,
+    replace,
 )
-from tests.platforms.faulty.making import with_float16, with_ops
+from tests.platforms.faulty.making import Base, with_float16, with_ops
 
 
 def norm_in_few_bits(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Any:
@@ -53,6 +55,38 @@ def offset_left_out(spec: NormSpec, x: Tensor, weight: Tensor, *, out: Tensor | 
 
 def stride_ignored(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
     return linear.linear(spec, x.as_strided(x.shape, (spec.k, 1)), weight, out=out)
+
+
+class SplitsSumsOfMany(Kernel[LinearSpec]):
+    """Sums the halves of a product apart if there are many rows, as a kernel may that needs work for all its cores."""
+
+    def __init__(self, own: Kernel[LinearSpec]) -> None:
+        self.own = own
+        self.supports, self.prepare, self.wants = own.supports, own.prepare, own.wants
+        self.packed_bytes, self.batch_invariant = own.packed_bytes, own.batch_invariant
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
+        product, first = self.own.bind(spec, ops, device), torch.arange(spec.k) < spec.k // 2
+
+        def split(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            if len(x) <= _FEW:
+                return product(x, weight, out=out)
+            unbiased = {name: part for name, part in weight.items() if name != "bias"}
+            return into(product(x * first, weight) + product(x * ~first, unbiased), out)
+
+        return split
+
+
+_FEW = 4
+
+
+def splitting_sums_of_many(base: Base) -> Base:
+    class Faulty(base):
+        def ops(self, reference: OpSet) -> OpSet:
+            own = super().ops(reference)
+            return replace(own, linear=SplitsSumsOfMany(own["linear"].kernel))
+
+    return Faulty
 
 
 def bias_left_out(spec: LinearSpec, x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
@@ -211,6 +245,7 @@ EpsOutside = with_ops(rms_norm=eps_outside)
 OffsetLeftOut = with_ops(rms_norm=offset_left_out)
 StrideIgnored = with_ops(linear=stride_ignored)
 BiasLeftOut = with_ops(linear=bias_left_out)
+SumsOfManySplit = splitting_sums_of_many
 NeighboursAdapter = with_ops(lora=neighbours_adapter)
 PairsForHalves = with_ops(rotary=pairs_for_halves)
 KeysUnturned = with_ops(rotary=keys_unturned)

@@ -25,6 +25,7 @@ from tessera.platform import (
     NormSpec,
     Op,
     OpSet,
+    PenaliseSpec,
     Quantized,
     QuantizeSpec,
     Reason,
@@ -89,6 +90,19 @@ class EmittingNorm(Kernel[NormSpec]):
 
 def doubled(spec: Any, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     return 2 * REFERENCE["rms_norm"].reference(spec, x, weight)
+
+
+class Steady(Kernel[Any]):
+    """Promises batch invariance, and is told when it is asked for. told: BoundOps.batch_invariant."""
+
+    told: bool | None = None
+
+    def batch_invariant(self, spec: Any) -> Reason | None:
+        return None if spec.eps else "without eps it divides by 0"
+
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> HotCall:
+        self.told = ops.batch_invariant
+        return lambda x, weight: x
 
 
 # ---- who is bound ----------------------------------------------------------------------------------------------------
@@ -237,6 +251,44 @@ def test_a_wrapper_that_is_not_active_leaves_composites_whole() -> None:
 
 
 # ---- what a consumer wants, its producer emits -----------------------------------------------------------------------
+
+
+def test_what_does_not_promise_batch_invariance_is_known_with_the_reason() -> None:
+    kernel, worse = Steady(), NormSpec(40, "float32", 0.0)
+    ops = bound(replace(REFERENCE, rms_norm=kernel, gate=doubled), batch_invariant=True)
+    for name, spec in (("rms_norm", NORM), ("rms_norm", worse), ("gate", MLP.gate), ("norm_linear", NORM_LINEAR)):
+        ops.bind(name, spec)
+    ops.bind("penalise", PenaliseSpec(9))
+    assert kernel.told
+    assert ops.variant == {
+        ("rms_norm", worse): "without eps it divides by 0",
+        ("gate", MLP.gate): "batch invariance is not promised",
+        ("linear", LINEAR): "the reference does not promise it",
+    }
+
+
+def test_nobody_is_asked_for_a_promise_that_is_not_wanted() -> None:
+    kernel = Steady()
+    ops = bound(replace(REFERENCE, rms_norm=kernel))
+    ops.bind("rms_norm", NormSpec(40, "float32", 0.0))
+    assert (kernel.told, ops.variant) == (False, {})
+
+
+def test_with_batch_invariance_a_composite_with_a_wrapped_part_is_always_its_parts() -> None:
+    """Otherwise a row's result would depend on whether the wrapper is active for another."""
+    calls: list[str] = []
+
+    def whole(spec: Any, *tensors: Any) -> None:
+        calls.append("whole")
+
+    def around(spec: Any, call: HotCall) -> HotCall:
+        return lambda *tensors, **keywords: calls.append("part") or call(*tensors, **keywords)
+
+    table, wrappers = replace(REFERENCE, gated_mlp=whole), {"gate": Wrapper(around, lambda: False)}
+    arguments = OpInputs(3, seed=1).of("gated_mlp", MLP)
+    for wanted in (False, True):
+        bound(table, wrappers=wrappers, batch_invariant=wanted).bind("gated_mlp", MLP)(*arguments)
+    assert calls == ["whole", "part"]
 
 
 def test_a_norm_emits_what_the_product_after_it_wants() -> None:

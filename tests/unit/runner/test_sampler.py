@@ -25,15 +25,16 @@ class Drawing:
     """A sampler over ops that draw nothing and keep what they were asked. asked: op, its spec, its SamplingRows.
     logits: what the model gives; seen: the logits of each op that takes them, by name; taken: the rows copied."""
 
-    def __init__(self):
+    def __init__(self, batch_invariant=False):
         self.columns = SamplingColumns(4, eos=(), vocab=VOCAB)
         self.asked, self.seen = [], {}
         self.logits = torch.zeros(3, VOCAB, dtype=torch.bfloat16)
         head = SimpleNamespace(weight=None, sampling_spec=lambda spec: spec)
         model = SimpleNamespace(head=head, facts=SimpleNamespace(vocab_size=VOCAB), logits=lambda hidden: self.logits)
         tokens, buffers = torch.zeros(4, 8, dtype=torch.int32), DeviceBuffers(host_device())
+        ops = SimpleNamespace(bind=self.bind, batch_invariant=batch_invariant)
         editor = LogitsEditor(self.columns, tokens, self.bind, torch.from_numpy)
-        self.sampler = Sampler(model, SimpleNamespace(bind=self.bind), self.columns, buffers, (), editor)
+        self.sampler = Sampler(model, ops, self.columns, buffers, (), editor)
 
     def bind(self, name, spec):
         def call(*args):
@@ -173,3 +174,12 @@ def test_a_step_whose_masks_are_of_other_rows_is_drawn_as_without():
     drawing.open(0, GREEDY)
     drawing.open(1, GREEDY)
     assert drawing.draw(TokenMasks(int32([7]), int32([[1]])))[0] == "logits_sample"
+
+
+def test_with_batch_invariance_the_head_is_never_fused_with_sampling():
+    """A row whose logits nothing edits would have other bits beside one whose logits are edited."""
+    drawing = Drawing(batch_invariant=True)
+    drawing.open(0, GREEDY)
+    drawing.open(1, GREEDY)
+    assert drawing.draw()[0] == "sample"
+    assert drawing.seen["sample"] is drawing.logits

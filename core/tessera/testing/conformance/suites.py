@@ -10,6 +10,7 @@ import torch
 from tessera.errors import ConfigError
 from tessera.testing.conformance.answers import model_cases, quantized_cases, scheduling_cases
 from tessera.testing.conformance.attention import backend_cases, fused_cases, layout_cases
+from tessera.testing.conformance.batch_invariance import invariance_cases
 from tessera.testing.conformance.case import LEVELS, Case, Level, Result
 from tessera.testing.conformance.device import device_cases, read_cases
 from tessera.testing.conformance.drafts import draft_cases
@@ -31,7 +32,7 @@ _SUITES: Mapping[Level, tuple[Suite, ...]] = MappingProxyType(
         "bronze": (device_cases, op_cases, model_cases),
         "silver": (
             backend_cases, fused_cases, layout_cases, rank_cases, scheduling_cases, mask_cases, draft_cases, lora_cases,
-            shape_cases, read_cases, overlap_cases, scheme_cases, packed_cases, quantized_cases,
+            shape_cases, read_cases, overlap_cases, scheme_cases, packed_cases, quantized_cases, invariance_cases,
         ),
         "gold": (native_cases, graph_cases, served_cases, perf_cases),
     }

@@ -81,11 +81,14 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def save_tiny(folder: Path, family: str, dtype: str, positions: int = 256, ranks: int = 2) -> None:
-    """A model of FAMILIES. positions: tokens that prompt and answer may have. ranks: its sizes are multiples of it."""
+def save_tiny(
+    folder: Path, family: str, dtype: str, positions: int = 256, ranks: int = 2, **settings: Any
+) -> None:  # fmt: skip
+    """A model of FAMILIES. positions: tokens that prompt and answer may have. ranks: its sizes are multiples of it.
+    settings: more of its configuration."""
     sizes = {"intermediate_size": 44 * ranks, "num_attention_heads": 3 * ranks, "num_key_value_heads": ranks}
     named = {"model_type": family, "max_position_embeddings": positions}
-    save_checkpoint(folder, {**_SIZES, **sizes, **FAMILIES[family], **named}, dtype)
+    save_checkpoint(folder, {**_SIZES, **sizes, **FAMILIES[family], **named, **settings}, dtype)
 
 
 def save_checkpoint(folder: Path, settings: Mapping[str, Any], dtype: str) -> None:
@@ -166,11 +169,11 @@ class ObservedExecutor(InProcessExecutor):
 
 
 class TinyRun:
-    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model.
-    engine_features: halves. plugins: modules that add features. workers: processes; one is this process, whose steps
-    are observed. Flags are those of build_config. folder: of the model and of the engine. logprobs, cached: by request,
-    log probabilities of the answer's tokens (none in float32, whose tokens are compared), tokens of the prompt that
-    were found in the cache."""
+    """`with TinyRun(target, "float32") as run: run.ask(prompts, 12)`. family, positions, ranks: of the model. sizes:
+    more of its configuration. engine_features: halves. plugins: modules that add features. workers: processes; one is
+    this process, whose steps are observed. Flags are those of build_config. folder: of the model and of the engine.
+    logprobs, cached: by request, log probabilities of the answer's tokens (none in float32, whose tokens are compared,
+    unless asked for), tokens of the prompt that were found in the cache."""
 
     executor: ObservedExecutor
 
@@ -185,6 +188,8 @@ class TinyRun:
         engine_features: Sequence[EngineFeature] = (),
         plugins: Sequence[str] = (),
         workers: int = 1,
+        sizes: Mapping[str, Any] = MappingProxyType({}),
+        logprobs: int | None = None,
         **flags: Any,
     ) -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "kv_cache_memory_bytes": 1 << 21, **flags}
@@ -193,7 +198,7 @@ class TinyRun:
         self._folder = tempfile.TemporaryDirectory(prefix="tessera-conformance-")
         self.folder = Path(self._folder.name)
         try:
-            save_tiny(self.folder, family, "float32", positions, ranks)
+            save_tiny(self.folder, family, "float32", positions, ranks, **sizes)
             config = build_config(
                 model=self._folder.name, platform=target.path, skip_tokenizer_init=True, dtype=dtype,
                 tensor_parallel_size=workers, **flags,
@@ -204,7 +209,7 @@ class TinyRun:
         except BaseException:
             self._folder.cleanup()
             raise
-        self._logprobs = None if dtype == "float32" else 0
+        self._logprobs = logprobs if logprobs is not None or dtype == "float32" else 0
         self.answers: list[list[int]] = []
         self.logprobs: list[list[float]] = []
         self.cached: dict[int, int] = {}

@@ -7,6 +7,7 @@ namespace VARIANT::terms {
 using namespace simd;
 
 using Term = bf16;
+constexpr int FEW = 0;  // any number of sums is added up in the same order
 template <int M> using Rows = Apart<Term>;
 
 constexpr Part<Widening> WIDEN = nullptr;

@@ -1,6 +1,8 @@
 // bf16 rows widened to floats beforehand, once for all outputs, and interleaved within a tile. Only weights are widened when they
 // are read.
 #pragma once
+#include <type_traits>
+
 #include "rows.h"
 
 namespace VARIANT::terms {
@@ -8,6 +10,7 @@ namespace VARIANT::terms {
 using namespace simd;
 
 using Term = float;
+constexpr int FEW = 8;  // fewer sums have others for second elements, which would otherwise wait for the first
 template <int M> using Rows = Woven<Term, M>;
 
 // Item: a tile.
@@ -43,7 +46,7 @@ inline void add_products(Rows rows, int64_t i, const Float (&weight)[V], Float (
 template <class Rows, int M, int V, class Fetcher, class Order = InOrder>
 inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t step, int64_t k, Float (&sum)[M][V],
                        Fetcher fetch, Order order = {}) {
-  constexpr bool FEW = M * V < 8;  // separate sums for second elements, which would otherwise wait for the first
+  constexpr bool APART = M * V < FEW && !std::is_same_v<Order, OneSum>;
   Float others[M][V], weight[V];
   for (auto &row : others)
     for (auto &vector : row) vector = zero();
@@ -56,10 +59,10 @@ inline void accumulate(Rows rows, const bf16 *weights, int64_t apart, int64_t st
     fetch(p);
     add_first(p);
     for (int v = 0; v < V; v++) weight[v] = second_of(load_pairs(weights + p * step + v * apart));
-    add_products(rows, 2 * p + 1, weight, FEW ? others : sum);
+    add_products(rows, 2 * p + 1, weight, APART ? others : sum);
   }
   if (k % 2) add_first(k / 2);
-  if constexpr (FEW)
+  if constexpr (APART)
     for (int m = 0; m < M; m++)
       for (int v = 0; v < V; v++) sum[m][v] = add(sum[m][v], others[m][v]);
 }

@@ -45,6 +45,8 @@ template <class Number, int M> struct Woven {
 struct InOrder {
   int64_t operator()(int64_t i) const { return i; }
 };
+// The same, and in one sum for each output, whatever the number of rows.
+struct OneSum : InOrder {};
 // Both halves alternately: memory bandwidth is higher when two places are read at once.
 struct Halves {
   int64_t half;

@@ -6,14 +6,17 @@ namespace VARIANT::gemm {
 
 // A single row is limited by memory bandwidth alone. It reads in two places, unless the processor prefetches one stream by
 // itself.
-template <int M> auto order_of(int64_t pairs) {
-  if constexpr (M == 1 && !READS_AHEAD)
+template <int M, bool IN_ORDER> auto order_of(int64_t pairs) {
+  if constexpr (IN_ORDER)
+    return terms::OneSum();
+  else if constexpr (M == 1 && !READS_AHEAD)
     return terms::Halves(pairs);
   else
     return terms::InOrder();
 }
 
-struct Bf16 {
+// IN_ORDER: the products of a row are added up in the same order for any M.
+template <bool IN_ORDER> struct AnyBf16 {
   using Sum = Float;
   using Number = float;
   static constexpr int64_t BITS = 16;
@@ -27,7 +30,8 @@ struct Bf16 {
     const bf16 *weights = (const bf16 *)task.packed + (at.panel * pairs + at.from / 2) * 2 * PANEL + 2 * left;
     int64_t k = at.to - at.from;
     Fetcher fetch(weights, groups_of(k, 2), at, left, V * W);
-    terms::accumulate(terms::rows_of<M>(task, at.row, at.from), weights, 2 * W, 2 * PANEL, k, sum, fetch, order_of<M>(k / 2));
+    terms::accumulate(terms::rows_of<M>(task, at.row, at.from), weights, 2 * W, 2 * PANEL, k, sum, fetch,
+                      order_of<M, IN_ORDER>(k / 2));
   }
 
   template <int M, int V> static void end(const Product &, const At &, int, const Sum (&sum)[M][V], Float (&result)[M][V]) {
@@ -35,5 +39,7 @@ struct Bf16 {
       for (int v = 0; v < V; v++) result[m][v] = sum[m][v];
   }
 };
+using Bf16 = AnyBf16<false>;
+using Bf16InOrder = AnyBf16<true>;
 
 }  // namespace VARIANT::gemm
