@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tessera.errors import RefusedError
-from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LoraSpec
+from tessera.platform import BoundOps, GatedMLPSpec, GateSpec, LinearSpec, LoraSpec, RefusedError
 from tessera.testing import REFERENCE, OpInputs
 from tessera.testing.conformance import Target
 from tessera.testing.conformance.tiny import TinyRun, prompts_of, save_adapter
