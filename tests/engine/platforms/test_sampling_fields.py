@@ -221,7 +221,7 @@ def test_a_runner_of_another_depth_has_it_from_its_services(llama: Path, alone: 
 def test_a_step_in_which_nobody_asks_is_one_composite(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start()
     sampler = run.executor.runner.sampler
-    monkeypatch.setattr(sampler.editor, "_row_set", lambda *_: pytest.fail("nobody asked"))
+    monkeypatch.setattr(sampler.editor, "draw", lambda *_, **__: pytest.fail("nobody asked"))
     monkeypatch.setattr(sampler.model, "logits", lambda _: pytest.fail("nobody asked"))
     run.ask(prompts(4, seed=25), 6, **SAMPLED)
     assert {name for name, _ in sampler._calls} == {"logits_sample"}

@@ -21,8 +21,16 @@ from tessera.platform.attention import AttentionBackend, KVLayout, LayerSpec
 from tessera.platform.device import Reason
 from tessera.platform.launch import Launch
 from tessera.platform.ops import BoundOps
+from tessera.platform.quantization import KV_FP8
 from tessera.reference.attention import ReferenceAttention
-from tessera.testing.attention import AttentionCase, AttentionTrial, attention_cases, poison, rows_by_kind
+from tessera.testing.attention import (
+    KV_SCALES,
+    AttentionCase,
+    AttentionTrial,
+    attention_cases,
+    poison,
+    rows_by_kind,
+)
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance.case import (
     PASSED,
@@ -423,10 +431,15 @@ def _export(stored: Stored) -> None:
             expected = rows[row]
             shape = len(table) * size, case.kv_heads
             found = exported[name].reshape(*shape, case.head_dim)[: len(expected)]
-            right = torch.equal(found, expected)
-            if f"{name}_scale" in exported:
-                scale = exported[f"{name}_scale"].reshape(*shape, 1)[: len(expected)]
+            scale_name = f"{name}_scale"
+            if case.quant == KV_FP8:
+                kept = found.double() * KV_SCALES[scale_name]
+                right = torch.equal(kept, stored.trial.meaning(expected, scale_name))
+            elif scale_name in exported:
+                scale = exported[scale_name].reshape(*shape, 1)[: len(expected)]
                 right = bool(((found * scale - expected).abs() <= _HALF * scale).all())
+            else:
+                right = torch.equal(found, expected)
             if not right:
                 raise ConformanceError(
                     f"plane {name!r} of exported blocks of {size} tokens does not hold row {row}'s tokens in order",
