@@ -79,7 +79,7 @@ def save_model(family: Family, folder: Path, seed: int = 0) -> Any:
             else:
                 weight.normal_(std=MATRIX_STD, generator=generator)
         for name, buffer in model.named_buffers():
-            if name.endswith("bias"):
+            if name.endswith("bias") and buffer.is_floating_point():
                 buffer.uniform_(-0.5, 0.5, generator=generator)
     model.save_pretrained(folder, **({} if family.shard_bytes is None else {"max_shard_size": family.shard_bytes}))
     return model
