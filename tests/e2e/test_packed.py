@@ -61,7 +61,7 @@ def with_tensor(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
 BREAK = {
     "format": (
         lambda folder: with_config(folder, "quantization_config.quant_method", "gptq"),
-        "quantization format 'gptq' is not supported; there is compressed-tensors, and a plugin can add more.",
+        "quantization format 'gptq' is not supported; there is compressed-tensors, fp8, and a plugin can add more.",
     ),
     "bits": (
         lambda folder: with_config(folder, f"{GROUP}.weights.num_bits", 3),
