@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
+MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml platforms/cuda/pyproject.toml platforms/triton/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev serve check test nightly gpu gpu-wheels bench dist docs format clean
 
@@ -70,4 +70,5 @@ $(VENV)/.runtime: $(MANIFESTS) | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.runtime
 	@echo "Installing what checks and tests need into $(VENV)"
 	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e platforms/triton
 	@touch $@

@@ -14,12 +14,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = "package "
+"""Begins what names a Python package among the needs of a stage."""
 MAX_WORKERS = 8  # each loads torch; more would cost more memory than they save time
 
 
@@ -38,7 +41,10 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.paths and not self.present(root):
             return f"no {' or '.join(self.paths)}"
         for need in self.needs:
-            if not any(shutil.which(program, path=search_path) for program in need.split("|")):
+            if need.startswith(PACKAGE):
+                if find_spec(need.removeprefix(PACKAGE)) is None:
+                    return f"needs the Python package {need.removeprefix(PACKAGE)}"
+            elif not any(shutil.which(program, path=search_path) for program in need.split("|")):
                 return f"needs {need.replace('|', ' or ')}"
         return None
 

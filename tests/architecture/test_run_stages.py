@@ -23,7 +23,7 @@ def test_the_table_is_whole(root: Path) -> None:
     names = {when: [stage.name for stage in read_stages(table, when)] for when in ("check", "test", "nightly")}
     assert names["check"] == ["lint", "format", "types", "imports", "neutrality", "unit"]
     assert set(names["check"]) < set(names["test"])
-    assert names["nightly"] == ["nightly", "nightly fakechip"]
+    assert names["nightly"] == ["nightly", "nightly fakechip", "triton targets"]
 
 
 def test_every_folder_of_tests_is_in_a_stage(root: Path) -> None:
@@ -63,6 +63,10 @@ def test_the_first_failure_ends_the_run(tmp_path: Path) -> None:
         (
             Stage("native", "true", ALWAYS, needs=("no-such-compiler|no-such-other",)),
             "needs no-such-compiler or no-such-other",
+        ),
+        (
+            Stage("library", "true", ALWAYS, needs=("package no_such_library",)),
+            "needs the Python package no_such_library",
         ),
         (Stage("folder", "pytest {paths}", ALWAYS, paths=("tests/none",)), "no tests/none"),
     ],

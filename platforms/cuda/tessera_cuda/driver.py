@@ -1,0 +1,70 @@
+"""The cards that the driver knows, asked without torch, whose import takes seconds."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+# CUdevice_attribute, from the driver API's reference
+_PROCESSORS, _MAJOR, _MINOR, _SHARED = 16, 75, 76, 97
+
+
+@dataclass(frozen=True)
+class Card:
+    """capability: the compute capability, 90 for 9.0. memory: bytes. processors: SMs. shared_bytes: shared memory that
+    one program may use."""
+
+    name: str
+    capability: int
+    memory: int
+    processors: int
+    shared_bytes: int
+
+
+class DriverError(Exception):
+    """There is no driver, or it finds no card; the message says which."""
+
+
+def cards(library: Any = None) -> list[Card]:
+    """The cards of this machine, in the driver's order. library: the driver's, by default loaded. Raises
+    DriverError."""
+    if library is None:
+        try:
+            library = ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            raise DriverError(f"{LIBRARY} is not installed") from error
+    code = library.cuInit(0)
+    if code:
+        raise DriverError(f"the driver did not start (error {code})")
+    count = ctypes.c_int()
+    _check(library.cuDeviceGetCount(ctypes.byref(count)))
+    if not count.value:
+        raise DriverError("the driver finds no card")
+    return [_card(library, index) for index in range(count.value)]
+
+
+def _card(library: Any, index: int) -> Card:
+    device, memory, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    _check(library.cuDeviceGet(ctypes.byref(device), index))
+    _check(library.cuDeviceGetName(name, len(name), device))
+    _check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device))
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        _check(library.cuDeviceGetAttribute(ctypes.byref(value), number, device))
+        return value.value
+
+    return Card(
+        name.value.decode(errors="replace"),
+        10 * attribute(_MAJOR) + attribute(_MINOR),
+        memory.value,
+        attribute(_PROCESSORS),
+        attribute(_SHARED),
+    )
+
+
+def _check(code: int) -> None:
+    if code:
+        raise DriverError(f"the driver answers with error {code}")

@@ -1,0 +1,74 @@
+"""Softmax over the keys of a paged cache as they are read, for a tile of queries: online softmax (arXiv 1805.02867), as
+FlashAttention has it (arXiv 2205.14135). Decoding and prefilling differ in their tiles and share this loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+NOTHING = tl.constexpr(-1.0e30)
+"""The peak of no scores. It is finite, so that two of them have a difference."""
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def over_keys(
+    q, position, mixed, peak, total, table, keys, key_block, values, value_block, key_scales, value_scales, scale_block,
+    first, end, oldest, scale, cap,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
+    IN_INT8: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+) -> Any:  # fmt: skip
+    """q [M, BLOCK_D] and its positions [M] meet the keys from `first`, a multiple of BLOCK_N, to before `end`. mixed
+    [M, BLOCK_D], peak and total [M]: what was summed so far, in float32, with scores as powers of two; returns the
+    three. table: of the row. keys, values, key_scales, value_scales: those of the head. oldest: keys before it are not
+    read. MASKED: some of the keys are beyond `end`, before `oldest`, or hidden from some of the queries."""
+    column = tl.arange(0, BLOCK_D)
+    for start in range(first, end, BLOCK_N):
+        key = start + tl.arange(0, BLOCK_N)
+        there = key < end
+        if WINDOW:
+            there &= key >= oldest
+        if SIZE % BLOCK_N == 0:  # the keys are in one block
+            block = tl.load(table + start // SIZE).to(tl.int64)
+        elif MASKED:
+            block = tl.load(table + key // SIZE, mask=there, other=0).to(tl.int64)
+        else:
+            block = tl.load(table + key // SIZE).to(tl.int64)
+        token = (key % SIZE) * KV_HEADS
+        key_at = (block * key_block + token * DIM)[:, None] + column[None, :]
+        value_at = (block * value_block + token * DIM)[:, None] + column[None, :]
+        if MASKED:  # what lies beyond may be NaN, which times 0 would be NaN
+            inside = there[:, None] & (column < DIM)[None, :]
+            k = tl.load(keys + key_at, mask=inside, other=0.0)
+            v = tl.load(values + value_at, mask=inside, other=0.0)
+        elif DIM == BLOCK_D:
+            k = tl.load(keys + key_at)
+            v = tl.load(values + value_at)
+        else:
+            k = tl.load(keys + key_at, mask=(column < DIM)[None, :], other=0.0)
+            v = tl.load(values + value_at, mask=(column < DIM)[None, :], other=0.0)
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
+        if IN_INT8:
+            scale_at = block * scale_block + token
+            scores *= tl.load(key_scales + scale_at, mask=there, other=0.0)[None, :]
+        scores *= scale
+        if CAPPED:  # cap * tanh(scores / cap), in powers of two
+            scores = (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
+        if MASKED:
+            seen = there[None, :] & (key[None, :] <= position[:, None])
+            if WINDOW:
+                seen &= key[None, :] > position[:, None] - WINDOW
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(peak, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+        fading = tl.exp2(peak - higher)
+        total = total * fading + tl.sum(weights, 1)
+        if IN_INT8:
+            weights *= tl.load(value_scales + scale_at, mask=there, other=0.0)[None, :]
+        mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed * fading[:, None], input_precision="ieee")
+        peak = higher
+    return mixed, peak, total

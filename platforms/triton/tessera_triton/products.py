@@ -1,0 +1,389 @@
+"""Products with quantized weights: x W^T + b.
+
+One kernel multiplies tiles. int8 with int8, and fp8 with fp8, go to the matrix instructions as they are; other weights
+become numbers of the activations' dtype in the loop over the inputs, each of them exactly, and scales are applied to
+float32 sums: once a group of inputs if groups or blocks have scales, else at the end. Of int4, a byte holds two numbers
+of the same output that are STEP inputs apart, so both become tiles without moving elements between threads (cf. Frantar
+et al., Marlin, arXiv:2408.11743).
+
+If there are too few tiles for the device, programs share the inputs of a tile, and a second kernel adds their sums in
+order, so that results repeat. Products that are not quantized are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import gcd
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Scheme
+from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
+from tessera_triton.quantize import Quantizer, why_not
+
+_COMPUTE: Mapping[str, Any] = MappingProxyType({"bfloat16": tl.bfloat16, "float16": tl.float16, "float32": tl.float32})
+_STORED: Mapping[str, str] = MappingProxyType(
+    {"int8": "int8", "int4": "uint8", "fp8_e4m3": "float8_e4m3fn", "fp8_e4m3fnuz": "float8_e4m3fnuz"}
+)
+"""The dtype of the part "weight", by that of the scheme."""
+_BAND = 8  # tiles of tokens that are computed together, so that they find weights in a cache
+
+
+# ---- kernels
+
+
+@triton.jit
+def _from_four_bits(bits, shift, COMPUTE: tl.constexpr):
+    """0 to 15 as uint8, minus shift, exactly, for a shift of 0 to 15: the last bits of the mantissa of a power of two
+    count from 0, and there are no instructions that convert whole numbers as fast."""
+    if COMPUTE == tl.bfloat16:  # noqa: SIM300 - a constexpr compares from the left
+        number = (bits.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
+        return number - (shift + 128.0).to(tl.bfloat16)
+    elif COMPUTE == tl.float16:  # noqa: SIM300 - as above
+        number = (bits.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
+        return number - (shift + 1024.0).to(tl.float16)
+    else:
+        number = (bits.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True)
+        return number - (shift + 8388608.0)
+
+
+@triton.jit
+def _with_step(
+    total, x, x_scale, x_scale_step, place, k, weight, scale, scale_step, inside_m, inside_n,
+    STEP: tl.constexpr, COMPUTE: tl.constexpr, GROUP: tl.constexpr, X_SCALE: tl.constexpr,
+):  # fmt: skip
+    """total, and the product of the STEP inputs from `place` on with a weight of [STEP, BLOCK_N]. x, x_scale, scale:
+    pointers to where rows start."""
+    column = place + tl.arange(0, STEP)
+    some = tl.load(x + column[None, :], mask=inside_m[:, None] & (column < k)[None, :], other=0.0)
+    if COMPUTE is not None:
+        some = some.to(COMPUTE)
+    exact: tl.constexpr = 0 if COMPUTE is not None else STEP  # inputs after which sums of fp8 are rounded to float32
+    if GROUP:
+        part = tl.dot(some, weight, input_precision="ieee", max_num_imprecise_acc=exact)
+        known = place < k
+        factor = tl.load(scale + place // GROUP * scale_step, mask=inside_n & known, other=0.0).to(tl.float32)
+        part = part * factor[None, :]
+        if X_SCALE == 2:
+            part *= tl.load(x_scale + place // GROUP * x_scale_step, mask=inside_m & known, other=0.0)[:, None]
+        return total + part
+    return tl.dot(some, weight, total, input_precision="ieee", max_num_imprecise_acc=exact, out_dtype=total.dtype)
+
+
+@triton.jit
+def _finished(total, row, column, inside_m, inside_n, x_scale, x_scale_stride, scale, bias, X_SCALE: tl.constexpr,
+              GROUP: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    """float32: the sums, with the scales of whole rows and columns, and the bias."""
+    value = total.to(tl.float32)
+    if X_SCALE == 1:
+        value *= tl.load(x_scale + row * x_scale_stride, mask=inside_m, other=0.0)[:, None]
+    if GROUP == 0:
+        value *= tl.load(scale + column, mask=inside_n, other=0.0).to(tl.float32)[None, :]
+    if BIAS:
+        value += tl.load(bias + column, mask=inside_n, other=0.0).to(tl.float32)[None, :]
+    return value
+
+
+@triton.jit
+def _product(
+    x, x_stride, x_scale, x_scale_stride, x_scale_step, weight, weight_stride, scale, scale_stride, scale_step, zeros,
+    bias, out, out_stride, m, n, k, steps, steps_each,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, BAND: tl.constexpr, COMPUTE: tl.constexpr,
+    PAIRS: tl.constexpr, ZEROS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, X_SCALE: tl.constexpr,
+    BIAS: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """out [m, n], or with SPLIT sums [parts, m, n] of the inputs of each part. COMPUTE: what both operands become; None
+    if they are multiplied as they are. PAIRS: weights are int4. GROUP: inputs that share a scale of the weight; 0: all.
+    ROWS: outputs that share one. X_SCALE: what shares one of x: 1: a token; 2: a group. 0: there are none."""
+    tile, part = tl.program_id(0), tl.program_id(1)
+    band = BAND * tl.cdiv(n, BLOCK_N)
+    first = tile // band * BAND
+    height = tl.minimum(tl.cdiv(m, BLOCK_M) - first, BAND)
+    row = (first + tile % band % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tile % band // height * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside_m, inside_n = row < m, column < n
+    x_rows = x + row.to(tl.int64)[:, None] * x_stride
+    weights = weight + column.to(tl.int64)[None, :] * weight_stride
+    x_scales = x_scale + row * x_scale_stride
+    scales = scale + column // (ROWS if GROUP else 1) * scale_stride
+    whole: tl.constexpr = COMPUTE is None and GROUP == 0 and weight.dtype.element_ty == tl.int8
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.int32 if whole else tl.float32)
+    begin = part * steps_each
+    for step in range(begin, tl.minimum(begin + steps_each, steps)):
+        if PAIRS:
+            place = 2 * STEP * step
+            pairs = tl.load(weights + (step * STEP + tl.arange(0, STEP))[:, None], mask=inside_n[None, :], other=0)
+            for half in tl.static_range(2):
+                begins = place + half * STEP
+                shift = tl.full((BLOCK_N,), 8.0, tl.float32)
+                if ZEROS:
+                    zero = zeros + column * scale_stride + begins // GROUP * scale_step
+                    shift += tl.load(zero, mask=inside_n & (begins < k), other=0).to(tl.float32)
+                some = _from_four_bits((pairs >> 4) if half else (pairs & 15), shift[None, :], COMPUTE)
+                total = _with_step(
+                    total, x_rows, x_scales, x_scale_step, begins, k, some, scales, scale_step, inside_m, inside_n,
+                    STEP, COMPUTE, GROUP, X_SCALE,
+                )  # fmt: skip
+        else:
+            place = step * STEP
+            inputs = place + tl.arange(0, STEP)
+            some = tl.load(weights + inputs[:, None], mask=inside_n[None, :] & (inputs < k)[:, None], other=0.0)
+            if COMPUTE is not None:
+                some = some.to(COMPUTE)
+            total = _with_step(
+                total, x_rows, x_scales, x_scale_step, place, k, some, scales, scale_step, inside_m, inside_n,
+                STEP, COMPUTE, GROUP, X_SCALE,
+            )  # fmt: skip
+    inside = inside_m[:, None] & inside_n[None, :]
+    if SPLIT:
+        place = (part * m + row).to(tl.int64)[:, None] * n + column[None, :]
+        tl.store(out + place, total, mask=inside)
+    else:
+        value = _finished(
+            total, row, column, inside_m, inside_n, x_scale, x_scale_stride, scale, bias, X_SCALE, GROUP, BIAS
+        )
+        place = row.to(tl.int64)[:, None] * out_stride + column[None, :]
+        tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _join(
+    sums, x_scale, x_scale_stride, scale, bias, out, out_stride, m, n, parts,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, X_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """out [m, n], from the sums [parts, m, n] of the parts."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside_m, inside_n = row < m, column < n
+    inside = inside_m[:, None] & inside_n[None, :]
+    total = tl.zeros((BLOCK_M, BLOCK_N), sums.dtype.element_ty)
+    for part in range(parts):
+        place = (part * m + row).to(tl.int64)[:, None] * n + column[None, :]
+        total += tl.load(sums + place, mask=inside, other=0)
+    value = _finished(
+        total, row, column, inside_m, inside_n, x_scale, x_scale_stride, scale, bias, X_SCALE, GROUP, BIAS
+    )
+    place = row.to(tl.int64)[:, None] * out_stride + column[None, :]
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+# ---- sizes of tiles
+
+
+class Tiling(NamedTuple):
+    """m, n: tokens and outputs of a tile. parts: programs that share its inputs."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    parts: int
+
+
+_WIDEST_STEP: Mapping[int, int] = MappingProxyType({1: 128, 2: 64, 4: 32})
+"""Inputs that a program multiplies at a time, by the bytes of an operand: 128 bytes of each row."""
+_LONGEST_SPLIT = 8
+_STEPS_OF_A_PART = 4  # fewer would not hide the time that the first takes to arrive
+
+
+def tiling(facts: DeviceFacts, tokens: int, n: int, steps: int, size: int, *, pairs: bool = False) -> Tiling:
+    """size: bytes of an element as it is multiplied. pairs: of int4, whose scales need a second tile of sums. Shapes
+    alone decide, so that a captured launch stays right."""
+    m = min(max(power_of_two(tokens), 16), 128 if size < 4 else 64)
+    wide = 128 if m >= (128 if pairs else 64) and size < 4 else 64
+    tiles = -(-tokens // m) * -(-n // wide)
+    wanted = 2 * facts.processors // tiles
+    parts = max(min(wanted, steps // _STEPS_OF_A_PART, _LONGEST_SPLIT), 1) if m <= 64 else 1
+    stages = 2 if facts.backend == "hip" else 4 if m <= 64 and facts.shared_bytes > 100 << 10 else 3
+    return Tiling(m, wide, 8 if m == 128 else 4, stages, parts)
+
+
+# ---- places
+
+
+def step_of(spec: LinearSpec, scheme: Scheme) -> int:
+    """The inputs that are multiplied at a time; all of them share a scale. 0: there are too few that do."""
+    size = 1 if _as_it_is(scheme) else torch.finfo(getattr(torch, spec.dtype)).bits // 8
+    step = _WIDEST_STEP[size]
+    shared = shared_inputs(scheme)
+    found = gcd(step, shared) if shared else step
+    return found if found >= (32 if size == 1 else 16) else 0
+
+
+def shared_inputs(scheme: Scheme) -> int:
+    """Inputs that share a scale of the weight; 0: all."""
+    return scheme.weight.group or (scheme.weight.block[1] if scheme.weight.block is not None else 0)
+
+
+def strides_of(scale: Tensor, scheme: Scheme) -> tuple[int, int]:
+    """The strides of a packed weight's scales, and zero points, from output (or block) to output and from group to
+    group."""
+    if not shared_inputs(scheme):
+        return 1, 0
+    across, along = scale.stride()
+    return (across, along) if scheme.weight.block is not None else (along, across)
+
+
+def _as_it_is(scheme: Scheme) -> bool:
+    """Whether weights and activations are multiplied in the dtype that they are stored in."""
+    return scheme.activation is not None and scheme.activation.dtype == scheme.weight.dtype
+
+
+def _why_no_weight(spec: LinearSpec, scheme: Scheme, facts: DeviceFacts) -> str | None:
+    weight, stored = scheme.weight, _STORED.get(scheme.weight.dtype)
+    if stored is None or stored != scheme.parts["weight"].dtype:
+        return f"weights of {weight.dtype}"
+    if weight.dtype.startswith("fp8") and stored != facts.fp8:
+        return f"{facts.name} has no {stored}"
+    if weight.dtype == "int4" and weight.granularity != "group":
+        return "int4 has scales of groups"
+    if weight.granularity not in ("channel", "group", "block"):
+        return "weights have scales of outputs, groups or blocks"
+    if not weight.symmetric and weight.dtype != "int4":
+        return "zero points are those of int4"
+    if not step_of(spec, scheme):
+        return (
+            f"{shared_inputs(scheme)} inputs share a scale; kernels take multiples of {32 if _as_it_is(scheme) else 16}"
+        )
+    return None
+
+
+def _why_no_activation(scheme: Scheme, facts: DeviceFacts) -> str | None:
+    given, weight = scheme.activation, scheme.weight
+    if given is None:
+        return None
+    if given.dtype != weight.dtype and (given.dtype, weight.dtype) != ("int8", "int4"):
+        return f"activations of {given.dtype} with weights of {weight.dtype}"
+    if given.granularity == "group" and given.group != shared_inputs(scheme):
+        return "groups of activations differ from those of weights"
+    return why_not(given, facts)
+
+
+@dataclass(frozen=True)
+class Linear(Kernel[LinearSpec]):
+    """x W^T + b, also with quantized weights; those of experts only as they are, for the kernels of experts."""
+
+    facts: DeviceFacts
+    launch: Launcher
+
+    def supports(self, spec: LinearSpec) -> str | None:
+        if spec.scheme is None:
+            return None
+        if spec.experts:
+            return "no quantized experts"
+        return _why_no_weight(spec, spec.scheme, self.facts) or _why_no_activation(spec.scheme, self.facts)
+
+    def wants(self, spec: LinearSpec) -> ActSpec | None:
+        given = spec.scheme.activation if spec.scheme is not None else None
+        return None if given is None or given.static else given
+
+    def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
+        packed = dict(raw)
+        if spec.scheme is not None and spec.scheme.weight.granularity == "group":
+            # Programs read the scales of neighbouring outputs together.
+            for name in ("scale", "zero_point"):
+                if name in raw:
+                    packed[name] = raw[name].T.contiguous()
+            if spec.scheme.weight.dtype == "int4":
+                packed["weight"] = apart(raw["weight"], step_of(spec, spec.scheme))
+        return super().prepare(spec, packed, into)
+
+    def packed_bytes(self, spec: LinearSpec) -> int | None:
+        if spec.scheme is None or spec.scheme.weight.dtype != "int4":
+            return None
+        weight, step = spec.scheme.weight, step_of(spec, spec.scheme)
+        groups = spec.n * spec.k // weight.group
+        scales = groups * getattr(torch, weight.scale_dtype).itemsize + (0 if weight.symmetric else groups)
+        bias = spec.n * getattr(torch, spec.dtype).itemsize if spec.bias else 0
+        static = 4 if spec.scheme.activation is not None and spec.scheme.activation.static else 0
+        return spec.n * step * -(-spec.k // (2 * step)) + scales + bias + static
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
+        return _plain if spec.scheme is None else Product(self.facts, self.launch, spec, spec.scheme)
+
+
+def _plain(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+    result = F.linear(x, weight["weight"], weight.get("bias"))
+    return result if out is None else out.copy_(result)
+
+
+def apart(pairs: Tensor, step: int) -> Tensor:
+    """int4 [n, k / 2], neighbours in a byte -> [n, ceil(k / (2 * step)) * step]: the low halves of each `step` bytes
+    are that many inputs, the high halves those after them. What is beyond k multiplies zeros."""
+    n, bytes_of_row = pairs.shape
+    numbers = torch.stack((pairs & 15, pairs >> 4), dim=-1).view(n, 2 * bytes_of_row)
+    halves = F.pad(numbers, (0, -2 * bytes_of_row % (2 * step))).view(n, -1, 2, step)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The hot call of linear with a quantized weight."""
+
+    facts: DeviceFacts
+    launch: Launcher
+    spec: LinearSpec
+    scheme: Scheme
+
+    def __call__(self, x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+        spec, (data, x_scale) = self.spec, self._given(x, weight)
+        tokens = len(data)
+        dtype = getattr(torch, spec.dtype)
+        fits = out is not None and out.stride(-1) == 1
+        made = out if fits and out is not None else torch.empty(tokens, spec.n, dtype=dtype, device=data.device)
+        if tokens:
+            self._run(data, x_scale, weight, made)
+        return made if out is None or made is out else out.copy_(made)
+
+    def _given(self, x: Tensor | Quantized, weight: Packed) -> tuple[Tensor, Tensor | None]:
+        """x as it is multiplied, and its scales if the scheme says that it is quantized."""
+        activation = self.scheme.activation
+        if activation is not None and not isinstance(x, Quantized):
+            given = weight["input_scale"] if activation.static else None
+            x = Quantizer(self.launch, self.spec.k, activation)(x, given)
+        return (_rows_apart(x.data), x.scale) if isinstance(x, Quantized) else (_rows_apart(x), None)
+
+    def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, made: Tensor) -> None:
+        spec, scheme, m, n, k = self.spec, self.scheme, len(data), self.spec.n, self.spec.k
+        as_it_is, pairs, shared = _as_it_is(scheme), scheme.weight.dtype == "int4", shared_inputs(scheme)
+        step = step_of(spec, scheme)
+        steps = -(-k // (2 * step if pairs else step))
+        tiles = tiling(self.facts, m, n, steps, 1 if as_it_is else made.element_size(), pairs=pairs)
+        stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")
+        scale_stride, scale_step = strides_of(scale, scheme)
+        grouped = scheme.activation is not None and scheme.activation.group > 0
+        x_scales = scale if x_scale is None else x_scale
+        x_scale_stride, x_scale_step = x_scales.stride() if x_scale is not None and x_scale.dim() > 1 else (0, 0)
+        options = {
+            "X_SCALE": 0 if x_scale is None else 2 if grouped else 1, "GROUP": shared, "BIAS": bias is not None
+        }  # fmt: skip
+        sums, split = made, tiles.parts > 1
+        if split:
+            kind = torch.int32 if data.dtype is torch.int8 and as_it_is and not shared else torch.float32
+            sums = torch.empty(tiles.parts, m, n, dtype=kind, device=made.device)
+        self.launch(
+            _product, (-(-m // tiles.m) * -(-n // tiles.n), tiles.parts), data, data.stride(0), x_scales,
+            x_scale_stride, x_scale_step, stored, stored.stride(0), scale, scale_stride, scale_step,
+            scale if scheme.weight.symmetric else weight["zero_point"], made if bias is None else bias, sums,
+            made.stride(0), m, n, k, steps, -(-steps // tiles.parts),
+            BLOCK_M=tiles.m, BLOCK_N=tiles.n, STEP=step, BAND=_BAND, COMPUTE=None if as_it_is else _COMPUTE[spec.dtype],
+            PAIRS=pairs, ZEROS=not scheme.weight.symmetric, ROWS=scheme.weight.block[0] if scheme.weight.block else 1,
+            SPLIT=split, num_warps=tiles.warps, num_stages=tiles.stages, **options,
+        )  # fmt: skip
+        if split:
+            self.launch(
+                _join, (-(-m // 16), -(-n // 128)), sums, x_scales, x_scale_stride, scale,
+                made if bias is None else bias, made, made.stride(0), m, n, tiles.parts,
+                BLOCK_M=16, BLOCK_N=128, num_warps=4, **options,
+            )  # fmt: skip
+
+
+def _rows_apart(x: Tensor) -> Tensor:
+    """x with contiguous elements in each row; rows may have any stride."""
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,0 +1,199 @@
+"""The kernels of products with quantized weights, and of quantizing, compute what is meant, by Triton's interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tessera.platform import ActSpec, LinearSpec, PackedEmbeddingSpec, QuantizeSpec, QuantSpec, Scheme, TensorSpec
+from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same, tolerance
+from tessera.testing.conformance import Case, conformance_cases
+from tests.platforms.interpreted import Interpreted
+
+# Kernels are interpreted if this is imported before them.
+# isort: split
+from tessera_triton.facts import INTERPRETED, TARGETS, Launcher
+from tessera_triton.lookup import PackedEmbedding
+from tessera_triton.products import Linear
+from tessera_triton.quantize import Quantize
+
+
+class Quantizing(Interpreted):
+    """Takes every scheme, so that the conformance kit tries all that kernels support."""
+
+    def scheme(self, scheme: Scheme) -> Scheme:
+        return scheme
+
+
+PLATFORM = f"{__name__}:{Quantizing.__name__}"
+CASES = ("op/linear/", "op/quantize/", "op/packed_embedding/", "scheme/", "packed/")
+DECLINED = ("scheme/int8-group-", "scheme/int4-group-8-", "packed/fp8-blocks-b", "packed/fp8-blocks-f")
+"""Few inputs share a scale in these, or a number that no step divides."""
+NOT_QUANTIZED = "weights that are not quantized are looked up by embedding"
+EIGHT = "8 inputs share a scale; kernels take multiples of 16"
+
+
+@pytest.mark.parametrize("case", [case for case in conformance_cases(PLATFORM) if case.id.startswith(CASES)], ids=str)
+def test_it_conforms(case: Case) -> None:
+    verdict = case.run()
+    if case.id.startswith("op/packed_embedding/") and verdict.status == "falls back":
+        assert verdict.text in (NOT_QUANTIZED, EIGHT)
+    else:
+        assert verdict.status == ("falls back" if case.id.startswith(DECLINED) else "passed")
+
+
+# ---- what the kit does not try
+
+
+TENSORS = {"int8": "int8", "int4": "uint8", "fp8_e4m3": "float8_e4m3fn"}
+
+
+def scheme(weight: QuantSpec, activation: ActSpec | None = None) -> Scheme:
+    """The scheme of a weight, as core stores it."""
+    per = (1,) if not weight.group else (1, weight.group)
+    element = TensorSpec(TENSORS[weight.dtype], (1, 2) if weight.dtype == "int4" else (1, 1))
+    parts = {"weight": element, "scale": TensorSpec(weight.scale_dtype, weight.block or per)}
+    if not weight.symmetric:
+        parts["zero_point"] = TensorSpec("int8", per)
+    if activation is not None and activation.static:
+        parts["input_scale"] = TensorSpec("float32")
+    return Scheme(weight, activation, parts=parts)
+
+
+INT8, FP8 = ActSpec("int8", "token"), ActSpec("fp8_e4m3", "token")
+INT4 = QuantSpec("int4", "group", 32, scale_dtype="bfloat16")
+BLOCKS = QuantSpec("fp8_e4m3", "block", block=(24, 64))
+SCHEMES = {
+    "w8a8": scheme(QuantSpec("int8", "channel"), INT8),
+    "w8a16": scheme(QuantSpec("int8", "channel")),
+    "w8a8 in groups": scheme(QuantSpec("int8", "group", 32), INT8),
+    "w8a8 static": scheme(QuantSpec("int8", "channel"), replace(INT8, granularity="tensor", static=True)),
+    "w4a16": scheme(INT4),
+    "w4a16 asymmetric": scheme(replace(INT4, symmetric=False)),
+    "w4a8": scheme(INT4, INT8),
+    "fp8": scheme(QuantSpec("fp8_e4m3", "channel"), FP8),
+    "fp8, unquantized activations": scheme(QuantSpec("fp8_e4m3", "channel")),
+    "fp8 in blocks": scheme(BLOCKS, ActSpec("fp8_e4m3", "group", 64)),
+    "fp8 in blocks, unquantized activations": scheme(BLOCKS),
+}
+
+
+def inputs(spec: LinearSpec, tokens: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """x, and the parts of a weight."""
+    assert spec.scheme is not None
+    make = OpInputs(tokens, 0)
+    weight = dict(make.weight(spec))
+    if not spec.scheme.weight.symmetric:
+        weight["zero_point"] = make.integers(-8, 8, *weight["scale"].shape).to(torch.int8)
+    if spec.scheme.activation is not None and spec.scheme.activation.static:
+        weight["input_scale"] = torch.tensor(1 / 50)
+    return make.normal(tokens, spec.k, dtype=spec.dtype), weight
+
+
+class Counting(Launcher):
+    """names: of the kernels that were launched."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, kernel, grid, *arguments, **options) -> None:
+        self.names.append(kernel.fn.__name__)
+        super().__call__(kernel, grid, *arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_programs_that_share_inputs_add_up(name: str, dtype: str) -> None:
+    """Inputs long enough to be divided, and neither they nor outputs divide evenly into tiles."""
+    spec = LinearSpec(72, 1184, dtype, SCHEMES[name], bias=True)
+    launch = Counting()
+    kernel = Linear(INTERPRETED, launch)
+    assert kernel.supports(spec) is None
+    x, raw = inputs(spec, 5)
+    expected = REFERENCE["linear"].reference(spec, x, raw)
+    packed = kernel.prepare(spec, raw)
+    found = kernel.bind(spec, None, None)(x, packed)
+    assert "_join" in launch.names
+    assert_same(found, expected, TOLERANCES[dtype])
+    assert kernel.packed_bytes(spec) in (None, sum(part.nbytes for part in packed.values()))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_rows_are_looked_up_as_they_are_packed(name: str, sharded: bool) -> None:
+    linear = LinearSpec(72, 1120, "bfloat16", SCHEMES[name])
+    spec = PackedEmbeddingSpec(linear, 72 if sharded else 0, sharded, 6.3125)
+    raw = inputs(linear, 1)[1]
+    tokens = torch.tensor([71, 0, 33, 72, 143, 150, 100]) if sharded else torch.tensor([71, 0, 33])
+    found = PackedEmbedding(INTERPRETED, Launcher()).bind(spec, None, None)(
+        tokens.int(), Linear(INTERPRETED, Launcher()).prepare(linear, raw)
+    )
+    expected = REFERENCE["packed_embedding"].reference(spec, tokens.int(), raw)
+    assert_same(found, expected, tolerance("packed_embedding", "bfloat16"))
+
+
+@pytest.mark.parametrize("name", ["w8a8", "w8a8 in groups", "w4a8", "fp8", "fp8 in blocks"])
+def test_a_product_takes_what_it_wants(name: str) -> None:
+    """A quantized input gives the same as the plain one."""
+    spec = LinearSpec(40, 192, "bfloat16", SCHEMES[name])
+    launch = Counting()
+    kernel = Linear(INTERPRETED, launch)
+    wanted = kernel.wants(spec)
+    assert wanted == SCHEMES[name].activation
+    x, raw = inputs(spec, 19)
+    call, packed = kernel.bind(spec, None, None), kernel.prepare(spec, raw)
+    given = REFERENCE["quantize"].reference(QuantizeSpec(spec.k, spec.dtype, wanted), x)
+    found = call(given, packed)
+    assert launch.names == ["_product"]
+    assert_same(found, call(x, packed), 0.0)
+
+
+def test_many_tokens_are_computed_in_bands() -> None:
+    """More tiles of tokens than a band has, the last band partial."""
+    spec = LinearSpec(136, 64, "bfloat16", SCHEMES["w8a8"])
+    kernel = Linear(INTERPRETED, Launcher())
+    x, raw = inputs(spec, 1200)
+    given = REFERENCE["quantize"].reference(QuantizeSpec(spec.k, spec.dtype, INT8), x)
+    found = kernel.bind(spec, None, None)(given, kernel.prepare(spec, raw))
+    assert_same(found, REFERENCE["linear"].reference(spec, x, raw), TOLERANCES["bfloat16"])
+
+
+def test_prepared_weights_are_overwritten_in_place() -> None:
+    spec = LinearSpec(40, 192, "bfloat16", SCHEMES["w4a16 asymmetric"])
+    kernel = Linear(INTERPRETED, Launcher())
+    first = kernel.prepare(spec, {name: torch.zeros_like(part) for name, part in inputs(spec, 1)[1].items()})
+    places = {name: part.data_ptr() for name, part in first.items()}
+    x, raw = inputs(spec, 3)
+    again = kernel.prepare(spec, raw, first)
+    assert {name: part.data_ptr() for name, part in again.items()} == places
+    assert_same(kernel.bind(spec, None, None)(x, again), REFERENCE["linear"].reference(spec, x, raw), 3e-2)
+
+
+@pytest.mark.parametrize(
+    "emit", [ActSpec("fp8_e4m3", "token"), ActSpec("int8", "group", 128), ActSpec("fp8_e4m3", "group", 128)], ids=str
+)
+def test_long_rows_are_quantized(emit: ActSpec) -> None:
+    """Longer than what a program holds."""
+    spec = QuantizeSpec(8200, "bfloat16", emit)
+    x = OpInputs(3).normal(3, spec.n, dtype=spec.dtype)
+    found = Quantize(INTERPRETED, Launcher()).bind(spec, None, None)(x)
+    expected = REFERENCE["quantize"].reference(spec, x)
+    assert_same(found.scale, expected.scale, 1e-6)
+    assert_same(found.data.float(), expected.data.float(), 0.0)
+
+
+def test_what_a_device_lacks_is_declined() -> None:
+    place = LinearSpec(64, 128, "bfloat16")
+    declined = {
+        "sm_80 has no float8_e4m3fn": (TARGETS["sm_80"], SCHEMES["fp8"]),
+        "gfx942 has no float8_e4m3fn": (TARGETS["gfx942"], SCHEMES["fp8 in blocks"]),
+        EIGHT: (INTERPRETED, scheme(replace(INT4, group=8))),
+        "activations of int8 with weights of fp8_e4m3": (INTERPRETED, scheme(QuantSpec("fp8_e4m3", "channel"), INT8)),
+    }
+    for reason, (facts, one) in declined.items():
+        assert Linear(facts, Launcher()).supports(replace(place, scheme=one)) == reason
+    experts = replace(place, scheme=SCHEMES["w8a8"], experts=4)
+    assert Linear(INTERPRETED, Launcher()).supports(experts) == "no quantized experts"
+    assert Linear(INTERPRETED, Launcher()).supports(replace(place, experts=4)) is None

@@ -1,0 +1,125 @@
+"""A platform of the library's kernels on the host, by Triton's interpreter, for the conformance kit.
+
+The interpreter computes bfloat16 on its bit patterns (triton-lang/triton #11584), so `widened` replaces what it does
+with operands of that dtype by the same in float32, rounded once. It also cuts float32 off where it converts it to
+bfloat16, takes whole numbers for bit patterns there, and rounds 8-bit floats wrongly; here all of these are converted
+as a device does. Import this before any kernel: TRITON_INTERPRET is read when a function is decorated, so every test
+file that interprets runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from tessera.platform import AttentionBackend, Device, OpSet, Platform, replace
+from tessera.testing.reference import ReferencePlatform, host_device
+from tessera_triton import TritonAttention, kernels
+from tessera_triton.facts import INTERPRETED
+
+Handle, Builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
+
+
+EIGHT_BITS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz, "fp8e5": torch.float8_e5m2}
+
+
+def widened(handle):
+    """A handle of bfloat16, or of an 8-bit float, as float32; any other as it is."""
+    if not isinstance(handle, Handle):
+        return handle
+    eight = EIGHT_BITS.get(str(handle.dtype.scalar))
+    if eight is not None:
+        bits = torch.from_numpy(np.ascontiguousarray(handle.data, dtype=np.uint8))
+        return Handle(bits.view(eight).float().numpy(), tl.float32)
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    return Handle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def narrowed(handle):
+    """A handle of float32 as bfloat16, to the nearest, of two equally near ones to the even one."""
+    wide = np.ascontiguousarray(handle.data, dtype=np.float32)
+    bits = wide.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return Handle(np.where(np.isnan(wide), np.uint16(0x7FC0), rounded), tl.bfloat16)
+
+
+def is_narrow(*handles):
+    return any(isinstance(handle, Handle) and handle.dtype.scalar == tl.bfloat16 for handle in handles)
+
+
+def _binary(original):
+    def binary_op(self, left, right, op):
+        found = original(self, widened(left), widened(right), op)
+        floats = found.data.dtype.kind == "f"
+        return narrowed(found) if is_narrow(left, right) and floats else found
+
+    return binary_op
+
+
+def _unary(original):
+    def unary_op(self, value, op):
+        found = original(self, widened(value), op)
+        return narrowed(found) if is_narrow(value) else found
+
+    return unary_op
+
+
+def _dot(original):
+    def create_dot(self, left, right, total, *rest):
+        return original(self, widened(left), widened(right), total, *rest)
+
+    return create_dot
+
+
+def _cast(original):
+    def cast_impl(self, value, dtype):
+        if dtype.scalar == tl.bfloat16 and value.dtype.scalar != tl.bfloat16:
+            return narrowed(value)
+        return original(self, value, dtype)
+
+    return cast_impl
+
+
+def _between_floats(original):
+    def create_fp_to_fp(self, value, dtype, rounding):
+        eight = EIGHT_BITS.get(str(dtype.scalar))
+        if eight is not None:
+            wide = torch.from_numpy(np.ascontiguousarray(widened(value).data, dtype=np.float32))
+            return Handle(wide.to(eight).view(torch.uint8).numpy(), dtype.scalar)
+        if str(value.dtype.scalar) in EIGHT_BITS:
+            return self.cast_impl(widened(value), dtype)
+        return original(self, value, dtype, rounding)
+
+    return create_fp_to_fp
+
+
+Builder.cast_impl = _cast(Builder.cast_impl)
+Builder.create_fp_to_fp = _between_floats(Builder.create_fp_to_fp)
+Builder.binary_op = _binary(Builder.binary_op)
+Builder.unary_op = _unary(Builder.unary_op)
+Builder.create_dot = _dot(Builder.create_dot)
+
+
+class Interpreted(ReferencePlatform):
+    """The library on the host."""
+
+    name = "interpreted"
+
+    def open(self, index: int) -> Device:
+        return host_device()
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return replace(reference, **kernels(INTERPRETED))
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        return (TritonAttention(INTERPRETED),)
+
+
+assert issubclass(Interpreted, Platform)
