@@ -18,7 +18,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from tessera.platform import AttentionBackend, Device, OpSet, Platform, replace
+from tessera.platform import AttentionBackend, Device, OpSet, replace
 from tessera.testing.reference import ReferencePlatform, host_device
 from tessera_triton import TritonAttention, kernels
 from tessera_triton.facts import INTERPRETED
@@ -120,6 +120,3 @@ class Interpreted(ReferencePlatform):
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         return (TritonAttention(INTERPRETED),)
-
-
-assert issubclass(Interpreted, Platform)

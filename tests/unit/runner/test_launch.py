@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from tessera.arrays import int32
-from tessera.platform import CacheGroup, CachePlan, Column, ExactShapes
+from tessera.platform import CacheGroup, CachePlan, Column, ConfigError, ExactShapes
 from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
@@ -141,3 +142,10 @@ def test_tables_that_stay_are_not_copied_again():
     standing = {"positions", "token_at", "seq_lens", "slot_mapping0", "slot_mapping1", "slot_mapping2", "column_push"}
     assert decode(2, 4, 1, block=6) == standing | {"tables0", "tables1", "tables2"}
     assert decode(3, 5, 1) == standing
+
+
+def test_more_tokens_than_indices_can_count_are_refused() -> None:
+    tokens = torch.empty(1 << 16, 1 << 15, dtype=torch.int32, device="meta")
+    plan = CachePlan((), (1 << 16) - 1, (1 << 15) - 1)
+    with pytest.raises(ConfigError, match="lower --max-num-seqs or --max-model-len"):
+        LaunchBuilder(plan, None, tokens, None, None, index_dtype="int32")
