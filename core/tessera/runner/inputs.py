@@ -91,7 +91,7 @@ class DeviceBuffers:
 
     def get(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
         newest = self._newest.get(name)
-        if newest is None or newest[:2] != (shape, dtype):
+        if newest is None or newest[0] != shape or newest[1] != dtype:
             newest = self._newest[name] = (shape, dtype, self._made(name, shape, dtype))
         return newest[2]
 
