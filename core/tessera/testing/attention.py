@@ -435,7 +435,8 @@ class AttentionTrial:
         slots = np.zeros(tokens, self.index_dtype)
         positions = np.zeros(tokens, np.int32)
         for i, (count, length, row) in enumerate(grants):
-            table[i, : len(self.tables[row])] = self.tables[row]
+            blocks = self.tables[row][:columns]  # a launch has as many as its lengths need
+            table[i, : len(blocks)] = blocks
             if case.window is not None:  # blocks behind the window have been freed
                 table[i, : max(length - count - case.window + 1, 0) // case.block_size] = 0
             at = np.arange(length - count, length)
