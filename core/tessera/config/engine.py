@@ -15,6 +15,9 @@ from tessera.config.mesh import Mesh
 MAX_TOKENS = 2**24
 MAX_SECONDS = 86_400
 
+QUANTIZATIONS = ("int8", "int4", "fp8")
+"""The values of --quantization; tessera.quantization.schemes says what they mean."""
+
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "model": "Model and tokenizer",
@@ -81,7 +84,7 @@ class ModelConfig:
         spellings={"half": "float16", "float": "float32"},
     )  # fmt: skip
     quantization: str | None = flag(
-        None, "Quantize linear weights to this many bits at load.", choices=("int8", "int4"), shown_default="none",
+        None, "Quantize linear weights to this format at load.", choices=QUANTIZATIONS, shown_default="none",
         common=True, plan=True,
     )  # fmt: skip
     load_format: str = flag(

@@ -1,8 +1,10 @@
-"""The quantization schemes that --quantization names. In both, activations are int8 with one scale per token."""
+"""The quantization schemes that --quantization names. In all of them activations have one scale per token: int8, or
+fp8 where the weights are fp8."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tessera.platform.quantization import ActSpec, QuantSpec, Scheme, TensorSpec
 
@@ -14,16 +16,20 @@ _TOKENS = ActSpec("int8", granularity="token")
 
 def candidates(name: str, k: int) -> Sequence[Scheme]:
     """The schemes of this name for a weight with k inputs, preferred ones first; empty if no group size divides k."""
-    if name == "int8":
-        return (_int8(),)
-    assert name == "int4", name
-    return tuple(_int4(group) for group in GROUPS if k % group == 0)
+    if name == "int4":
+        return tuple(_int4(group) for group in GROUPS if k % group == 0)
+    return (_EIGHT_BITS[name],)
 
 
-def _int8() -> Scheme:
+def _by_row(dtype: str, stored: str) -> Scheme:
     """One float32 scale per row."""
-    parts = {"weight": TensorSpec("int8", (1, 1)), "scale": TensorSpec("float32", (1,))}
-    return Scheme(QuantSpec("int8", "channel"), _TOKENS, parts=parts)
+    parts = {"weight": TensorSpec(stored, (1, 1)), "scale": TensorSpec("float32", (1,))}
+    return Scheme(QuantSpec(dtype, "channel"), ActSpec(dtype, granularity="token"), parts=parts)
+
+
+_EIGHT_BITS: Mapping[str, Scheme] = MappingProxyType(
+    {"int8": _by_row("int8", "int8"), "fp8": _by_row("fp8_e4m3", "float8_e4m3fn")}
+)
 
 
 def _int4(group: int) -> Scheme:

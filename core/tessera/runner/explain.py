@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from tessera.config.engine import QUANTIZATIONS
 from tessera.layers.build import BoundMixer, Build
 from tessera.platform.attention import layer_place
 from tessera.platform.explain import Explained, op_place
@@ -55,7 +56,9 @@ def _quantization(build: Build) -> Iterator[Explained]:
 
 def _weights(weights: Weights) -> Iterator[Explained]:
     if not weights.name:
-        yield Explained("quantization", "weights", "none", (("int8, int4", "--quantization does not ask for them"),))
+        yield Explained(
+            "quantization", "weights", "none", ((", ".join(QUANTIZATIONS), "--quantization does not ask for them"),)
+        )
     for scheme, number in weights.quantised.items():
         yield Explained("quantization", f"weights of {_counted(number, 'product')}", scheme)
     for reason, names in _by_reason(weights):

@@ -62,7 +62,9 @@ def test_a_kernel_over_the_reference_says_so(llama: Path) -> None:
 
 
 def test_quantization_of_weights_and_activations(llama: Path) -> None:
-    weights = Explained("quantization", "weights", "none", (("int8, int4", "--quantization does not ask for them"),))
+    weights = Explained(
+        "quantization", "weights", "none", (("int8, int4, fp8", "--quantization does not ask for them"),)
+    )
     plain, activations = (one for one in choices(llama, "cpu") if one.what == "quantization")
     assert plain == weights
     assert (activations.chosen, activations.others) == ("none", (("a format", "no kernel wants its input quantized"),))

@@ -66,6 +66,23 @@ def test_platforms_agree_under_a_scheme(family: str, name: str, request: pytest.
     assert apart(scored(model, "cpu", quantization=name), expected) < 0.4 * changed  # activations round the other way
 
 
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_platforms_agree_in_fp8(family: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(family)
+    plain, expected = scored(model, "reference"), scored(model, "reference", quantization="fp8")
+    changed = apart(plain, expected)
+    assert 0.001 < changed < 0.5
+    assert apart(scored(model, "strict", quantization="fp8"), expected) < 0.1 * changed
+    two = scored(model, "reference", quantization="fp8", executor=None, tensor_parallel_size=2)
+    assert apart(two, plain) < 1.5 * changed
+
+
+def test_a_platform_without_fp8_says_so_before_it_loads(llama: Path) -> None:
+    message = r"^platform 'cpu' does not take --quantization fp8 \(this kernel takes int8 .*\); remove the flag\.$"
+    with pytest.raises(PlatformError, match=message):
+        EngineRun(llama, "cpu", quantization="fp8")
+
+
 @needs_kernels
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
@@ -126,7 +143,7 @@ def test_weights_that_no_group_divides_stay_and_the_start_says_so(tmp_path: Path
 
 
 def test_what_cannot_be_quantised_is_one_line(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^quantization must be one of int8, int4, got 'awq'\.$"):
+    with pytest.raises(ConfigError, match=r"^quantization must be one of int8, int4, fp8, got 'awq'\.$"):
         LLM(llama, quantization="awq", skip_tokenizer_init=True)
     with pytest.raises(PlatformError, match="'numpy' runs models its own way, which does not take --quantization"):
         EngineRun(llama, "tests.platforms.own_runners:TakesNothing", quantization="int8")

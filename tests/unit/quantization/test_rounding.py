@@ -13,6 +13,7 @@ from tessera.quantization.rounding import quantised
 from tessera.quantization.schemes import candidates
 
 INT8, INT4 = candidates("int8", 64)[0], candidates("int4", 24)[0]  # a group of 8
+FP8 = candidates("fp8", 24)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -50,7 +51,20 @@ def test_int4_uses_all_sixteen_numbers_of_each_group():
     assert ((meant - weight).abs() <= 0.5001 * step).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("scheme", [INT8, INT4], ids=["int8", "int4"])
+def test_fp8_is_within_a_sixteenth_of_each_element():
+    """Three bits of a mantissa; the smallest elements of a row are within half of the least number's step."""
+    weight = torch.randn(33, 24, generator=torch.Generator().manual_seed(1)) * torch.logspace(-9, 9, 33)[:, None]
+    parts = quantised(weight, FP8)
+    assert {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in parts.items()} == {
+        "weight": (torch.float8_e4m3fn, (33, 24)),
+        "scale": (torch.float32, (33,)),
+    }
+    least = parts["scale"][:, None] * 2.0**-10
+    assert ((meaning(parts, FP8) - weight).abs() <= torch.maximum(weight.abs() / 16, least) * 1.0001).all()
+    assert (parts["weight"].float().abs().amax(-1) == 448).all()
+
+
+@pytest.mark.parametrize("scheme", [INT8, INT4, FP8], ids=["int8", "int4", "fp8"])
 def test_stretches_and_experts_change_nothing(scheme, monkeypatch):
     weight = torch.randn(3, 7, 24, generator=torch.Generator().manual_seed(3))
     whole = quantised(weight, scheme)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from tessera.config.engine import QUANTIZATIONS
 from tessera.errors import PlatformError, RefusedError, RequestError
 from tessera.llm import LLM
 from tessera.platform.runner import ModelRunner
@@ -46,7 +47,7 @@ def model_cases(target: Target) -> Iterator[Case]:
 def quantized_cases(target: Target) -> Iterator[Case]:
     """One per value of --quantization, for a platform's own runner; at op depth the products are tried alone."""
     if target.brings_a_runner:
-        for name in ("int8", "int4"):
+        for name in QUANTIZATIONS:
             trial = _Trial(target, "llama", target.exact_dtype, name)
             yield Case(f"quantized/{name}", "silver", "quantized model", trial.run)
 
