@@ -1,13 +1,29 @@
-"""Triton kernels that platform packages share. It registers no platform: a package for a chip calls `kernels(facts)`
-with what it knows of its device, and adds the result to its op table.
+"""Triton kernels that platform packages share. It registers no platform: a package for a chip says what it knows of
+its device, in a subclass of `tessera_triton.platform.TritonPlatform`.
 
-Each file holds one group of ops: the Triton functions, the classes that bind them, and nothing else.
+Each file of kernels holds one group of ops: the Triton functions, the classes that bind them, and nothing else.
+Kernels are looked up on first use, so that probes can import this package, and platforms run on reference ops, where
+Triton is not installed.
 """
 
 from __future__ import annotations
 
-from tessera_triton.attention import TritonAttention
-from tessera_triton.facts import TARGETS, DeviceFacts, Launcher
-from tessera_triton.library import kernels
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "kernels"]
+from tessera_triton.facts import TARGETS, DeviceFacts, Launcher, has_compiler
+
+if TYPE_CHECKING:
+    from tessera_triton.attention import TritonAttention
+    from tessera_triton.library import kernels
+
+__all__ = ["TARGETS", "DeviceFacts", "Launcher", "TritonAttention", "has_compiler", "kernels"]
+
+_WITH_KERNELS = {"TritonAttention": "tessera_triton.attention", "kernels": "tessera_triton.library"}
+
+
+def __getattr__(name: str) -> Any:
+    """Looks up what needs Triton."""
+    if name in _WITH_KERNELS:
+        return getattr(import_module(_WITH_KERNELS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,12 @@
 """Attention over a paged cache: which layers it takes, what a launch needs, and the bound layer. Rows with few queries
-go to decode.py, others to prefill.py; cache.py prepares queries and writes keys and values."""
+go to decode.py, others to prefill.py; layer.py writes the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import e, log2
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,16 +24,16 @@ from tessera.platform import (
     CacheSpec,
     Device,
     FullAttentionSpec,
-    HeadsLayer,
     KVLayout,
     Launch,
     LayerSpec,
-    Plane,
 )
-from tessera_triton.cache import IN_FP8, IN_INT8, PLAIN, heads_input, write_heads
+from tessera_triton.cache import IN_FP8, IN_INT8
 from tessera_triton.decode import combine_splits, decode_rows
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
+from tessera_triton.layer import CachedLayer, planes
 from tessera_triton.prefill import prefill_tiles
+from tessera_triton.tiles import attention_tile
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _WIDEST = 256  # the largest head size
@@ -42,42 +41,6 @@ _MOST_GROUPED = 64  # query heads of a head of keys
 _FEW = 64  # queries times heads of a group that decode.py takes
 _LEAST_KEYS = 256  # of a split
 _MOST_SPLITS = 64
-_ROWS_AT_ONCE = 4096  # elements of heads that a program writes
-
-
-class Tile(NamedTuple):
-    """queries: the least, times heads of a group. keys: per turn of the loop."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
-
-
-# By kind of device: of decode.py and of prefill.py, each for heads of up to 128 and of up to 256. A turn's keys and
-# values are in shared memory or registers as often as there are stages.
-_TILES: Mapping[str, tuple[tuple[Tile, Tile], tuple[Tile, Tile]]] = MappingProxyType(
-    {
-        "float32": ((Tile(16, 32, 4, 1), Tile(16, 16, 4, 1)), (Tile(32, 32, 4, 1), Tile(32, 16, 4, 1))),
-        "wave64": ((Tile(16, 64, 4, 1), Tile(16, 32, 4, 1)), (Tile(128, 64, 4, 1), Tile(64, 32, 4, 1))),
-        "wave32": ((Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)), (Tile(64, 32, 8, 1), Tile(64, 16, 8, 1))),
-        "shared operands": ((Tile(16, 64, 4, 3), Tile(16, 32, 4, 3)), (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2))),
-        "registers": ((Tile(16, 64, 4, 2), Tile(16, 32, 4, 2)), (Tile(128, 32, 8, 2), Tile(64, 32, 8, 2))),
-    }
-)
-
-
-def _tile(facts: DeviceFacts, spec: LayerSpec, queries: int, *, prefill: bool) -> Tile:
-    """queries: at least so many, times heads of a group. "shared operands": the products' instructions read them from
-    shared memory, so larger tiles fit the registers."""
-    if spec.dtype == "float32":
-        kind = "float32"
-    elif facts.backend == "hip":
-        kind = f"wave{facts.warp_size}"
-    else:
-        kind = "shared operands" if facts.arch in (90, 100, 103) else "registers"
-    tile = _TILES[kind][prefill][spec.head_dim > _WIDEST // 2]
-    return tile._replace(queries=max(tile.queries, power_of_two(queries)))
 
 
 @dataclass(frozen=True)
@@ -131,11 +94,7 @@ class TritonAttention(AttentionBackend):
         return CacheConstraints(block_sizes=(64, 16), align_bytes=16, dense_planes=True, returns_lse=True)
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
-        assert isinstance(spec, FullAttentionSpec)
-        heads = ("token", block_size), ("head", spec.num_kv_heads)
-        names = ("k_scale", "v_scale") if spec.quant == KV_INT8 else ()
-        scales = (Plane(name, "float32", heads) for name in names)
-        return KVLayout((*scales, *(Plane(name, spec.dtype, (*heads, ("dim", spec.head_dim))) for name in "kv")))
+        return planes(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
         return PagedLayer(spec, weights, ops, self.facts, self.launch)
@@ -154,9 +113,10 @@ class TritonAttention(AttentionBackend):
             few = int(single.argmin()) if not single.all() else launch.num_rows
             others_start = int(launch.query_start_loc_host[few])
         fills = few == key.rows == key.tokens and few_width == 1
+        table = launch.block_tables[group.number]
         return PagedPlan(
             launch.slot_mapping[group.number],
-            launch.block_tables[group.number],
+            table,
             launch.query_start_loc,
             launch.query_lens,
             launch.seq_lens,
@@ -165,7 +125,7 @@ class TritonAttention(AttentionBackend):
             few,
             few_width,
             others_start,
-            self._splits(few * spec.num_kv_heads, key.blocks * size, spec.window),
+            self._splits(few * spec.num_kv_heads, table.shape[1] * size, spec.window),
             fills,
             not fills and (buffers is not None or key.tokens != launch.num_tokens),
             size,
@@ -178,51 +138,7 @@ class TritonAttention(AttentionBackend):
         return power_of_two(wanted + 1) // 2 if wanted > 1 else 1
 
 
-class PagedLayer(HeadsLayer):
-    def __init__(
-        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, facts: DeviceFacts, launch: Launcher
-    ) -> None:
-        super().__init__(spec, weights, ops)
-        self.facts, self.launch = facts, launch
-        cache = spec.cache
-        assert isinstance(cache, FullAttentionSpec)
-        kept = IN_INT8 if cache.quant == KV_INT8 else IN_FP8 if cache.quant == KV_FP8 else PLAIN
-        self.kept: int = kept.value
-        self.dim = power_of_two(spec.head_dim)
-        self.group = spec.num_heads // spec.num_kv_heads
-
-    def fused(self, x: Tensor, positions: Tensor, caches: Caches, plan: PagedPlan) -> Tensor:
-        spec, tokens = self.spec, len(x)
-        q = x.new_empty(tokens, spec.num_heads, spec.head_dim)
-        rotary, q_norm, k_norm = spec.rotary, spec.q_norm, spec.k_norm
-        table = x if rotary is None else self.weights["cos_sin"]
-        block = self._rows_at_once
-        if tokens:
-            self.launch(
-                heads_input,
-                (-(-tokens * spec.num_heads // block) + 2 * -(-tokens * spec.num_kv_heads // block),),
-                x, x.stride(0), positions, table, table.stride(0),
-                x if q_norm is None else self.weights["q_norm"], x if k_norm is None else self.weights["k_norm"],
-                plan.slots, q, *self._planes(caches), tokens,
-                *((0.0, 0.0) if q_norm is None else (q_norm.eps, q_norm.offset)),
-                *((0.0, 0.0) if k_norm is None else (k_norm.eps, k_norm.offset)),
-                HEADS=spec.num_heads, KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size, KEPT=self.kept,
-                ROTARY=0 if rotary is None else rotary.dim, PAIRS=rotary is not None and rotary.style == "pairs",
-                Q_NORMED=q_norm is not None, K_NORMED=k_norm is not None, BLOCK_R=block, BLOCK_D=self.dim, num_warps=4,
-            )  # fmt: skip
-        return self.attend(q, caches, plan).flatten(1)
-
-    def write(self, k: Tensor, v: Tensor, caches: Caches, plan: PagedPlan) -> None:
-        spec, block = self.spec, self._rows_at_once
-        k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
-        if len(k):
-            self.launch(
-                write_heads, (-(-len(k) * spec.num_kv_heads // block),),
-                k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), plan.slots, *self._planes(caches), len(k),
-                KV_HEADS=spec.num_kv_heads, DIM=spec.head_dim, SIZE=plan.size, KEPT=self.kept, BLOCK_R=block,
-                BLOCK_D=self.dim, num_warps=4,
-            )  # fmt: skip
-
+class PagedLayer(CachedLayer):
     def attend(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor | None = None, lse: bool = False) -> Any:
         q = q if q.stride(-1) == 1 else q.contiguous()
         if out is not None and out.stride(-1) == 1:
@@ -237,19 +153,6 @@ class PagedLayer(HeadsLayer):
             self._prefill(q, caches, plan, made, sums)
         result = made if out is None or made is out else out.copy_(made)
         return (result, sums) if lse else result
-
-    @property
-    def _rows_at_once(self) -> int:
-        return max(_ROWS_AT_ONCE // self.dim, 1)
-
-    def _planes(self, caches: Caches) -> Sequence[Any]:
-        """The keys and the values, each with the stride of its blocks, their scales, and the stride of those' blocks. A
-        cache without scales has its keys in their place."""
-        *scales, keys, values = caches[self.spec.layer]
-        if self.kept == IN_FP8.value:
-            scales = [self.weights["k_scale"], self.weights["v_scale"]]
-        k_scale, v_scale = scales or (keys, keys)
-        return keys, keys.stride(0), values, values.stride(0), k_scale, v_scale, k_scale.stride(0)
 
     def _common(self, q: Tensor, caches: Caches, plan: PagedPlan) -> tuple[Any, ...]:
         sinks = self.weights["sinks"] if self.spec.sinks else q
@@ -274,7 +177,7 @@ class PagedLayer(HeadsLayer):
     def _decode(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
         spec, splits = self.spec, plan.splits
         heads = spec.num_heads
-        tile = _tile(self.facts, spec, self.group * plan.few_width, prefill=False)
+        tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group * plan.few_width, prefill=False)
         alone = splits == 1
         parts, logs = out, q if sums is None else sums
         if not alone:
@@ -296,7 +199,8 @@ class PagedLayer(HeadsLayer):
             )  # fmt: skip
 
     def _prefill(self, q: Tensor, caches: Caches, plan: PagedPlan, out: Tensor, sums: Tensor | None) -> None:
-        tile = _tile(self.facts, self.spec, self.group, prefill=True)
+        spec = self.spec
+        tile = attention_tile(self.facts, spec.dtype, spec.head_dim, self.group, prefill=True)
         queries = tile.queries // self.group
         tiles = (plan.tokens - 1) // queries - plan.others_start // queries + plan.rows - plan.few
         self.launch(

@@ -16,6 +16,7 @@ from torch import Tensor
 from tessera.platform import BoundOps, Device, ExpertsSpec, Kernel, LinearSpec, Packed, Quantized
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.permutation import Tiles, tiles_of
+from tessera_triton.tiles import warps_of
 
 _GATES = ("silu", "gelu", "gelu_tanh")
 
@@ -114,7 +115,7 @@ def tiling(facts: DeviceFacts, rows: int, size: int, *, gated: bool) -> Tiling:
     m = min(max(power_of_two(rows), 16), 128 if size < 4 and facts.backend == "cuda" else 64)
     n = 64 if gated or m < 64 or size == 4 else 128
     stages = 2 if facts.backend == "hip" else 3
-    return Tiling(m, n, 128 // size if size == 2 else 32, 8 if m == 128 else 4, stages)
+    return Tiling(m, n, 128 // size if size == 2 else 32, warps_of(facts, m * n, two=gated), stages)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """backend, arch: of Triton's GPUTarget: "cuda" with 80, 90, ..., or "hip" with "gfx942", .... warp_size: threads.
-    shared_bytes: shared memory that one program may use. processors: SMs or compute units. descriptors: tensor
-    descriptors become copies by hardware (TMA); elsewhere they become pointers. fp8: the 8-bit float that its matrix
-    instructions take, as torch names it; None if there is none."""
+    """backend: of Triton's GPUTarget: "cuda", "hip" or "xpu". arch: 80, 90, ...; "gfx942", ...; or the device's name.
+    warp_size: threads. shared_bytes: shared memory that one program may use. processors: SMs, compute units or Xe
+    cores. descriptors: tensor descriptors become copies by hardware (TMA); elsewhere they become pointers. fp8: the
+    8-bit float that its matrix instructions take, as torch names it; None if there is none."""
 
     backend: str
     arch: int | str
@@ -65,6 +67,13 @@ class Launcher:
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         kernel[grid](*arguments, **options)
+
+
+def has_compiler(name: str) -> bool:
+    """Whether Triton is installed with this backend ("nvidia", "amd", "intel"). Imports nothing, so probes may ask."""
+    found = find_spec("triton")
+    places = () if found is None else found.submodule_search_locations or ()
+    return any((Path(place) / "backends" / name).is_dir() for place in places)
 
 
 def power_of_two(number: int) -> int:

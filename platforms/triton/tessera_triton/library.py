@@ -9,7 +9,7 @@ from tessera_triton.activations import Activation, Add, Gate, SoftCap
 from tessera_triton.embedding import Embedding
 from tessera_triton.experts import Experts
 from tessera_triton.facts import DeviceFacts, Launcher
-from tessera_triton.logits import EditLogits, LogprobsOfTokens, MaskLogits, Penalise
+from tessera_triton.logits import EditLogits, LogprobsOfTokens, MaskLogits, Penalise, TakeLogits
 from tessera_triton.lookup import PackedEmbedding
 from tessera_triton.lora import Lora
 from tessera_triton.norms import AddLayerNorm, AddNorm, LayerNorm, RMSNorm
@@ -41,6 +41,7 @@ def kernels(facts: DeviceFacts, launch: Launcher | None = None) -> dict[str, Ker
         "rotary": Rotary(*common),
         "embedding": Embedding(*common),
         "logprobs": LogprobsOfTokens(*common),
+        "take_logits": TakeLogits(*common),
         "mask_logits": MaskLogits(*common),
         "edit_logits": EditLogits(*common),
         "penalise": Penalise(*common),

@@ -1,4 +1,4 @@
-"""What reads and changes logits: log probabilities, masks, edits and penalties.
+"""What reads and changes logits: log probabilities, copies, masks, edits and penalties.
 
 A stretch of a row is a tile, and the tiles of a row are computed side by side. An entry and its place in the vocabulary
 are one number of 64 bits, the entry's order, larger for a larger entry, and of equal ones for the first. So the largest
@@ -29,6 +29,7 @@ from tessera.platform import (
     MaskLogitsSpec,
     PenaliseSpec,
     Penalties,
+    TakeLogitsSpec,
 )
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 
@@ -217,6 +218,38 @@ class LogprobsOfTokens(Kernel[LogprobsSpec]):
         return logprobs
 
 
+# ---- take_logits
+
+
+@triton.jit
+def _take(logits, stride, element, rows, out, n, TILE: tl.constexpr):
+    place, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    entry = tile * TILE + tl.arange(0, TILE)
+    row = tl.load(rows + place).to(tl.int64)
+    value = tl.load(logits + row * stride + entry.to(tl.int64) * element, mask=entry < n)
+    tl.store(out + place * n + entry, value.to(tl.float32), mask=entry < n)
+
+
+@dataclass(frozen=True)
+class TakeLogits(Kernel[TakeLogitsSpec]):
+    facts: DeviceFacts
+    launch: Launcher
+
+    def bind(self, spec: TakeLogitsSpec, ops: BoundOps, device: Device) -> Callable[..., Tensor]:
+        sizes = sizes_of(self.facts, spec.vocab)
+
+        def take_logits(logits: Tensor, rows: Tensor) -> Tensor:
+            out = torch.empty(len(rows), spec.vocab, dtype=torch.float32, device=logits.device)
+            if len(rows):
+                self.launch(
+                    _take, (len(rows), triton.cdiv(spec.vocab, sizes.tile)), logits, *logits.stride(),
+                    rows.contiguous(), out, spec.vocab, TILE=sizes.tile, num_warps=sizes.tile_warps,
+                )  # fmt: skip
+            return out
+
+        return take_logits
+
+
 # ---- mask_logits
 
 
@@ -344,7 +377,8 @@ def _penalise(
     logits, stride, element, counts, n, history, history_stride, history_rows, num_tokens, presence, frequency,
     repetition, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Who takes a token's count away changes its logit, so each changes once."""
+    """Who takes a token's count away changes its logit, so each changes once. With 0, `and` is an exchange, which
+    Triton 3.7 cannot compile for gfx942, gfx950 and gfx1201."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = tl.load(num_tokens + row)
@@ -352,7 +386,7 @@ def _penalise(
         inside = place < known
         line = tl.load(history_rows + row).to(tl.int64) * history_stride
         token = tl.load(history + line + place, mask=inside, other=0)
-        taken = tl.atomic_xchg(counts + row * n + token, tl.zeros([BLOCK], tl.int32), mask=inside, sem="relaxed")
+        taken = tl.atomic_and(counts + row * n + token, tl.zeros([BLOCK], tl.int32), mask=inside, sem="relaxed")
         mine = inside & (taken != 0)
         times = (taken & (_IN_PROMPT - 1)).to(tl.float32)
         target = logits + row * stride + token.to(tl.int64) * element

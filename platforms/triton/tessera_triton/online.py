@@ -8,11 +8,22 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from tessera_triton.exact import from_eight_bits
+
 NOTHING = tl.constexpr(-1.0e30)
 """The peak of no scores. It is finite, so that two of them have a difference."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _scales_at(place, there, MASKED: tl.constexpr):
+    """A mask costs AMD's compilers a branch for each key."""
+    if MASKED:
+        return tl.load(place, mask=there, other=0.0)
+    else:
+        return tl.load(place)
 
 
 @triton.jit
@@ -51,10 +62,12 @@ def over_keys(
         else:
             k = tl.load(keys + key_at, mask=(column < DIM)[None, :], other=0.0)
             v = tl.load(values + value_at, mask=(column < DIM)[None, :], other=0.0)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
+        scores = tl.dot(q, tl.trans(from_eight_bits(k, q.dtype)), input_precision="ieee")
         if IN_INT8:
             scale_at = block * scale_block + token
-            scores *= tl.load(key_scales + scale_at, mask=there, other=0.0)[None, :]
+            key_scale = _scales_at(key_scales + scale_at, there, MASKED)
+            value_scale = _scales_at(value_scales + scale_at, there, MASKED)
+            scores *= key_scale[None, :]
         scores *= scale
         if CAPPED:  # cap * tanh(scores / cap), in powers of two
             scores = (LOG2_E * cap) * (1.0 - 2.0 / (tl.exp(scores * (2.0 / cap)) + 1.0))
@@ -68,7 +81,9 @@ def over_keys(
         fading = tl.exp2(peak - higher)
         total = total * fading + tl.sum(weights, 1)
         if IN_INT8:
-            weights *= tl.load(value_scales + scale_at, mask=there, other=0.0)[None, :]
-        mixed = tl.dot(weights.to(q.dtype), v.to(q.dtype), mixed * fading[:, None], input_precision="ieee")
+            weights *= value_scale[None, :]
+        mixed = tl.dot(
+            weights.to(q.dtype), from_eight_bits(v, q.dtype), mixed * fading[:, None], input_precision="ieee"
+        )
         peak = higher
     return mixed, peak, total

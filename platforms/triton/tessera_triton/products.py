@@ -7,7 +7,8 @@ of the same output that are STEP inputs apart, so both become tiles without movi
 et al., Marlin, arXiv:2408.11743).
 
 If there are too few tiles for the device, programs share the inputs of a tile, and a second kernel adds their sums in
-order, so that results repeat. Products that are not quantized are torch's."""
+order, so that results repeat. Products that are not quantized are torch's, and so are those of many tokens in fp8 with
+a scale for each token and output, for which vendors have kernels of their own (cuBLASLt, CUTLASS, hipBLASLt)."""
 
 from __future__ import annotations
 
@@ -24,33 +25,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Scheme
+from tessera_triton.exact import from_eight_bits, from_four_bits
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
+from tessera_triton.fp8 import FNUZ, in_fnuz
 from tessera_triton.quantize import Quantizer, why_not
+from tessera_triton.tiles import most_sums, warps_of
 
 _COMPUTE: Mapping[str, Any] = MappingProxyType({"bfloat16": tl.bfloat16, "float16": tl.float16, "float32": tl.float32})
 _STORED: Mapping[str, str] = MappingProxyType(
     {"int8": "int8", "int4": "uint8", "fp8_e4m3": "float8_e4m3fn", "fp8_e4m3fnuz": "float8_e4m3fnuz"}
 )
 """The dtype of the part "weight", by that of the scheme."""
+_SCALED = ("gfx942", "gfx950")
+"""Architectures of AMD for whose fp8 hipBLASLt has products with scales of rows."""
+_FEW = 64
+"""Tokens up to which fp8 is read by our kernel, which shares the inputs of a tile among programs. Not measured."""
 _BAND = 8  # tiles of tokens that are computed together, so that they find weights in a cache
 
 
 # ---- kernels
-
-
-@triton.jit
-def _from_four_bits(bits, shift, COMPUTE: tl.constexpr):
-    """0 to 15 as uint8, minus shift, exactly, for a shift of 0 to 15: the last bits of the mantissa of a power of two
-    count from 0, and there are no instructions that convert whole numbers as fast."""
-    if COMPUTE == tl.bfloat16:  # noqa: SIM300 - a constexpr compares from the left
-        number = (bits.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
-        return number - (shift + 128.0).to(tl.bfloat16)
-    elif COMPUTE == tl.float16:  # noqa: SIM300 - as above
-        number = (bits.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
-        return number - (shift + 1024.0).to(tl.float16)
-    else:
-        number = (bits.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True)
-        return number - (shift + 8388608.0)
 
 
 @triton.jit
@@ -63,7 +56,7 @@ def _with_step(
     column = place + tl.arange(0, STEP)
     some = tl.load(x + column[None, :], mask=inside_m[:, None] & (column < k)[None, :], other=0.0)
     if COMPUTE is not None:
-        some = some.to(COMPUTE)
+        some = from_eight_bits(some, COMPUTE)
     exact: tl.constexpr = 0 if COMPUTE is not None else STEP  # inputs after which sums of fp8 are rounded to float32
     if GROUP:
         part = tl.dot(some, weight, input_precision="ieee", max_num_imprecise_acc=exact)
@@ -125,7 +118,7 @@ def _product(
                 if ZEROS:
                     zero = zeros + column * scale_stride + begins // GROUP * scale_step
                     shift += tl.load(zero, mask=inside_n & (begins < k), other=0).to(tl.float32)
-                some = _from_four_bits((pairs >> 4) if half else (pairs & 15), shift[None, :], COMPUTE)
+                some = from_four_bits((pairs >> 4) if half else (pairs & 15), shift[None, :], COMPUTE)
                 total = _with_step(
                     total, x_rows, x_scales, x_scale_step, begins, k, some, scales, scale_step, inside_m, inside_n,
                     STEP, COMPUTE, GROUP, X_SCALE,
@@ -135,7 +128,7 @@ def _product(
             inputs = place + tl.arange(0, STEP)
             some = tl.load(weights + inputs[:, None], mask=inside_n[None, :] & (inputs < k)[:, None], other=0.0)
             if COMPUTE is not None:
-                some = some.to(COMPUTE)
+                some = from_eight_bits(some, COMPUTE)
             total = _with_step(
                 total, x_rows, x_scales, x_scale_step, place, k, some, scales, scale_step, inside_m, inside_n,
                 STEP, COMPUTE, GROUP, X_SCALE,
@@ -192,16 +185,19 @@ _LONGEST_SPLIT = 8
 _STEPS_OF_A_PART = 4  # fewer would not hide the time that the first takes to arrive
 
 
-def tiling(facts: DeviceFacts, tokens: int, n: int, steps: int, size: int, *, pairs: bool = False) -> Tiling:
-    """size: bytes of an element as it is multiplied. pairs: of int4, whose scales need a second tile of sums. Shapes
-    alone decide, so that a captured launch stays right."""
-    m = min(max(power_of_two(tokens), 16), 128 if size < 4 else 64)
-    wide = 128 if m >= (128 if pairs else 64) and size < 4 else 64
+def tiling(
+    facts: DeviceFacts, tokens: int, n: int, steps: int, size: int, *, grouped: bool = False, pairs: bool = False
+) -> Tiling:
+    """size: bytes of an element as it is multiplied. grouped: groups have scales, which takes a second tile of sums.
+    pairs: of int4. Shapes alone decide, so that a captured launch stays right."""
+    most = most_sums(facts, two=grouped, unpacking=pairs)
+    m = min(max(power_of_two(tokens), 16), 128 if size < 4 else 64, most // 64)
+    wide = 128 if m >= (128 if pairs else 64) and size < 4 and 128 * m <= most else 64
     tiles = -(-tokens // m) * -(-n // wide)
     wanted = 2 * facts.processors // tiles
-    parts = max(min(wanted, steps // _STEPS_OF_A_PART, _LONGEST_SPLIT), 1) if m <= 64 else 1
+    parts = max(min(wanted, steps // _STEPS_OF_A_PART, _LONGEST_SPLIT), 1) if tokens <= 64 else 1
     stages = 2 if facts.backend == "hip" else 4 if m <= 64 and facts.shared_bytes > 100 << 10 else 3
-    return Tiling(m, wide, 8 if m == 128 else 4, stages, parts)
+    return Tiling(m, wide, warps_of(facts, m * wide, two=grouped, unpacking=pairs), stages, parts)
 
 
 # ---- places
@@ -284,7 +280,9 @@ class Linear(Kernel[LinearSpec]):
         return None if given is None or given.static else given
 
     def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
-        packed = dict(raw)
+        packed: dict[str, Tensor] = dict(raw)
+        if spec.scheme is not None and spec.scheme.weight.dtype == FNUZ and raw["weight"].dtype is torch.float8_e4m3fn:
+            packed = dict(in_fnuz(raw))
         if spec.scheme is not None and spec.scheme.weight.granularity == "group":
             # Programs read the scales of neighbouring outputs together.
             for name in ("scale", "zero_point"):
@@ -337,7 +335,9 @@ class Product:
         dtype = getattr(torch, spec.dtype)
         fits = out is not None and out.stride(-1) == 1
         made = out if fits and out is not None else torch.empty(tokens, spec.n, dtype=dtype, device=data.device)
-        if tokens:
+        if tokens > _FEW and torch_takes(spec, self.scheme, self.facts):
+            made.copy_(_by_torch(data, x_scale, weight, dtype))
+        elif tokens:
             self._run(data, x_scale, weight, made)
         return made if out is None or made is out else out.copy_(made)
 
@@ -354,7 +354,8 @@ class Product:
         as_it_is, pairs, shared = _as_it_is(scheme), scheme.weight.dtype == "int4", shared_inputs(scheme)
         step = step_of(spec, scheme)
         steps = -(-k // (2 * step if pairs else step))
-        tiles = tiling(self.facts, m, n, steps, 1 if as_it_is else made.element_size(), pairs=pairs)
+        size = 1 if as_it_is else made.element_size()
+        tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
         stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")
         scale_stride, scale_step = strides_of(scale, scheme)
         grouped = scheme.activation is not None and scheme.activation.group > 0
@@ -382,6 +383,24 @@ class Product:
                 made if bias is None else bias, made, made.stride(0), m, n, tiles.parts,
                 BLOCK_M=16, BLOCK_N=128, num_warps=4, **options,
             )  # fmt: skip
+
+
+def torch_takes(spec: LinearSpec, scheme: Scheme, facts: DeviceFacts) -> bool:
+    """Whether torch multiplies these numbers with scales of tokens and outputs."""
+    weight, activation = scheme.weight, scheme.activation
+    by_row = weight.granularity == "channel" and activation is not None and activation.granularity == "token"
+    whole = spec.n % 16 == spec.k % 16 == 0 and spec.dtype == "bfloat16"
+    able = facts.arch in _SCALED or (facts.backend == "cuda" and int(facts.arch) >= 89)
+    return weight.dtype.startswith("fp8") and _as_it_is(scheme) and by_row and whole and able
+
+
+def _by_torch(x: Tensor, x_scale: Tensor | None, weight: Packed, dtype: torch.dtype) -> Tensor:
+    """x [m, k], x_scale [m, 1], weight [n, k] with a scale [n] -> [m, n]"""
+    assert x_scale is not None, "activations are quantized"
+    return F.scaled_mm(
+        x, weight["weight"].T, x_scale, F.ScalingType.RowWise, weight["scale"][None], F.ScalingType.RowWise,
+        bias=weight.get("bias"), output_dtype=dtype,
+    )  # fmt: skip
 
 
 def _rows_apart(x: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tessera.platform import (
     KV_FP8,
@@ -36,16 +37,17 @@ from tessera.platform import (
     Scheme,
     SlidingWindowSpec,
     SoftCapSpec,
+    TakeLogitsSpec,
     TensorSpec,
 )
-from tessera_triton.facts import DeviceFacts
 
-HIDDEN, WIDE, VOCAB = 4096, 14_336, 128_256
+HIDDEN, WIDE, VOCAB, DTYPE = 4096, 14_336, 128_256, "bfloat16"
 _INT8, _FP8 = ActSpec("int8", "token"), ActSpec("fp8_e4m3", "token")
 
 _BLOCK = (128, 128)
-_GROUPS = QuantSpec("int4", "group", 128, scale_dtype="bfloat16")
-_IN_PAIRS = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec("bfloat16", (1, 128))}
+_GROUPS = QuantSpec("int4", "group", 128, scale_dtype=DTYPE)
+_IN_PAIRS = {"weight": TensorSpec("uint8", (1, 2)), "scale": TensorSpec(DTYPE, (1, 128))}
+_ZEROS = {"zero_point": TensorSpec("int8", (1, 128))}
 
 
 def _by_output(dtype: str, stored: str, activation: ActSpec | None) -> Scheme:
@@ -53,77 +55,87 @@ def _by_output(dtype: str, stored: str, activation: ActSpec | None) -> Scheme:
     return Scheme(QuantSpec(dtype, "channel"), activation, parts=parts)
 
 
-_SCHEMES = (
-    _by_output("int8", "int8", _INT8),
-    _by_output("int8", "int8", None),
-    Scheme(_GROUPS, parts=_IN_PAIRS),
-    Scheme(_GROUPS, _INT8, parts=_IN_PAIRS),
-    _by_output("fp8_e4m3", "float8_e4m3fn", _FP8),
-    Scheme(
-        QuantSpec("fp8_e4m3", "block", block=_BLOCK),
-        ActSpec("fp8_e4m3", granularity="group", group=_BLOCK[1]),
-        parts={"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", _BLOCK)},
-    ),
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "W8A8": _by_output("int8", "int8", _INT8),
+        "W8A16": _by_output("int8", "int8", None),
+        "W4A16": Scheme(_GROUPS, parts=_IN_PAIRS),
+        "W4A16 with zero points": Scheme(replace(_GROUPS, symmetric=False), parts={**_IN_PAIRS, **_ZEROS}),
+        "W4A8": Scheme(_GROUPS, _INT8, parts=_IN_PAIRS),
+        "fp8": _by_output("fp8_e4m3", "float8_e4m3fn", _FP8),
+        "fp8 in blocks": Scheme(
+            QuantSpec("fp8_e4m3", "block", block=_BLOCK),
+            ActSpec("fp8_e4m3", granularity="group", group=_BLOCK[1]),
+            parts={"weight": TensorSpec("float8_e4m3fn", (1, 1)), "scale": TensorSpec("float32", _BLOCK)},
+        ),
+    }
 )
-"""Of products: W8A8, W8A16, W4A16, W4A8, fp8 and fp8 in blocks."""
-
-Place = tuple[str, Any, int, str]
-"""An op, its spec, tokens, and the dtype of activations."""
+"""How weights and activations of products are quantized."""
 
 
-def served(facts: DeviceFacts) -> Iterator[Place]:
+class Place(NamedTuple):
+    """An op with its spec, and the tokens of a launch. what: distinguishes it from the op's other places."""
+
+    op: str
+    what: str
+    spec: Any
+    tokens: int = 32
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.what}".strip()
+
+
+def served() -> Iterator[Place]:
     """Those of a model of the sizes that Llama 3.1 8B has, in bfloat16."""
-    dtype = "bfloat16"
-    norm = NormSpec(HIDDEN, dtype, 1e-6)
-    for emit in (None, _INT8, _FP8):
-        yield "rms_norm", replace(norm, emit=emit), 32, dtype
-        yield "add_norm", AddNormSpec(replace(norm, emit=emit)), 32, dtype
-    yield "layer_norm", LayerNormSpec(HIDDEN, dtype, 1e-6), 32, dtype
-    yield "add_layer_norm", AddLayerNormSpec(LayerNormSpec(HIDDEN, dtype, 1e-6)), 32, dtype
-    for emit in (_INT8, _FP8, _SCHEMES[-1].activation):
+    norm, centred = NormSpec(HIDDEN, DTYPE, 1e-6), LayerNormSpec(HIDDEN, DTYPE, 1e-6)
+    for what, emit in {"": None, "to int8": _INT8, "to fp8": _FP8}.items():
+        yield Place("rms_norm", what, replace(norm, emit=emit))
+        yield Place("add_norm", what, AddNormSpec(replace(norm, emit=emit)))
+        yield Place("gate", what, GateSpec(WIDE, DTYPE, emit=emit))
+    yield Place("layer_norm", "", centred)
+    yield Place("add_layer_norm", "", AddLayerNormSpec(centred))
+    for what in ("W8A8", "fp8", "fp8 in blocks"):
+        emit = SCHEMES[what].activation
         assert emit is not None, "all of these schemes quantize activations"
-        yield "quantize", QuantizeSpec(HIDDEN, dtype, emit), 32, dtype
-    for scheme in _SCHEMES:
+        yield Place("quantize", f"for {what}", QuantizeSpec(HIDDEN, DTYPE, emit))
+    for what, scheme in SCHEMES.items():
         for tokens in (16, 64, 2048):
-            yield "linear", LinearSpec(HIDDEN, HIDDEN, dtype, scheme), tokens, dtype
-        yield "packed_embedding", PackedEmbeddingSpec(LinearSpec(32000, HIDDEN, dtype, scheme)), 32, dtype
-    yield "route", RouteSpec(128, 8), 32, dtype
-    yield "route", RouteSpec(256, 8, True, "sigmoid", True, 8, 4, 2), 32, dtype
+            spec = LinearSpec(HIDDEN, HIDDEN, DTYPE, scheme)
+            yield Place("linear", f"{what}, {tokens} tokens", spec, tokens)
+        yield Place("packed_embedding", what, PackedEmbeddingSpec(LinearSpec(32_000, HIDDEN, DTYPE, scheme)))
+    yield Place("route", "to 8 of 128", RouteSpec(128, 8))
+    yield Place("route", "to 8 of 256 in groups", RouteSpec(256, 8, True, "sigmoid", True, 8, 4, 2))
     experts = ExpertsSpec(
-        LinearSpec(2 * 2048, HIDDEN, dtype, experts=8),
-        GateSpec(2048, dtype),
-        LinearSpec(HIDDEN, 2048, dtype, experts=8),
+        LinearSpec(2 * 2048, HIDDEN, DTYPE, experts=8),
+        GateSpec(2048, DTYPE),
+        LinearSpec(HIDDEN, 2048, DTYPE, experts=8),
         2,
     )
     for tokens in (32, 2048):
-        yield "experts", experts, tokens, dtype
-    yield "lora", LoraSpec((HIDDEN, 1024, 1024), HIDDEN, 16, 8, dtype), 32, dtype
-    for emit in (None, _INT8, _FP8):
-        yield "gate", GateSpec(WIDE, dtype, emit=emit), 32, dtype
+        yield Place("experts", f"{tokens} tokens", experts, tokens)
+    yield Place("lora", "of rank 16", LoraSpec((HIDDEN, 1024, 1024), HIDDEN, 16, 8, DTYPE))
     for how in ("gelu", "gelu_tanh"):
-        yield "activation", ActivationSpec(WIDE, dtype, how), 32, dtype
-    yield "add", AddSpec(HIDDEN, dtype), 32, dtype
-    yield "soft_cap", SoftCapSpec(VOCAB, dtype, cap=30.0), 32, dtype
-    yield "rotary", RotarySpec(128, 128), 32, dtype
-    yield "rotary", RotarySpec(128, 64, "pairs"), 32, dtype
-    yield "embedding", EmbeddingSpec(VOCAB, HIDDEN, dtype), 32, dtype
-    yield "embedding", EmbeddingSpec(VOCAB // 2, HIDDEN, dtype, VOCAB // 2, sharded=True, scale=64.0), 32, dtype
-    yield from ((name, spec, 32, dtype) for name, spec in _of_logits())
+        yield Place("activation", how, ActivationSpec(WIDE, DTYPE, how))
+    yield Place("add", "", AddSpec(HIDDEN, DTYPE))
+    yield Place("soft_cap", "", SoftCapSpec(VOCAB, DTYPE, cap=30.0))
+    yield Place("rotary", "in halves", RotarySpec(128, 128))
+    yield Place("rotary", "in pairs", RotarySpec(128, 64, "pairs"))
+    yield Place("embedding", "", EmbeddingSpec(VOCAB, HIDDEN, DTYPE))
+    sharded = EmbeddingSpec(VOCAB // 2, HIDDEN, DTYPE, VOCAB // 2, sharded=True, scale=64.0)
+    yield Place("embedding", "sharded", sharded)
+    yield Place("logprobs", "", LogprobsSpec(VOCAB, 0))
+    yield Place("logprobs", "with the 20 most likely", LogprobsSpec(VOCAB, 20))
+    yield Place("take_logits", "", TakeLogitsSpec(VOCAB))
+    yield Place("mask_logits", "", MaskLogitsSpec(VOCAB))
+    yield Place("edit_logits", "", EditLogitsSpec(VOCAB, 4))
+    yield Place("penalise", "", PenaliseSpec(VOCAB))
+    yield Place("sample", "greedily", SampleSpec(VOCAB, greedy=True))
+    yield Place("sample", "", SampleSpec(VOCAB))
+    yield Place("sample", "with filters", SampleSpec(VOCAB, filters=True))
 
 
-def _of_logits() -> Iterator[tuple[str, Any]]:
-    yield "logprobs", LogprobsSpec(VOCAB, 0)
-    yield "logprobs", LogprobsSpec(VOCAB, 20)
-    yield "mask_logits", MaskLogitsSpec(VOCAB)
-    yield "edit_logits", EditLogitsSpec(VOCAB, 4)
-    yield "penalise", PenaliseSpec(VOCAB)
-    yield "sample", SampleSpec(VOCAB, greedy=True)
-    yield "sample", SampleSpec(VOCAB)
-    yield "sample", SampleSpec(VOCAB, filters=True)
-
-
-@dataclass(frozen=True)
-class AttentionPlace:
+class AttentionPlace(NamedTuple):
     """A layer of attention, and one launch of it. rows: tokens that each computes, and its tokens in the cache then."""
 
     name: str
@@ -132,29 +144,31 @@ class AttentionPlace:
 
 
 _SPLIT = ((1, 4100),)
-_LAUNCHES = {"decode": ((1, 300),) * 64, "prefill": ((200, 200), (120, 300))}
+_LAUNCHES = {"decode": ((1, 300),) * 4, "prefill": ((200, 200), (120, 300))}
 
 
-def served_attention(facts: DeviceFacts) -> Iterator[AttentionPlace]:
+def served_attention() -> Iterator[AttentionPlace]:
     """As in Llama 3.1 8B with each kind of cache; with windows and sinks, as in gpt-oss; with soft caps, QK norms and
     heads of 256, as in Gemma."""
-    dtype, rotary = "bfloat16", RotarySpec(128, 128)
-    plain = LayerSpec(0, "attention", 32, 8, 128, 128**-0.5, dtype, FullAttentionSpec(8, 128, dtype), rotary)
-    for how, rows in {**_LAUNCHES, "decode in splits": _SPLIT}.items():
-        yield AttentionPlace(f"attention ({how})", plain, rows)
-    for quant in (KV_INT8, KV_FP8):
-        kept = replace(plain, cache=FullAttentionSpec(8, 128, quant.dtype, quant))
-        for how, rows in _LAUNCHES.items():
-            yield AttentionPlace(f"attention ({how}, {quant.dtype})", kept, rows)
-    window = SlidingWindowSpec(8, 64, dtype, window=128)
+    rotary = RotarySpec(128, 128)
+    plain = LayerSpec(0, "attention", 32, 8, 128, 128**-0.5, DTYPE, FullAttentionSpec(8, 128, DTYPE), rotary)
+    window = SlidingWindowSpec(8, 64, DTYPE, window=128)
     sinks = LayerSpec(
-        0, "attention", 64, 8, 64, 64**-0.5, dtype, window, RotarySpec(64, 64), window=128, sinks=True
+        0, "attention", 64, 8, 64, 64**-0.5, DTYPE, window, RotarySpec(64, 64), window=128, sinks=True
     )  # fmt: skip
-    norm = NormSpec(256, dtype, 1e-6, 1.0)
+    norm = NormSpec(256, DTYPE, 1e-6, 1.0)
     wide = LayerSpec(
-        0, "attention", 8, 4, 256, 256**-0.5, dtype, FullAttentionSpec(4, 256, dtype), RotarySpec(256, 256), norm, norm,
+        0, "attention", 8, 4, 256, 256**-0.5, DTYPE, FullAttentionSpec(4, 256, DTYPE), RotarySpec(256, 256), norm, norm,
         softcap=50.0,
     )  # fmt: skip
-    for how in ("decode", "prefill"):
-        yield AttentionPlace(f"attention ({how}, window and sinks)", sinks, _LAUNCHES[how])
-        yield AttentionPlace(f"attention ({how}, heads of 256)", wide, _LAUNCHES[how])
+    layers = {
+        "": plain,
+        ", int8": replace(plain, cache=FullAttentionSpec(8, 128, KV_INT8.dtype, KV_INT8)),
+        ", fp8": replace(plain, cache=FullAttentionSpec(8, 128, KV_FP8.dtype, KV_FP8)),
+        ", window and sinks": sinks,
+        ", heads of 256": wide,
+    }
+    for what, layer in layers.items():
+        for how, rows in _LAUNCHES.items():
+            yield AttentionPlace(f"attention, {how}{what}", layer, rows)
+    yield AttentionPlace("attention, decode in splits", plain, _SPLIT)

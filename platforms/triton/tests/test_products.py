@@ -15,8 +15,9 @@ from tests.platforms.interpreted import Interpreted
 # Kernels are interpreted if this is imported before them.
 # isort: split
 from tessera_triton.facts import INTERPRETED, TARGETS, Launcher
+from tessera_triton.fp8 import in_fnuz, on_device
 from tessera_triton.lookup import PackedEmbedding
-from tessera_triton.products import Linear
+from tessera_triton.products import Linear, torch_takes
 from tessera_triton.quantize import Quantize
 
 
@@ -158,6 +159,67 @@ def test_many_tokens_are_computed_in_bands() -> None:
     given = REFERENCE["quantize"].reference(QuantizeSpec(spec.k, spec.dtype, INT8), x)
     found = kernel.bind(spec, None, None)(given, kernel.prepare(spec, raw))
     assert_same(found, REFERENCE["linear"].reference(spec, x, raw), TOLERANCES["bfloat16"])
+
+
+@pytest.mark.parametrize("tokens", [64, 65])
+def test_fp8_of_many_tokens_goes_to_torch(tokens: int) -> None:
+    spec = LinearSpec(48, 208, "bfloat16", SCHEMES["fp8"], bias=True)
+    launch = Counting()
+    kernel = Linear(INTERPRETED, launch)
+    x, raw = inputs(spec, tokens)
+    given = REFERENCE["quantize"].reference(QuantizeSpec(spec.k, spec.dtype, FP8), x)
+    found = kernel.bind(spec, None, None)(given, kernel.prepare(spec, raw))
+    assert bool(launch.names) == (tokens <= 64)
+    assert_same(found, REFERENCE["linear"].reference(spec, x, raw), TOLERANCES["bfloat16"])
+
+
+def test_torch_takes_what_its_products_do() -> None:
+    spec, blocks = LinearSpec(48, 208, "bfloat16"), SCHEMES["fp8 in blocks"]
+    own = {name: on_device(SCHEMES["fp8"], facts) for name, facts in TARGETS.items()}
+    able = [name for name, one in own.items() if isinstance(one, Scheme) and torch_takes(spec, one, TARGETS[name])]
+    assert able == ["sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950"]
+    for other, one in (
+        (spec, blocks),
+        (replace(spec, n=40), SCHEMES["fp8"]),
+        (replace(spec, dtype="float16"), SCHEMES["fp8"]),
+    ):
+        assert not torch_takes(other, one, INTERPRETED)
+
+
+# ---- the kinds of fp8
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8, unquantized activations", "fp8 in blocks"])
+def test_fnuz_means_the_same_numbers(name: str) -> None:
+    """Every byte, and products of random ones."""
+    facts = replace(INTERPRETED, backend="hip", arch="gfx942", fp8="float8_e4m3fnuz")
+    own = on_device(SCHEMES[name], facts)
+    assert own.weight.dtype == "fp8_e4m3fnuz"
+    spec = LinearSpec(33, 192, "bfloat16", own)
+    kernel = Linear(facts, Launcher())
+    assert kernel.supports(spec) is None
+    every = {"weight": torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn), "scale": torch.tensor([0.75])}
+    meant = in_fnuz(every)
+    assert torch.equal(
+        (meant["weight"].float() * meant["scale"]).nan_to_num(9e9), (every["weight"].float() * 0.75).nan_to_num(9e9)
+    )
+    offered = replace(spec, scheme=SCHEMES[name])
+    x, raw = inputs(offered, 5)
+    found = kernel.bind(spec, None, None)(x, kernel.prepare(spec, raw))
+    assert_same(found, REFERENCE["linear"].reference(spec, x, in_fnuz(raw)), TOLERANCES["bfloat16"])
+    if own.activation is None:
+        assert_same(found, REFERENCE["linear"].reference(offered, x, raw), TOLERANCES["bfloat16"])
+
+
+def test_a_scheme_is_taken_as_the_device_multiplies_it() -> None:
+    assert on_device(SCHEMES["fp8"], TARGETS["gfx90a"]) == "gfx90a has no 8-bit floats"
+    assert on_device(SCHEMES["fp8"], TARGETS["sm_90"]) is SCHEMES["fp8"]
+    assert on_device(SCHEMES["w8a8"], TARGETS["gfx90a"]) is SCHEMES["w8a8"]
+    static = replace(FP8, granularity="tensor", static=True)
+    own = on_device(scheme(QuantSpec("fp8_e4m3", "channel"), static), TARGETS["gfx942"])
+    assert own.activation == replace(static, dtype="fp8_e4m3fnuz")
+    assert own.parts["weight"].dtype == "float8_e4m3fnuz"
+    assert own.parts["input_scale"] == TensorSpec("float32")
 
 
 def test_prepared_weights_are_overwritten_in_place() -> None:

@@ -13,7 +13,7 @@ from tessera.testing.reference import host_device
 from tests.platforms.interpreted import Interpreted
 
 PLATFORM = f"{Interpreted.__module__}:{Interpreted.__name__}"
-OPS = tuple(f"op/{name}/" for name in ("logprobs", "mask_logits", "edit_logits", "penalise", "sample"))
+OPS = tuple(f"op/{name}/" for name in ("logprobs", "take_logits", "mask_logits", "edit_logits", "penalise", "sample"))
 # Others ask for the same and more.
 NIGHTLY = {"op/logprobs/1", "op/sample/1", "op/sample/2", "op/sample/4", "op/sample/5"}
 CASES = [

@@ -1,0 +1,124 @@
+"""The base of platforms whose kernels are this library's, on a device that torch has."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tessera.platform import (
+    AttentionBackend,
+    Capabilities,
+    Communicator,
+    Device,
+    GraphRunner,
+    ModelFacts,
+    OpSet,
+    Platform,
+    PlatformError,
+    Reason,
+    Scheme,
+    ShapePolicy,
+    TorchCommunicator,
+    WorkerSpec,
+    replace,
+)
+from tessera_triton.facts import DeviceFacts, Launcher, has_compiler
+from tessera_triton.fp8 import on_device
+from tessera_triton.graphs import graph_class, graphs, shapes
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+SMALLEST_BLOCK = 16
+"""Tokens of the smallest block that a backend here uses."""
+
+log = logging.getLogger("tessera.triton")
+
+
+class TritonPlatform(Platform):
+    """A platform package adds open() and _facts().
+
+    kind: torch's name of the device. compiler: the name of Triton's backend for it. collectives: the backend of
+    torch.distributed that takes its tensors. captures_collectives: they may be part of a captured graph. torch: the
+    library, so that tests can pass another. device_name: of the current device, once there is one."""
+
+    kind: str
+    compiler: str
+    collectives: str
+    captures_collectives = True
+    capabilities = Capabilities(dtypes=("bfloat16", "float16", "float32"), index_dtype="int32")
+    torch: Any = torch
+    device_name = "this device"
+
+    @abstractmethod
+    def _facts(self) -> DeviceFacts | None:
+        """Of the device that open() opened, or of the first before that. All devices of one engine are of one kind.
+        None: it has no kernels, and core's reference computes everything. Raises PlatformError if there is no
+        device."""
+
+    def _make_current(self, index: int) -> str:
+        """Makes a device of torch.cuda or torch.xpu the current one; for open(). Returns its name. Raises PlatformError
+        if torch does not find so many."""
+        devices = getattr(self.torch, self.kind)
+        count = devices.device_count()
+        if index >= count:
+            raise PlatformError(
+                f"there is no device {index}: torch finds {count}; lower --tensor-parallel-size or "
+                "--pipeline-parallel-size, or make more devices visible to this process."
+            )
+        devices.set_device(index)
+        self.device_name = str(devices.get_device_name(index))
+        return self.device_name
+
+    def _launcher(self) -> Launcher:
+        """Launches the kernels. Default: on the device."""
+        return Launcher()
+
+    def ops(self, reference: OpSet) -> OpSet:
+        facts = self._compiled_facts()
+        if facts is None:
+            log.warning(
+                "platform '%s' has no kernels for %s, so core's reference computes everything, which is slow; "
+                "`tessera platforms` says why",
+                self.name,
+                self.device_name,
+            )
+            return reference
+        from tessera_triton.library import kernels
+
+        return replace(reference, **kernels(facts, self._launcher()))
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        facts = self._compiled_facts()
+        return scheme if facts is None else on_device(scheme, facts)
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        facts = self._compiled_facts()
+        if facts is None:
+            return ()
+        from tessera_triton.attention import TritonAttention
+
+        return (TritonAttention(facts, self._launcher()),)
+
+    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
+        return TorchCommunicator.join(
+            self.torch, self.collectives, rendezvous, spec.rank, spec.world_size, capturable=self.captures_collectives
+        )
+
+    def graph_runner(self, device: Device) -> GraphRunner | None:
+        runner = graphs(self.torch, device, self.kind)
+        if runner is None:
+            log.warning("launches are not captured: torch %s has no graphs for %s", self.torch.__version__, self.kind)
+        return runner
+
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
+        if graph_class(self.torch, self.kind) is None:
+            return None
+        return shapes(config, config.cache.block_size or SMALLEST_BLOCK)
+
+    def _compiled_facts(self) -> DeviceFacts | None:
+        return self._facts() if has_compiler(self.compiler) else None

@@ -1,0 +1,133 @@
+"""How large tiles are, by kind of device. What a thread must hold at once decides: sums in float32, and the operands of
+its matrix instructions. What does not fit the registers is spilled to memory, in the loop that should be the fastest.
+`python -m tools.triton_targets` shows the registers and spills of each choice. None has been timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tessera_triton.facts import DeviceFacts, power_of_two
+
+_LEAST_WARPS, _MOST_WARPS = 4, 8
+
+
+# ---- sums
+
+
+class Held(NamedTuple):
+    """float32 sums of a tile that a thread holds: if there is one tile; if there are two; and if there are two beside
+    operands that become floats in registers, as int4 does."""
+
+    alone: int
+    two: int
+    unpacking: int
+
+
+_HELD: Mapping[str, Held] = MappingProxyType(
+    {
+        "warp groups": Held(64, 64, 32),
+        "warps": Held(64, 32, 16),
+        "wave64": Held(32, 32, 32),
+        "wave32": Held(64, 32, 16),
+        "wave32, operands twice": Held(64, 16, 16),
+    }
+)
+
+
+def kind_of(facts: DeviceFacts) -> str:
+    """What matters to tiles of a device's matrix instructions. Those of warp groups read operands from shared memory;
+    others need them in registers. Waves of 64 have twice the registers. RDNA 3 wants each operand in both halves of a
+    wave."""
+    if facts.backend == "cuda":
+        return "warp groups" if facts.arch in (90, 100, 103) else "warps"
+    twice = facts.warp_size == 32 and str(facts.arch).startswith("gfx11")
+    return "wave32, operands twice" if twice else f"wave{facts.warp_size}"
+
+
+def sums_of(facts: DeviceFacts, *, two: bool = False, unpacking: bool = False) -> int:
+    """The sums of a tile that a thread holds. two: there are two tiles. unpacking: and weights are int4."""
+    held = _HELD[kind_of(facts)]
+    return held.unpacking if unpacking else held.two if two else held.alone
+
+
+def most_sums(facts: DeviceFacts, *, two: bool = False, unpacking: bool = False) -> int:
+    """The sums of the largest tile of a program."""
+    return sums_of(facts, two=two, unpacking=unpacking) * facts.warp_size * _MOST_WARPS
+
+
+def warps_of(facts: DeviceFacts, sums: int, *, two: bool = False, unpacking: bool = False) -> int:
+    """The warps of a program with a tile of `sums`."""
+    wanted = power_of_two(-(-sums // (sums_of(facts, two=two, unpacking=unpacking) * facts.warp_size)))
+    return min(max(wanted, _LEAST_WARPS), _MOST_WARPS)
+
+
+# ---- attention
+
+
+class AttentionTile(NamedTuple):
+    """queries: the least, times heads of a group. keys: per turn of the loop. stages: how many turns' keys and values
+    are in shared memory or registers at once."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class AttentionTiles(NamedTuple):
+    """Of decode.py and prefill.py, each for heads of up to 128 and of up to 256."""
+
+    decode: AttentionTile
+    decode_wide: AttentionTile
+    prefill: AttentionTile
+    prefill_wide: AttentionTile
+
+
+_NARROW_HEADS = 128
+_FLOAT32 = AttentionTiles(
+    AttentionTile(16, 32, 4, 1), AttentionTile(16, 16, 4, 1), AttentionTile(32, 32, 4, 1), AttentionTile(32, 16, 4, 1)
+)
+_ATTENTION: Mapping[str, AttentionTiles] = MappingProxyType(
+    {
+        "warp groups": AttentionTiles(
+            AttentionTile(16, 64, 4, 3),
+            AttentionTile(16, 32, 4, 3),
+            AttentionTile(128, 64, 8, 3),
+            AttentionTile(128, 32, 8, 2),
+        ),
+        "warps": AttentionTiles(
+            AttentionTile(16, 64, 4, 2),
+            AttentionTile(16, 32, 4, 2),
+            AttentionTile(128, 32, 8, 2),
+            AttentionTile(64, 32, 8, 2),
+        ),
+        "wave64": AttentionTiles(
+            AttentionTile(16, 64, 4, 1),
+            AttentionTile(16, 32, 4, 1),
+            AttentionTile(128, 64, 4, 1),
+            AttentionTile(64, 32, 4, 1),
+        ),
+        "wave32": AttentionTiles(
+            AttentionTile(16, 32, 8, 1),
+            AttentionTile(16, 16, 8, 1),
+            AttentionTile(64, 32, 8, 1),
+            AttentionTile(64, 16, 8, 1),
+        ),
+        "wave32, operands twice": AttentionTiles(
+            AttentionTile(16, 16, 4, 1),
+            AttentionTile(16, 16, 16, 1),
+            AttentionTile(32, 16, 8, 1),
+            AttentionTile(64, 16, 16, 1),
+        ),
+    }
+)
+
+
+def attention_tile(facts: DeviceFacts, dtype: str, head_dim: int, queries: int, *, prefill: bool) -> AttentionTile:
+    """queries: at least so many, times heads of a group."""
+    tiles = _FLOAT32 if dtype == "float32" else _ATTENTION[kind_of(facts)]
+    narrow, wide = (tiles.prefill, tiles.prefill_wide) if prefill else (tiles.decode, tiles.decode_wide)
+    tile = narrow if head_dim <= _NARROW_HEADS else wide
+    return tile._replace(queries=max(tile.queries, power_of_two(queries)))

@@ -1,0 +1,159 @@
+"""The base of platforms, on torches that are made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tessera.platform import PlatformError, WorkerSpec
+from tessera_triton import TARGETS, DeviceFacts, Launcher, facts
+from tessera_triton import platform as platform_module
+from tessera_triton.graphs import rows
+from tessera_triton.platform import TritonPlatform
+
+REFERENCE = object()
+
+
+class Graph:
+    def __init__(self, said):
+        self.said = said
+
+    def replay(self):
+        self.said.append("replay")
+
+    def pool(self):
+        return "the pool"
+
+
+def made_up(said=None, *, graphs=True):
+    """A torch with two devices of torch.xpu. said: what was captured and replayed."""
+    said = [] if said is None else said
+
+    class Capture:
+        def __init__(self, graph, pool):
+            said.append(f"pool {pool}")
+
+        def __enter__(self):
+            said.append("begin")
+
+        def __exit__(self, *raised):
+            said.append("end")
+
+    devices = SimpleNamespace(
+        device_count=lambda: 2, set_device=said.append, get_device_name=lambda index: f"card {index}", graph=Capture
+    )
+    if graphs:
+        devices.XPUGraph = lambda: Graph(said)
+    return SimpleNamespace(xpu=devices, __version__="2.9")
+
+
+class Made(TritonPlatform):
+    name, kind, compiler, collectives = "made", "xpu", "nvidia", "xccl"
+
+    def __init__(self, found=TARGETS["sm_90"], torch=None):
+        self.found, self.torch = found, torch or made_up()
+        self.own = Launcher()
+
+    def open(self, index):
+        return SimpleNamespace(name=self._make_current(index))
+
+    def _facts(self) -> DeviceFacts | None:
+        return self.found
+
+    def _launcher(self):
+        return self.own
+
+
+def test_kernels_and_attention_are_bound_to_the_facts_and_the_launcher(monkeypatch):
+    monkeypatch.setattr(platform_module, "replace", lambda reference, **own: own)
+    platform = Made()
+    (backend,) = platform.attention_backends()
+    assert (backend.facts, backend.launch) == (TARGETS["sm_90"], platform.own)
+    bound = platform.ops(REFERENCE)
+    assert {(kernel.facts, kernel.launch) for kernel in bound.values()} == {(TARGETS["sm_90"], platform.own)}
+
+
+def test_without_facts_the_reference_computes_everything_and_the_log_says_so(caplog):
+    platform = Made(found=None)
+    platform.open(1)
+    assert platform.attention_backends() == ()
+    assert platform.ops(REFERENCE) is REFERENCE
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "platform 'made' has no kernels for card 1"
+    ]
+
+
+def test_without_the_backend_of_triton_nothing_is_asked_of_the_device(monkeypatch):
+    monkeypatch.setattr(Made, "compiler", "no backend of this name")
+    monkeypatch.setattr(Made, "_facts", lambda self: pytest.fail("asked"))
+    assert Made().ops(REFERENCE) is REFERENCE
+    assert Made().attention_backends() == ()
+
+
+def test_a_compiler_is_found_by_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "backends/intel").mkdir(parents=True)
+    monkeypatch.setattr(facts, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    assert (facts.has_compiler("intel"), facts.has_compiler("amd")) == (True, False)
+    monkeypatch.setattr(facts, "find_spec", lambda name: None)
+    assert not facts.has_compiler("intel")
+
+
+def test_the_device_is_made_the_current_one_and_named():
+    said = []
+    assert Made(torch=made_up(said)).open(1).name == "card 1"
+    assert said == [1]
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(PlatformError, match=r"^there is no device 2: torch finds 2; lower --tensor-parallel-size"):
+        Made().open(2)
+
+
+def test_workers_join_the_group_of_the_platforms_collectives(monkeypatch):
+    class Joined:
+        @staticmethod
+        def join(torch, backend, rendezvous, rank, size, *, capturable):
+            return backend, rendezvous, rank, size, capturable
+
+    monkeypatch.setattr(platform_module, "TorchCommunicator", Joined)
+    spec = WorkerSpec(rank=1, world_size=2, devices=(1,))
+    assert Made().communicator(spec, None, "file://place") == ("xccl", "file://place", 1, 2, True)
+    monkeypatch.setattr(Made, "captures_collectives", False)
+    assert Made().communicator(spec, None, "file://place")[-1] is False
+
+
+def test_graphs_are_captured_by_torchs_class_for_the_kind():
+    said = []
+    runner = Made(torch=made_up(said)).graph_runner(SimpleNamespace(synchronize=lambda: said.append("wait")))
+    executable = runner.capture(None, lambda launch: said.append("forward") or "result", None, None)
+    assert said == ["forward", "wait", "pool None", "begin", "forward", "end"]
+    assert runner.pool == "the pool"
+    assert runner.replay(executable, None) == "result"
+    assert said[-1] == "replay"
+
+
+def test_a_torch_without_graphs_launches_eagerly_in_exact_shapes_and_the_log_says_so(caplog):
+    platform = Made(torch=made_up(graphs=False))
+    assert platform.graph_runner(SimpleNamespace()) is None
+    assert platform.shapes(None, None) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "launches are not captured: torch 2.9 has no graphs for xpu"
+    ]
+
+
+def test_decode_launches_are_padded_and_their_blocks_hold_the_longest_request():
+    scheduler = SimpleNamespace(max_num_seqs=16, max_decode_tokens=1)
+    config = SimpleNamespace(
+        cache=SimpleNamespace(block_size=None), model=SimpleNamespace(max_model_len=100), scheduler=scheduler
+    )
+    shapes = Made().shapes(None, config)
+    assert (list(shapes.decode_rows), shapes.blocks) == ([1, 2, 4, 8, 16], (7,))
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (20, [1, 2, 4, 8, 16, 20]), (32, [1, 2, 4, 8, 16, 24, 32])],
+)
+def test_captured_rows_end_with_the_most_that_a_step_may_have(most, expected):
+    assert rows(most) == expected

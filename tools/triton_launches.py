@@ -1,0 +1,158 @@
+"""Records how the library of platforms/triton launches its kernels at served sizes, without a device.
+
+Operands have no memory. What Triton compiles a launch for follows from them as it does where a kernel runs, by the code
+of Triton's own launches: which numbers are constants, or known to be divisible by 16, and which pointers are aligned,
+or reach less than 2 GiB."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import triton.compiler
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import create_function_from_signature
+
+from tessera.ops import REFERENCE
+from tessera.ops.tensors import torch_dtype
+from tessera.platform import LinearSpec, Packed
+from tessera.platform.collectives import Alone
+from tessera.platform.ops import BoundOps, replace
+from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera.testing.op_inputs import OpInputs
+from tessera.testing.reference import host_device
+from tessera_triton import DeviceFacts, Launcher, TritonAttention, kernels
+from tessera_triton.served import AttentionPlace, served, served_attention
+
+_LARGE = 1 << 40  # bytes of a cache
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One launch: what Triton compiles it by. place: the kernel, the op, and what distinguishes the launch."""
+
+    place: str
+    kernel: Any
+    signature: dict[str, str]
+    constants: dict[tuple[int, ...], Any]
+    attributes: dict[tuple[int, ...], list[Any]]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What Triton asks of a tensor. large: it lies in a cache, which takes most of a device's memory."""
+
+    of: Tensor
+    large: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.of.dtype
+
+    def data_ptr(self) -> int:
+        """The place in its memory, whose beginning is aligned."""
+        return int(self.of.storage_offset()) * self.of.element_size()
+
+    def ptr_range(self) -> int:
+        return _LARGE if self.large else self.of.untyped_storage().size()
+
+
+class Recorder(Launcher):
+    """Notes launches instead of making them; of equal ones the first. caches: tensors that count as large."""
+
+    def __init__(self, facts: DeviceFacts) -> None:
+        self.target = GPUTarget(facts.backend, facts.arch, facts.warp_size)
+        self.backend = triton.compiler.make_backend(self.target)
+        self.found: dict[str, Recorded] = {}
+        self.place = ""
+        self.caches: Sequence[Tensor] = ()
+        self._at_place: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        given = [
+            Pointer(value, any(value is cache for cache in self.caches)) if isinstance(value, Tensor) else value
+            for value in arguments
+        ]
+        binder = create_function_from_signature(kernel.signature, kernel.params, self.backend)
+        bound = binder(*given, **options)
+        packed = kernel._pack_args(self.backend, options, *bound)  # noqa: SLF001 - what a launch calls
+        parsed, signature, constants, attributes = packed
+        key = f"{kernel.__name__} {packed}"
+        where = f"{kernel.__name__} of {self.place}"
+        others = self._at_place[kernel.__name__, self.place]
+        if key not in others:
+            others.append(key)
+        number = others.index(key) + 1
+        place = where if number == 1 else f"{where}, launch {number}"
+        self.found.setdefault(key, Recorded(place, kernel, signature, constants, attributes, parsed.__dict__))
+
+
+class Inputs(OpInputs):
+    """Random activations, but weights without contents, of any scheme."""
+
+    def weight(self, spec: LinearSpec) -> Packed:
+        assert self.ops is not None
+        shape, scheme = (spec.n, spec.k), spec.scheme
+        if scheme is None:
+            experts = (spec.experts,) if spec.experts else ()
+            raw = {"weight": torch.empty(*experts, *shape, dtype=torch_dtype(spec.dtype))}
+        else:
+            raw = {
+                name: torch.empty(
+                    *(-(-size // per) for size, per in zip(shape, part.per, strict=False)),
+                    dtype=torch_dtype(part.dtype),
+                )
+                for name, part in scheme.parts.items()
+            }
+        return self.ops.prepare("linear", spec, raw)
+
+
+def recorded(facts: DeviceFacts) -> list[Recorded]:
+    """The launches of each op at served sizes, each kind once, by Triton's compiler for a device."""
+    launch = Recorder(facts)
+    own = kernels(facts, launch)
+    table = replace(REFERENCE, **own)
+    for place in served():
+        ops = BoundOps(table, host_device(), {"tensor": Alone()})
+        if own[place.op].supports(place.spec) is not None:
+            continue
+        launch.place = place.name
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            arguments = Inputs(place.tokens, 0, ops, "bfloat16").of(table[place.op], place.spec)
+            ops.bind(place.op, place.spec)(*arguments)
+    for attended in served_attention():
+        launch.place = attended.name
+        _attend(attended, TritonAttention(facts, launch), launch)
+    return list(launch.found.values())
+
+
+def _attend(attended: AttentionPlace, backend: TritonAttention, launch: Recorder) -> None:
+    """Calls a layer as a model does, and its parts."""
+    spec = attended.layer
+    if backend.supports(spec) is not None:
+        return
+    cache: Any = spec.cache
+    kept = "" if cache.quant is None else {"int8": "int8"}.get(cache.dtype, "fp8")
+    size = backend.constraints(spec).block_sizes[0]
+    case = AttentionCase(
+        attended.rows, size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.window, spec.softcap, spec.sinks,
+        dtype=spec.dtype, kv_dtype=kept,
+    )  # fmt: skip
+    made = AttentionTrial(backend, case)
+    launch.caches = [plane for planes in made.caches for plane in planes]
+    of, _ = made.launch(made.grants)
+    heads = spec.num_heads + 2 * spec.num_kv_heads
+    empty = partial(torch.empty, dtype=torch_dtype(spec.dtype))
+    norm, cos_sin = empty(spec.head_dim), torch.empty(8192, spec.head_dim)
+    weights = {**made.weights, "q_norm": norm, "k_norm": norm, "cos_sin": cos_sin}
+    layer = backend.bind(spec, weights, made.ops, made.ops.device)
+    layer.fused(empty(of.key.tokens, heads * spec.head_dim), of.positions, made.caches, of.plans[0])
+    k = empty(of.key.tokens, spec.num_kv_heads, spec.head_dim)
+    layer.write(k, k, made.caches, of.plans[0])
