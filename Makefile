@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-MANIFESTS := pyproject.toml platforms/cpu/pyproject.toml platforms/cuda/pyproject.toml platforms/triton/pyproject.toml constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
+MANIFESTS := pyproject.toml $(wildcard platforms/*/pyproject.toml) constraints.txt $(wildcard platforms/cpu/hatch_build.py platforms/cpu/csrc/* platforms/cpu/csrc/*/*)
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev serve check test nightly gpu gpu-wheels bench dist docs format clean
 
@@ -35,8 +35,8 @@ nightly: $(VENV)/.dev ## every test that is too long for make test
 gpu-wheels: $(VENV)/.dev ## download into .whl what a machine with torch, but no network, lacks for make gpu
 	@$(BIN)/python -m tools.gpu_wheels .whl
 
-gpu: ## a generated platform on torch's own GPU, without network, with PYTHON; figures in OUT
-	@$(PYTHON) tools/gpu.py $(ARGS)
+gpu: ## what only a GPU can show, in parts, without network, with PYTHON; figures in OUT
+	@$(PYTHON) -m tools.gpu $(ARGS)
 
 bench: $(VENV)/.dev ## benchmarks/compare.py ARGS
 	@$(BIN)/python benchmarks/compare.py $(ARGS)

@@ -3,55 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import torch
-
-from tessera.platform import (
-    AttentionBackend,
-    Capabilities,
-    Communicator,
-    Device,
-    GraphRunner,
-    ModelFacts,
-    OpSet,
-    Platform,
-    PlatformError,
-    ShapePolicy,
-    TorchCommunicator,
-    TorchDevice,
-    WorkerSpec,
-    replace,
-)
+from tessera.platform import AttentionBackend, Device, PlatformError, TorchDevice
 from tessera_cuda.driver import DriverError, cards
-from tessera_cuda.graphs import graphs, shapes
 from tessera_cuda.probe import OLDEST
-from tessera_triton import DeviceFacts, TritonAttention, kernels
-
-if TYPE_CHECKING:
-    from tessera.config import EngineConfig
-
-SMALLEST_BLOCK = 16
-"""Tokens of the smallest block that a backend here uses."""
+from tessera_triton import DeviceFacts
+from tessera_triton.platform import TritonPlatform
 
 
-class CudaPlatform(Platform):
-    """kind: torch's name of the device."""
-
+class CudaPlatform(TritonPlatform):
     name = "cuda"
     kind = "cuda"
-    capabilities = Capabilities(dtypes=("bfloat16", "float16", "float32"), index_dtype="int32")
+    compiler = "nvidia"
+    collectives = "nccl"
 
     def open(self, index: int) -> Device:
+        torch = self.torch
+        if torch.version.cuda is None:
+            raise PlatformError(
+                f"platform 'cuda' needs a CUDA build of torch, and torch {torch.__version__} is none; install one."
+            )
         if not torch.cuda.is_available():
-            raise PlatformError("this torch has no CUDA, or finds no card; install a CUDA build of torch.")
-        torch.cuda.set_device(index)
+            raise PlatformError(
+                f"torch {torch.__version__} finds no NVIDIA GPU; check with nvidia-smi that the driver works and is as "
+                f"new as CUDA {torch.version.cuda} needs."
+            )
+        name = self._make_current(index)
         device = TorchDevice(torch, self.kind, index)
-        device.name = torch.cuda.get_device_name(index)
+        device.name = name
         return device
 
-    def facts(self) -> DeviceFacts | None:
-        """Of the first card; None if it has no kernels. All cards of one engine are of one kind."""
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        """Those of other packages first: they were tuned for these cards, and Triton's tiles here were not."""
+        facts = self._compiled_facts()
+        if facts is None:
+            return ()
+        from tessera_cuda.flash_attention import FlashAttention2, FlashAttention3
+
+        launch = self._launcher()
+        return (FlashAttention3(facts, launch), FlashAttention2(facts, launch), *super().attention_backends())
+
+    def _facts(self) -> DeviceFacts | None:
+        """None for a card older than OLDEST."""
         try:
             card = cards()[0]
         except DriverError as error:
@@ -60,20 +53,3 @@ class CudaPlatform(Platform):
             return None
         fp8 = "float8_e4m3fn" if card.capability >= 89 else None
         return DeviceFacts("cuda", card.capability, 32, card.shared_bytes, card.processors, card.capability >= 90, fp8)
-
-    def ops(self, reference: OpSet) -> OpSet:
-        facts = self.facts()
-        return reference if facts is None else replace(reference, **kernels(facts))
-
-    def attention_backends(self) -> Sequence[AttentionBackend]:
-        facts = self.facts()
-        return () if facts is None else (TritonAttention(facts),)
-
-    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
-        return TorchCommunicator.join(torch, "nccl", rendezvous, spec.rank, spec.world_size, capturable=True)
-
-    def graph_runner(self, device: Device) -> GraphRunner | None:
-        return graphs(torch, device)
-
-    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        return shapes(config, config.cache.block_size or SMALLEST_BLOCK)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tessera.platform import DeviceInfo, Probe
 from tessera_cuda.driver import Card, DriverError, cards
+from tessera_triton import has_compiler
 
 OLDEST = 80
 """The lowest compute capability for which the kernels are compiled."""
@@ -16,7 +15,7 @@ def probe() -> Probe:
         found = cards()
     except DriverError as error:
         return Probe(0, str(error))
-    score, reason = why(found[0], has_triton=find_spec("triton") is not None)
+    score, reason = why(found[0], has_triton=has_compiler("nvidia"))
     return Probe(score, reason, tuple(DeviceInfo(card.name, number, card.memory) for number, card in enumerate(found)))
 
 

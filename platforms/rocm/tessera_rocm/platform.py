@@ -1,0 +1,46 @@
+"""The platform: what core asks of it."""
+
+from __future__ import annotations
+
+from tessera.platform import Device, PlatformError, TorchDevice
+from tessera_rocm.facts import facts_of
+from tessera_rocm.topology import TopologyError, cards
+from tessera_triton import DeviceFacts
+from tessera_triton.platform import TritonPlatform
+
+
+class RocmPlatform(TritonPlatform):
+    """ROCm builds of torch call the device "cuda", and RCCL "nccl". gfx: the architecture of the opened device as ROCm
+    says it, which HSA_OVERRIDE_GFX_VERSION may change; None before."""
+
+    name = "rocm"
+    kind = "cuda"
+    compiler = "amd"
+    collectives = "nccl"
+    gfx: str | None = None
+
+    def open(self, index: int) -> Device:
+        torch = self.torch
+        if torch.version.hip is None:
+            raise PlatformError(
+                f"platform 'rocm' needs a ROCm build of torch, and torch {torch.__version__} is none; install one."
+            )
+        if not torch.cuda.is_available():
+            raise PlatformError(
+                f"torch {torch.__version__} finds no AMD GPU; check with rocminfo that ROCm {torch.version.hip} "
+                "supports the card, and that this user may open /dev/kfd (group render)."
+            )
+        name = self._make_current(index)
+        device = TorchDevice(torch, self.kind, index)
+        device.name = name
+        self.gfx = torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
+        return device
+
+    def _facts(self) -> DeviceFacts | None:
+        """None for an architecture that the kernels were not compiled for, nor for a relative of it."""
+        try:
+            found = cards()
+        except TopologyError as error:
+            raise PlatformError(f"{error}; the platform 'rocm' needs an AMD GPU.") from error
+        card = next((card for card in found if card.gfx == self.gfx), found[0])
+        return facts_of(card, self.gfx or card.gfx)

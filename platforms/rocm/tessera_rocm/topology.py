@@ -1,0 +1,105 @@
+"""The GPUs that the kernel's driver lists in sysfs, read without torch and without ROCm's libraries, which take seconds
+to load. The files are those of the driver's topology (kfd_topology.c in Linux)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+NODES, DEVICE = "sys/class/kfd/kfd/topology/nodes", "dev/kfd"
+_OWN_MEMORY = (1, 2)  # kinds of memory banks: frame buffer that the host sees, and that it does not
+_VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, or a partition of one. gfx: its architecture, such as "gfx942". memory: bytes; 0 if unknown. processors:
+    compute units. warp_size: threads of a wave. shared_bytes: LDS that one program may use."""
+
+    name: str
+    gfx: str
+    memory: int
+    processors: int
+    warp_size: int
+    shared_bytes: int
+
+
+class TopologyError(Exception):
+    """There is no GPU that this process may use; the message says why, and what to do."""
+
+
+def cards(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Card]:
+    """The cards that this process may use, in the driver's order. root: of the file system. Raises TopologyError."""
+    if not (root / NODES).is_dir():
+        raise TopologyError("the kernel's driver for AMD GPUs (amdgpu) is not loaded")
+    folders = sorted((root / NODES).iterdir(), key=lambda folder: int(folder.name))
+    found = [card for folder in folders for card in _cards(root, folder)]
+    if not found:
+        raise TopologyError("the kernel's driver finds no AMD GPU")
+    if not os.access(root / DEVICE, os.R_OK | os.W_OK):
+        raise TopologyError(
+            f"there is {found[0].name}, but /{DEVICE} cannot be opened: add the user to the group render, or start the "
+            "container with --device=/dev/kfd --device=/dev/dri --group-add render"
+        )
+    for names in _VISIBLE:
+        found = _visible(found, next((environment[name] for name in names if environment.get(name)), ""))
+    if not found:
+        raise TopologyError("the environment hides every AMD GPU (ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)")
+    return found
+
+
+def gfx_of(version: int) -> str:
+    """The architecture of a gfx_target_version: 90402 is gfx942, and 90010 gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _cards(root: Path, folder: Path) -> Iterator[Card]:
+    """The card of a node, if it is one. A container may not read those of cards that it was not given."""
+    try:
+        said = _properties(folder / "properties")
+    except OSError:
+        return
+    if not said.get("simd_count"):
+        return  # a processor
+    gfx = gfx_of(said["gfx_target_version"])
+    yield Card(
+        name=_name(root, said.get("drm_render_minor", 0)) or f"AMD GPU {gfx}",
+        gfx=gfx,
+        memory=sum(_own_memory(folder / "mem_banks")),
+        processors=said["simd_count"] // said.get("simd_per_cu", 1),
+        warp_size=said.get("wave_front_size", 0),
+        shared_bytes=said.get("lds_size_in_kb", 0) << 10,
+    )
+
+
+def _own_memory(banks: Path) -> Iterator[int]:
+    for file in banks.glob("*/properties"):
+        said = _properties(file)
+        if said.get("heap_type") in _OWN_MEMORY:
+            yield said["size_in_bytes"]
+
+
+def _name(root: Path, minor: int) -> str:
+    """The product's name, which the driver knows of cards for servers."""
+    try:
+        return (root / f"sys/class/drm/renderD{minor}/device/product_name").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _properties(file: Path) -> dict[str, int]:
+    """Lines of a name and a number."""
+    pairs = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _visible(found: list[Card], chosen: str) -> list[Card]:
+    """Those that a variable of the environment chooses by number, up to the first number that there is not. All of
+    them if it is empty, or names cards otherwise."""
+    numbers = [word.strip() for word in chosen.split(",")]
+    if not chosen or any(number.startswith("GPU-") for number in numbers):
+        return found
+    return [found[int(number)] for number in takewhile(lambda one: one.isdecimal() and int(one) < len(found), numbers)]

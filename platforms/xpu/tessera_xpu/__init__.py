@@ -1,0 +1,17 @@
+"""Tessera's platform for Intel GPUs."""
+
+from __future__ import annotations
+
+from tessera.platform import API_LEVELS, Manifest, hookimpl
+
+
+@hookimpl
+def platforms() -> list[Manifest]:
+    return [
+        Manifest(
+            "xpu",
+            probe="tessera_xpu.probe:probe",
+            platform="tessera_xpu.platform:XpuPlatform",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+    ]

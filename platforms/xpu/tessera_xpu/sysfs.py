@@ -1,0 +1,76 @@
+"""The GPUs that the kernel's drivers list in sysfs, read without torch and without Level Zero, which take seconds to
+load."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DRM = "sys/class/drm"
+_INTEL = 0x8086
+_DRIVERS = ("xe", "i915")
+_OF_PROCESSORS = "0000:00:02.0"
+"""The PCI address of every GPU that is part of a processor."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """driver: "xe" or "i915". memory: its own, in bytes; 0 if it has none, or the driver does not say. integrated: it
+    is part of a processor and uses the host's memory."""
+
+    name: str
+    driver: str
+    memory: int
+    integrated: bool
+
+
+class SysfsError(Exception):
+    """There is no GPU that this process may use; the message says why, and what to do."""
+
+
+def cards(root: Path = Path("/")) -> list[Card]:
+    """The cards that this process may use, those with memory of their own first, as Level Zero orders them. root: of
+    the file system. Raises SysfsError."""
+    found = list(_cards(root))
+    if not found:
+        raise SysfsError("the kernel's drivers for Intel GPUs (xe, i915) find none")
+    able = [card for card, nodes in found if any(os.access(node, os.R_OK | os.W_OK) for node in nodes)]
+    if not able:
+        raise SysfsError(
+            f"there is {found[0][0].name}, but its file in /dev/dri cannot be opened: add the user to the group "
+            "render, or start the container with --device=/dev/dri --group-add render"
+        )
+    return sorted(able, key=lambda card: card.integrated)
+
+
+def _cards(root: Path) -> Iterator[tuple[Card, list[Path]]]:
+    """Each card, and the files through which programs use it."""
+    folders = (folder for folder in (root / DRM).glob("card*") if re.fullmatch(r"card\d+", folder.name))
+    for folder in sorted(folders, key=lambda folder: int(folder.name.removeprefix("card"))):
+        device = folder / "device"
+        driver = (device / "driver").resolve().name
+        if _number(device / "vendor") != _INTEL or driver not in _DRIVERS:
+            continue
+        integrated = device.resolve().name == _OF_PROCESSORS
+        kind = "integrated Intel GPU" if integrated else "Intel GPU"
+        card = Card(
+            f"{kind} {_number(device / 'device'):#06x}", driver, 0 if integrated else _memory(folder), integrated
+        )
+        yield card, [root / "dev/dri" / node.name for node in (device / "drm").glob("renderD*")]
+
+
+def _memory(folder: Path) -> int:
+    """Of all tiles as xe says it, else as some versions of i915 do."""
+    tiles = sum(_number(file) for file in (folder / "device").glob("tile*/physical_vram_size_bytes"))
+    return tiles or _number(folder / "lmem_total_bytes")
+
+
+def _number(file: Path) -> int:
+    """In any base; 0 if there is none."""
+    try:
+        return int(file.read_text(encoding="utf-8").strip(), 0)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,89 @@
+"""Products by the package vllm-xpu-kernels, whose int4 products are oneDNN's, where it is installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import BoundOps, Device, Kernel, LinearSpec, Packed, Reason
+from tessera_triton import DeviceFacts, Launcher
+from tessera_triton.products import Linear
+from tessera_triton.providers import Provider
+
+_OPS = "_xpu_C"  # torch's name for the package's library of ops
+INT4_PRODUCT = ("A", "B", "bias", "B_scale", "B_zp", "group_size", "g_idx")
+"""The arguments of torch.ops._xpu_C.int4_gemm_w4a16."""
+
+_WORD = 8  # numbers of four bits
+_ZERO = 8  # what stands for 0 in a weight without zero points
+_GROUPS_OF = 32  # inputs; groups are a multiple
+
+log = logging.getLogger("tessera.xpu")
+
+
+def provider() -> Provider:
+    return Provider("vllm_xpu_kernels", "vllm_xpu_kernels._xpu_C", {})
+
+
+def kernels(facts: DeviceFacts, launch: Launcher, found: Provider) -> dict[str, Kernel[Any]]:
+    """The kernels in which the package takes part, by op; none if it is not there or cannot be used."""
+    if found.absent is not None or found.broken is not None:
+        return {}
+    product = getattr(getattr(torch.ops, _OPS), "int4_gemm_w4a16", None)
+    if product is None or _arguments(product) != INT4_PRODUCT:
+        log.warning("%s is not used: its int4_gemm_w4a16 is another one; install version 0.1.16", found.name)
+        return {}
+    return {"linear": VllmOrTritonLinear(facts, launch)}
+
+
+def _arguments(op: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in op.default._schema.arguments)  # noqa: SLF001  # no other way to ask torch
+
+
+@dataclass(frozen=True)
+class VllmOrTritonLinear(Linear):
+    """Products with weights in int4 without zero points, of activations as they are, by the package; all others by
+    Triton."""
+
+    def declines(self, spec: LinearSpec) -> Reason | None:
+        """Why Triton computes a product."""
+        scheme = spec.scheme
+        if scheme is None or scheme.weight.dtype != "int4" or not scheme.weight.symmetric:
+            return "no weights in int4 without zero points"
+        if scheme.activation is not None:
+            return "activations are quantized"
+        if spec.dtype not in ("bfloat16", "float16") or scheme.parts["scale"].dtype != spec.dtype:
+            return f"activations in {spec.dtype} and scales in {scheme.parts['scale'].dtype}"
+        if spec.experts or spec.n % _WORD or scheme.weight.group % _GROUPS_OF or spec.k % (scheme.weight.group or 1):
+            return f"not a multiple of {_WORD} outputs and of {_GROUPS_OF} inputs that share a scale"
+        return None
+
+    def prepare(self, spec: LinearSpec, raw: Packed, into: Packed | None = None) -> Packed:
+        """Words of eight numbers [n, k / 8] int32, as two per byte already are; scales [k / group, n]."""
+        if self.declines(spec) is not None:
+            return super().prepare(spec, raw, into)
+        packed = {**raw, "weight": raw["weight"].contiguous().view(torch.int32), "scale": raw["scale"].T.contiguous()}
+        return Kernel.prepare(self, spec, packed, into)
+
+    def packed_bytes(self, spec: LinearSpec) -> int | None:
+        return super().packed_bytes(spec) if self.declines(spec) is not None else None
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
+        if spec.scheme is None or self.declines(spec) is not None:
+            return super().bind(spec, ops, device)
+        product, group = getattr(torch.ops, _OPS).int4_gemm_w4a16, spec.scheme.weight.group
+        zero = torch.full((1,), _ZERO, dtype=torch.int8, device=device.target)
+
+        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            made: Tensor = product(
+                A=x.contiguous(), B=weight["weight"].T, bias=weight.get("bias"), B_scale=weight["scale"], B_zp=zero,
+                group_size=group, g_idx=None,
+            )  # fmt: skip
+            return made if out is None else out.copy_(made)
+
+        return linear

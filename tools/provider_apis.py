@@ -1,0 +1,75 @@
+"""The interfaces of other packages that platforms call, as the committed JSON has them, to compare after an update:
+
+    python -m tools.provider_apis ops vllm_xpu_kernels-0.1.16.2-*.whl > platforms/xpu/tests/vllm_xpu_kernels.json
+    python -m tools.provider_apis functions flash_attn 2.8.3 flash_attn_interface.py flash_attn_varlen_func
+
+`ops` reads the schemas that the shared libraries of a wheel register with torch, by library; `functions` reads the
+arguments of functions from a source file. Neither imports the package."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+_NAME, _ARGUMENTS, _RESULT = rb"[a-zA-Z_]\w*", rb"\([^()]*(?:\([^()]*\)[^()]*)*\)", rb"[\w(][\w, \[\]()?!]*"
+_SCHEMA = re.compile(_NAME + _ARGUMENTS + rb" *-> *" + _RESULT)
+
+
+def ops_of(wheel: Path) -> dict[str, Any]:
+    """Strings that torch.library parses, from the wheel's libraries that Python imports."""
+    name, version = wheel.name.split("-")[:2]
+    libraries = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for member in sorted(archive.namelist()):
+            if member.endswith(".abi3.so"):
+                found = schemas(archive.read(member))
+                if found:
+                    libraries[Path(member).name.removesuffix(".abi3.so")] = found
+    return {"package": name, "version": version, "ops": libraries}
+
+
+def schemas(library: bytes) -> list[str]:
+    """The strings that end with a zero byte and that torch parses, sorted, each once."""
+    from torch._C import parse_schema
+
+    found = []
+    for text in re.findall(rb"[\x20-\x7e]{8,}(?=\0)", library):
+        if _SCHEMA.fullmatch(text.strip()):
+            said = re.sub(r"\s+", " ", text.decode()).strip().replace("( ", "(").replace(" )", ")")
+            try:
+                parse_schema(said)
+            except RuntimeError:  # it only looks like one
+                continue
+            found.append(said)
+    return sorted(set(found))
+
+
+def functions_of(package: str, version: str, source: Path, names: list[str]) -> dict[str, Any]:
+    """Their arguments without annotations, as Python writes them."""
+    found = {}
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                argument.annotation = None
+            found[node.name] = f"({ast.unparse(node.args)})"
+    return {"package": package, "version": version, "functions": found}
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["ops", wheel]:
+            found = ops_of(Path(wheel))
+        case ["functions", package, version, source, *names]:
+            found = functions_of(package, version, Path(source), names)
+        case _:
+            raise SystemExit(__doc__)
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
