@@ -36,7 +36,7 @@ def widened(handle):
     eight = EIGHT_BITS.get(str(handle.dtype.scalar))
     if eight is not None:
         bits = torch.from_numpy(np.ascontiguousarray(handle.data, dtype=np.uint8))
-        return Handle(bits.view(eight).float().numpy(), tl.float32)
+        return Handle(np.from_dlpack(bits.view(eight).float()), tl.float32)
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     return Handle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
@@ -92,7 +92,7 @@ def _between_floats(original):
         eight = EIGHT_BITS.get(str(dtype.scalar))
         if eight is not None:
             wide = torch.from_numpy(np.ascontiguousarray(widened(value).data, dtype=np.float32))
-            return Handle(wide.to(eight).view(torch.uint8).numpy(), dtype.scalar)
+            return Handle(np.from_dlpack(wide.to(eight).view(torch.uint8)), dtype.scalar)
         if str(value.dtype.scalar) in EIGHT_BITS:
             return self.cast_impl(widened(value), dtype)
         return original(self, value, dtype, rounding)
@@ -100,6 +100,22 @@ def _between_floats(original):
     return create_fp_to_fp
 
 
+def _with_fnuz(original):
+    """What the interpreter makes of the language, which leaves out fp8e4b8."""
+
+    def patch_lang_core(lang, scope):
+        original(lang, scope)
+        to_ir = lang.dtype.to_ir
+
+        def with_fnuz(self, builder):
+            return builder.get_fp8e4b8_ty() if self.name == "fp8e4b8" else to_ir(self, builder)
+
+        scope.set_attr(lang.dtype, "to_ir", with_fnuz)
+
+    return patch_lang_core
+
+
+interpreter._patch_lang_core = _with_fnuz(interpreter._patch_lang_core)
 Builder.cast_impl = _cast(Builder.cast_impl)
 Builder.create_fp_to_fp = _between_floats(Builder.create_fp_to_fp)
 Builder.binary_op = _binary(Builder.binary_op)

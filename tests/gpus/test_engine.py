@@ -1,0 +1,130 @@
+"""Whole engines on the platforms for GPUs, over a chip that queues, counts and captures, with the library's kernels by
+Triton's interpreter: they answer as the reference does, and no step reads the device behind its back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.testing.conformance.drafts import Known, Longest
+from tessera.testing.conformance.tiny import save_adapter
+from tests.engine.platforms.test_quantization import apart, scored
+from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
+from tests.gpus.conftest import PLATFORMS, python_path
+from tests.platforms.adapters import save_merged
+from tests.platforms.engine_run import EngineRun
+from tests.platforms.tiny_models import VOCAB, text_of
+
+pytestmark = pytest.mark.compiler
+
+QUESTIONS = prompts(5, longest=30, seed=17)
+EACH: Sequence[dict[str, Any]] = ({}, {**SAMPLED, **FILTERED}, SAMPLED, {}, {**SAMPLED, "repetition_penalty": 1.3})
+FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe")
+Family, Reference = Callable[[str], Path], Callable[..., EngineRun]
+
+
+def gpu(model: Path, platform: str = "cuda", **flags: Any) -> EngineRun:
+    """Two steps in flight, prompts in chunks, decode launches captured."""
+    return EngineRun(
+        model, PLATFORMS[platform], **{"depth": 2, "max_num_seqs": 4, "max_num_batched_tokens": 32, **flags}
+    )
+
+
+def answers(run: EngineRun, max_tokens: int = 5) -> list[list[int]]:
+    """Of all questions at once, each with parameters of its own."""
+    keys = [
+        run.add(question, max_tokens, seed=seed, ignore_eos=True, **params)
+        for seed, (question, params) in enumerate(zip(QUESTIONS, EACH, strict=True))
+    ]
+    run.finish()
+    return [run.answers[key] for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [
+        pytest.param(platform, name, marks=() if (platform, name) in DAILY else pytest.mark.nightly)
+        for DAILY in [{("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}]
+        for platform in PLATFORMS
+        for name in FAMILIES
+    ],
+)
+def test_answers_are_the_reference_s(chip: Any, family: Family, reference: Reference, platform: str, name: str) -> None:
+    with gpu(family(name), platform) as run:
+        chip.reset()
+        with chip.refused_reads():
+            assert answers(run) == answers(reference(name))
+            assert answers(run, 2) == answers(reference(name), 2)  # prefix hits
+        assert chip.reads() == {}
+        assert not run.executor.runner.build.ops.referenced
+        assert not [note for note in run.engine.info.notes if "not captured" in note]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"quantization": "int8"},
+        pytest.param({"quantization": "int4"}, marks=pytest.mark.nightly),
+        pytest.param({"quantization": "fp8"}, marks=pytest.mark.nightly),
+        {"kv_cache_dtype": "fp8"},
+        pytest.param({"kv_cache_dtype": "int8"}, marks=pytest.mark.nightly),
+    ],
+    ids=lambda flags: "-".join(next(iter(flags.items()))),
+)
+def test_eight_and_four_bits_are_the_reference_s(family: Family, chip: Any, flags: dict[str, str]) -> None:
+    model = family("llama")
+    expected = scored(model, "reference", **flags)
+    changed = apart(scored(model, "reference"), expected)
+    assert 1e-4 < changed < 0.5
+    assert apart(scored(model, PLATFORMS["cuda"], **flags), expected) < 0.05 * changed
+
+
+def test_another_kind_of_fp8_is_as_far_from_the_plain_model(family: Family, chip: Any) -> None:
+    """gfx942's ends at 240, not at 448, so activations are rounded to other numbers."""
+    model = family("llama")
+    plain = scored(model, "reference")
+    found, expected = (
+        apart(scored(model, platform, quantization="fp8"), plain) for platform in (PLATFORMS["rocm"], "reference")
+    )
+    assert 0.8 < found / expected < 1.25
+
+
+def test_two_devices_answer_as_one(
+    family: Family, reference: Reference, chip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    with gpu(family("llama"), executor=None, tensor_parallel_size=2) as run:
+        assert answers(run, 4) == answers(reference("llama"), 4)
+
+
+def test_drafts_change_no_token(family: Family, reference: Reference, chip: Any) -> None:
+    """They are verified in launches of their own, which are captured too."""
+    expected = answers(reference("llama"), 8)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    with gpu(family("llama"), speculative_config=drafts, max_num_seqs=2) as run:
+        speculation = run.engine._scheduler.speculation
+        assert speculation is not None
+        whole = [question + answer for question, answer in zip(QUESTIONS, expected, strict=True)]
+        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(256, 3)
+        assert answers(run, 8) == expected
+        counters = run.engine.stats.counters
+        assert 0 < counters.accepted_tokens < counters.draft_tokens
+        assert {key.kind for key in run.executor.runner.executables} == {"decode", "verify"}
+
+
+def test_adapters_and_grammars_share_a_batch(family: Family, chip: Any, tmp_path: Path) -> None:
+    model = family("llama")
+    adapter = save_adapter(model, tmp_path / "adapter", seed=1, rank=4)
+    merged = save_merged(model, adapter, tmp_path / "merged")
+    with EngineRun(merged, "reference") as run:
+        expected = run.ask(QUESTIONS[:1], 5, ignore_eos=True)
+    features = ["lora", "structured_outputs"]
+    with gpu(model, features=features, enable_lora=True, max_loras=1, tokenizer=str(model)) as run:
+        adapted = run.add(QUESTIONS[0], 5, ignore_eos=True, adapter=str(adapter))
+        chosen = run.add(QUESTIONS[1], 12, structured_outputs={"choice": ["yes", "no"]})
+        run.finish()
+        assert run.answers[adapted] == expected[0]
+        assert text_of(run.answers[chosen]).startswith(("yes", "no"))

@@ -1,0 +1,116 @@
+"""Attention by packages of others, over stand-ins for them: each backend passes the kit, so what it hands over means
+what the package's documentation says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tessera.testing.attention import AttentionCase, AttentionTrial
+from tessera.testing.compare import TOLERANCES, difference
+from tessera.testing.conformance import Case, conformance_cases
+from tests.platforms.providers import platforms
+from tests.platforms.providers.platforms import OverFlashAttention2, OverFlashAttention3, Provided
+
+# Tokens between rows hold NaN, which NumPy, unlike a device, reports where it compares and rounds it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning"),
+]
+
+KINDS = ("attention/", "fused/", "cache/")
+DAILY = (
+    "decode-padded-bfloat16", "mixed-window-softcap-bfloat16", "mixed-spaced-float16", "lse-bfloat16",
+    "shared-window-bfloat16", "half-normed-float16", "export-bfloat16",
+)  # fmt: skip
+PROVIDED = (OverFlashAttention2, OverFlashAttention3)
+
+
+def _cases() -> Iterator[Any]:
+    for platform in PROVIDED:
+        for case in conformance_cases(f"{platforms.__name__}:{platform.__name__}"):
+            if case.id.startswith(KINDS):
+                marks = () if case.id.endswith(DAILY) else pytest.mark.nightly
+                yield pytest.param(case, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize("case", list(_cases()))
+def test_it_conforms(case: Case) -> None:
+    case.run()
+
+
+class Kept:
+    """Buffers of launches that are captured: each name has one tensor of a shape."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, torch.Tensor] = {}
+
+    def get(self, name: str, shape: Any, dtype: str) -> torch.Tensor:
+        return self.made.setdefault((name, tuple(shape), dtype), torch.empty(shape, dtype=getattr(torch, dtype)))
+
+
+def trial(platform: type[Provided], rows: Any, **facts: Any) -> AttentionTrial:
+    backend = platform()._provided()
+    size = max(backend.constraints(AttentionCase(rows, head_dim=16, dtype="bfloat16").spec()).block_sizes)
+    made = AttentionTrial(backend, AttentionCase(rows, size, head_dim=16, dtype="bfloat16", **facts))
+    made.run()
+    return made
+
+
+def agrees(made: AttentionTrial, found: torch.Tensor, starts: list[int]) -> bool:
+    parts = (found[start : start + tokens] for start, (tokens, _) in zip(starts, made.case.rows, strict=True))
+    differences = (
+        difference(part.double(), expected, TOLERANCES["bfloat16"])
+        for part, expected in zip(parts, made.expected(), strict=True)
+    )
+    return all(said is None for said in differences)
+
+
+@pytest.mark.parametrize("platform", PROVIDED)
+@pytest.mark.parametrize("stride", [0, 4])
+def test_a_captured_plan_stays_where_it_is_and_holds_for_other_rows_of_its_shape(
+    platform: type[Provided], stride: int
+) -> None:
+    kept, plans = Kept(), []
+    for rows in (((1, 30), (3, 9)), ((3, 40), (1, 300))):
+        made = trial(platform, rows, stride=stride, padding=4 - 2 * bool(stride))
+        launch, starts = made.launch(made.grants)
+        plan = made.backend.plan(launch, made.group, kept)
+        found = made.layer.attend(made.laid(launch, starts, made.queries), made.caches, plan)
+        assert agrees(made, found, starts)
+        plans.append(plan)
+    first, second = plans
+    assert first.lengths.data_ptr() == second.lengths.data_ptr()
+    assert len(first.lengths) == len(found) == first.tokens
+
+
+@pytest.mark.parametrize("platform", PROVIDED)
+def test_a_decode_launch_takes_the_tensors_of_the_launch_as_they_are(platform: type[Provided]) -> None:
+    made = trial(platform, ((1, 30), (1, 9)), padding=2)
+    launch, _ = made.launch(made.grants)
+    plan = made.backend.plan(launch, made.group, None)
+    assert (plan.table.data_ptr(), plan.lengths.data_ptr()) == (
+        launch.block_tables[0].data_ptr(),
+        launch.seq_lens.data_ptr(),
+    )
+    assert (plan.starts, plan.ends) == (None, None)
+
+
+@pytest.mark.parametrize("platform", PROVIDED)
+@pytest.mark.parametrize("wrong", ["values for keys", "starts of queries", "lengths"])
+def test_wrong_wiring_is_found(platform: type[Provided], wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trial(platform, ((2, 30), (3, 9)))
+    launch, starts = made.launch(made.grants)
+    plan, (keys, values) = launch.plans[0], made.caches[0]
+    q = made.laid(launch, starts, made.queries)
+    assert agrees(made, made.layer.attend(q, made.caches, plan), starts)
+    if wrong == "values for keys":
+        made.caches[0] = (values, keys)
+    elif wrong == "starts of queries":
+        plan.starts[1] = 3
+    else:
+        (plan.lengths if plan.ends is None else plan.ends)[1] -= 1
+    assert not agrees(made, made.layer.attend(q, made.caches, plan), starts)
