@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
 from benchmarks.task import TOLERANCES
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, only its own folder would be on the path
 
 import msgspec
+
 from benchmarks import limits, machine
 from benchmarks.agreement import Reference, agreement, keep, kept
 from benchmarks.engines import Engine, find_peers, in_turn, ours

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from benchmarks import machine
-
 from tessera.config.locate import demo_folder
 from tessera.llm import LLM
 from tessera.lora import LoRARequest

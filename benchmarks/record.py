@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+
 from benchmarks.agreement import Agreement
 
 FORMAT = 3

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from benchmarks.served import free_port
 
 READY_SECONDS = 120

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import machine
-
 from tessera.llm import LLM
 from tessera.sampling_params import SamplingParams
 

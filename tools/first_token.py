@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tessera.plugins.template import count_written_lines
-from tools.gpu import QUESTION, FailedError, one_chat
+from tools.gpu.chat import QUESTION, FailedError, one_chat
 
 ROOT = Path(__file__).parents[1]
 CHIP = ROOT / "tests/torch_fakechip"

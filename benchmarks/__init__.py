@@ -1,0 +1,1 @@
+"""Measurements; README.md says of what, and how."""

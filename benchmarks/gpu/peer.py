@@ -1,0 +1,59 @@
+"""transformers' generate on the same card, beside Tessera."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.setting import Setting
+
+KV_BYTES = 8 << 30
+"""Of Tessera's cache, so that both models fit."""
+
+
+def transformers(given: Setting) -> Iterator[Figure]:
+    """The 0.6B shape, equal prompts and answers, tokens per second of the whole call; the figure is how many times as
+    fast Tessera is."""
+    prompt, answer = given.of(128, 8), given.of(64, 4)
+    batches = (1, 2) if given.tiny else (1, 32, 256)
+    room = {} if given.tiny else {"kv_cache_memory_bytes": KV_BYTES}
+    engine = given.engine(given.small, rows=max(batches), tokens=prompt + answer + 8, **room)
+    ours = {}
+    for batch in batches:
+        engine.run(engine.prompts([prompt] * batch, seed=99), [given.of(answer, 2)] * batch)
+        ours[batch] = engine.run(engine.prompts([prompt] * batch), [answer] * batch).whole
+    engine.close()
+    model = _model(given)
+    for batch in batches:
+        _generated(given, model, batch, prompt, given.of(8, 2))
+        theirs = batch * answer / _generated(given, model, batch, prompt, answer)
+        yield Figure(f"transformers_{batch}_ours", ours[batch], "tok/s")
+        yield Figure(f"transformers_{batch}_theirs", theirs, "tok/s")
+        yield Figure(f"transformers_{batch}_ratio", ours[batch] / theirs, "")
+
+
+def _model(given: Setting) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(given.folder(given.small))
+    with given.device:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+@torch.inference_mode()
+def _generated(given: Setting, model: Any, batch: int, prompt: int, answer: int) -> float:
+    """Seconds."""
+    ids = torch.randint(2, model.config.vocab_size, (batch, prompt), device=given.device)
+    given.synchronize()
+    began = time.perf_counter()
+    found = model.generate(
+        ids, attention_mask=torch.ones_like(ids), min_new_tokens=answer, max_new_tokens=answer, do_sample=False,
+        pad_token_id=0,
+    )  # fmt: skip
+    given.synchronize()
+    assert found.shape == (batch, prompt + answer)
+    return time.perf_counter() - began

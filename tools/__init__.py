@@ -1,0 +1,1 @@
+"""The repository's own programs: `python -m tools.NAME`, from its root."""

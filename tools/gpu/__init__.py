@@ -1,0 +1,1 @@
+"""`make gpu`: what only a machine with a GPU can show, in parts, without network."""

@@ -1,0 +1,82 @@
+"""Tries Tessera on this machine's GPU, without network, in parts that each have a time limit: `make gpu`. A folder of
+wheels (make gpu-wheels) has what the machine's Python lacks.
+
+Runs with the machine's python3, which has torch, Triton and transformers, before any part of Tessera is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.gpu.parts import PARTS
+from tools.gpu.running import Notes, Parts, act
+from tools.gpu.surroundings import ROOT, Surroundings, obstacle
+
+FAKE = "tests.platforms.fake_gpu:Cuda"
+NOT_PASSED = ("failed", "out of time")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make gpu", description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="run this part; may be repeated; default: all")
+    parser.add_argument("--only", action="append", default=[], help="a measurement of the part bench; may be repeated")
+    parser.add_argument("--minutes", type=float, default=9, help="for all parts together")
+    parser.add_argument("--rehearse", action="store_true", help="a little of each part, without a GPU")
+    parser.add_argument("--device", default="cuda", help="torch's name of it")
+    parser.add_argument("--wheels", type=Path, default=ROOT / ".whl")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "build/gpu"))
+    parser.add_argument("--inside", nargs=3, metavar=("PART", "WORK", "SECONDS"), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    given.out, given.wheels = given.out.resolve(), given.wheels.resolve()
+    if given.rehearse:
+        given.device = "cpu"
+    return _inside(given) if given.inside else _outside(given)
+
+
+def _inside(given: argparse.Namespace) -> int:
+    """Runs one part in this process."""
+    name, work, seconds = given.inside[0], Path(given.inside[1]), float(given.inside[2])
+    platform = FAKE if given.rehearse else "cuda"
+    here = Surroundings(
+        platform, given.device, given.rehearse, given.wheels, given.out, work, seconds, tuple(given.only)
+    )
+    part, _ = PARTS[name]
+    return act(lambda notes: part(here, notes), Notes(work / f"{name}.json"))
+
+
+def _outside(given: argparse.Namespace) -> int:
+    """Runs each part in a process of its own."""
+    reason = obstacle(given.device, given.wheels)
+    if reason is not None:
+        print(f"gpu did not run: {reason}")
+        return 1 if os.environ.get("TESSERA_REQUIRE_ALL") == "1" else 0
+    given.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="tessera-gpu-"))
+    same = ["--device", given.device, "--wheels", str(given.wheels), "--out", str(given.out)]
+    same += [word for name in given.only for word in ("--only", name)]
+    same += ["--rehearse"] if given.rehearse else []
+
+    def command(name: str, seconds: float) -> list[str]:
+        return [sys.executable, "-m", "tools.gpu", *same, "--inside", name, str(work), str(seconds)]
+
+    facts = {"device": given.device, "rehearsed": given.rehearse}
+    parts = Parts(command, given.out, work, 60 * given.minutes, facts)
+    chosen = [name for name in PARTS if name == "install" or not given.part or name in given.part]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that its part ends with it
+    try:
+        results = parts.run({name: PARTS[name][1] for name in chosen}, needed="install")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{'total':<10} {sum(result.seconds for result in results):7.1f} s  {given.out / 'gpu.json'}")
+    return 1 if any(result.outcome in NOT_PASSED for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
