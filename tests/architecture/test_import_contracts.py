@@ -14,6 +14,7 @@ NOT_UPWARDS = "The device stack knows nothing of the front stack"
 NO_TORCH = "The front stack does not import torch or transformers"
 TESTING = "Only tests and cli.conformance import testing"
 PLATFORM = "A platform package imports tessera.platform and nothing else of core"
+SHARED = "Platform packages share the library of kernels and nothing of one another"
 
 BREAKS = [
     (FRONT, "core/tessera/engine/broken.py", "import tessera.server"),
@@ -43,6 +44,10 @@ BREAKS = [
     (TESTING, "core/tessera/cli/broken.py", "import tessera.testing"),
     (PLATFORM, "platforms/cpu/tessera_cpu/broken.py", "import tessera.config"),
     (PLATFORM, "platforms/cpu/tessera_cpu/broken.py", "from tessera.reference import anything"),
+    (PLATFORM, "platforms/rocm/tessera_rocm/broken.py", "import tessera.config"),
+    (SHARED, "platforms/rocm/tessera_rocm/broken.py", "import tessera_cuda"),
+    (SHARED, "platforms/triton/tessera_triton/broken.py", "import tessera_xpu"),
+    (SHARED, "core/tessera/runner/broken.py", "import tessera_triton"),
 ]
 
 

@@ -14,7 +14,9 @@ MANIFESTS = [
     "pyproject.toml",
     "platforms/cpu/pyproject.toml",
     "platforms/cuda/pyproject.toml",
+    "platforms/rocm/pyproject.toml",
     "platforms/triton/pyproject.toml",
+    "platforms/xpu/pyproject.toml",
 ]
 LIBRARIES = ("triton",)
 """What platform packages share; they register no platform."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.first_token import Walk
-from tools.gpu import ANSWER
+from tools.gpu.chat import ANSWER
 
 pytestmark = pytest.mark.compiler
 MOST_LINES = 60

@@ -1,0 +1,57 @@
+"""Launches are recorded as Triton specializes them where a kernel runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import triton
+import triton.language as tl
+
+from tessera_triton import TARGETS
+from tools.triton_launches import Recorded, Recorder
+
+ALIGNED, NEAR = ["tt.divisibility", 16], ["tt.pointer_range", 32]
+
+
+@triton.jit(do_not_specialize=["rows"])
+def some_kernel(x, y, n, k, rows, BLOCK: tl.constexpr):
+    pass
+
+
+def launched(target: str, *blocks: int, cached: bool = False, rows: int = 16) -> list[Recorded]:
+    """One launch for each block. y is x without its first number."""
+    x = torch.empty(64)
+    launch = Recorder(TARGETS[target])
+    launch.place = "op"
+    launch.caches = [x] if cached else []
+    for block in blocks:
+        launch(some_kernel, (1,), x, x[1:], 1, 32, rows, BLOCK=block, num_warps=4)
+    return list(launch.found.values())
+
+
+def test_numbers_are_specialized_unless_a_kernel_says_otherwise() -> None:
+    for rows in (1, 16):
+        (one,) = launched("sm_90", 64, rows=rows)
+        assert one.signature == {
+            "x": "*fp32", "y": "*fp32", "n": "constexpr", "k": "i32", "rows": "i32", "BLOCK": "constexpr"
+        }  # fmt: skip
+        assert one.constants == {(2,): 1, (5,): 64}
+        assert one.attributes[(3,)] == [ALIGNED]
+        assert not one.attributes.get((4,))
+
+
+def test_pointers_say_what_is_known_of_their_memory() -> None:
+    (one,) = launched("sm_90", 64)
+    assert (one.attributes[(0,)], one.attributes[(1,)]) == ([ALIGNED], [])
+    (one,) = launched("gfx942", 64)
+    assert (one.attributes[(0,)], one.attributes[(1,)]) == ([ALIGNED, NEAR], [NEAR])
+    (one,) = launched("gfx942", 64, cached=True)
+    assert one.attributes[(0,)] == [ALIGNED]
+
+
+def test_launches_at_one_place_are_told_apart() -> None:
+    first, second = launched("sm_90", 64, 128, 64)
+    assert (first.place, second.place) == ("some_kernel of op", "some_kernel of op, launch 2")
