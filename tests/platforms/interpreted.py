@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -127,6 +128,7 @@ class Interpreted(ReferencePlatform):
     """The library on the host."""
 
     name = "interpreted"
+    capabilities = replace_fields(ReferencePlatform.capabilities, index_dtype="int32")  # as on a device
 
     def open(self, index: int) -> Device:
         return host_device()

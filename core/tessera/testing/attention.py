@@ -240,16 +240,16 @@ class AttentionTrial:
             for row in rows[1:]:
                 row[:past] = rows[0][:past]
         self.queries = [heads(tokens, case.heads) for tokens, _ in case.rows]
+        self.layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
+        self.constraints = self.backend.constraints(spec)
         blocks = [-(-length // case.block_size) for _, length in case.rows]
         numbers = self.numbers(sum(blocks), random)
         self.tables = [part.tolist() for part in numbers.split(blocks)]
         for table in self.tables[1:]:
             table[: case.shared] = self.tables[0][: case.shared]
         self.num_blocks = int(numbers.max()) + SPARE
-        layout = self.backend.kv_cache_layout(spec.cache, case.block_size)
-        self.constraints = self.backend.constraints(spec)
         self.group = AttentionGroup(spec, (0,), 0, TRIAL, self.ops.device)
-        self.caches = [tuple(self._planes(layout))]
+        self.caches = [tuple(self._planes(self.layout))]
         self.sinks = (2 * torch.randn(case.heads, generator=random)).to(torch_dtype(case.dtype))
         layer = self.backend.bind(spec, self.weights, self.ops, self.ops.device)
         assert isinstance(layer, AttentionLayer)

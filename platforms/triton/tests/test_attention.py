@@ -49,7 +49,9 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize("case", list(_cases()))
 def test_it_conforms(case: Case) -> None:
-    case.run()
+    verdict = case.run()
+    if case.id.endswith("far-apart"):
+        assert verdict.status == "passed"  # a host needs no memory for it
 
 
 class Counting(Launcher):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -219,15 +220,20 @@ def _far_apart(target: Target, backend: AttentionBackend) -> Verdict:
 
 class FarTrial(AttentionTrial):
     """Over blocks so far apart that the addresses of all but the first, counted in elements, need more than 32 bits.
-    Cut to 32 bits, they point into the gap behind block 0. Nothing is in between, so a host needs no memory there.
-    Raises OSError or RuntimeError if there is not enough."""
+    Cut to 32 bits, they point to block 0 or behind it. Blocks have gaps between them or, where planes are dense, large
+    numbers. Nothing else is there, so a host needs no memory for it. Raises OSError or RuntimeError if there is not
+    enough."""
 
     def numbers(self, count: int, random: torch.Generator) -> Tensor:
         """Chosen so that no address that is cut to 32 bits lies before the first block."""
-        return torch.tensor([1, *range(_FAR, _FAR + count - 1)])
+        far = _FAR
+        if self.constraints.dense_planes:
+            far += -(-(1 << 32) // min(prod(plane.shape) for plane in self.layout.planes))
+        return torch.tensor([1, *range(far, far + count - 1)])
 
     def buffer(self, block_bytes: int) -> Tensor:
-        stride = (1 << 32) // _FAR * torch_dtype(self.case.kept).itemsize + block_bytes
+        gap = 0 if self.constraints.dense_planes else (1 << 32) // _FAR * torch_dtype(self.case.kept).itemsize
+        stride = gap + block_bytes
         whole = _untouched(self.num_blocks * stride, self.target).view(self.num_blocks, stride)
         for block in (0, *self.blocks):
             whole[block, :block_bytes] = 255
