@@ -13,10 +13,10 @@ a scale for each token and output, for which vendors have kernels of their own (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import gcd
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -30,6 +30,7 @@ from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.fp8 import FNUZ, in_fnuz
 from tessera_triton.quantize import Quantizer, why_not
 from tessera_triton.tiles import most_sums, warps_of
+from tessera_triton.tuned import Tiling, Tilings, measured, right
 
 _COMPUTE: Mapping[str, Any] = MappingProxyType({"bfloat16": tl.bfloat16, "float16": tl.float16, "float32": tl.float32})
 _STORED: Mapping[str, str] = MappingProxyType(
@@ -169,16 +170,6 @@ def _join(
 # ---- sizes of tiles
 
 
-class Tiling(NamedTuple):
-    """m, n: tokens and outputs of a tile. parts: programs that share its inputs."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-    parts: int
-
-
 _WIDEST_STEP: Mapping[int, int] = MappingProxyType({1: 128, 2: 64, 4: 32})
 """Inputs that a program multiplies at a time, by the bytes of an operand: 128 bytes of each row."""
 _LONGEST_SPLIT = 8
@@ -303,7 +294,15 @@ class Linear(Kernel[LinearSpec]):
         return spec.n * step * -(-spec.k // (2 * step)) + scales + bias + static
 
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
-        return _plain if spec.scheme is None else Product(self.facts, self.launch, spec, spec.scheme)
+        if spec.scheme is None:
+            return _plain
+        product = Product(self.facts, self.launch, spec, spec.scheme)
+        tilings = measured(self.facts, triton.__version__, spec)
+        if not tilings:
+            return product
+        define = ops.ops["linear"].reference
+        assert define is not None, "linear is no composite"
+        return replace(product, tilings=right(spec, tilings, define, self.prepare, product.tiled, device.target))
 
 
 def _plain(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
@@ -322,12 +321,15 @@ def apart(pairs: Tensor, step: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Product:
-    """The hot call of linear with a quantized weight."""
+    """The hot call of linear with a quantized weight. tilings: that were measured. by_torch: torch may multiply many
+    tokens."""
 
     facts: DeviceFacts
     launch: Launcher
     spec: LinearSpec
     scheme: Scheme
+    tilings: Tilings = field(default_factory=dict)
+    by_torch: bool = True
 
     def __call__(self, x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
         spec, (data, x_scale) = self.spec, self._given(x, weight)
@@ -335,11 +337,15 @@ class Product:
         dtype = getattr(torch, spec.dtype)
         fits = out is not None and out.stride(-1) == 1
         made = out if fits and out is not None else torch.empty(tokens, spec.n, dtype=dtype, device=data.device)
-        if tokens > _FEW and torch_takes(spec, self.scheme, self.facts):
+        if tokens > _FEW and self.by_torch and torch_takes(spec, self.scheme, self.facts):
             made.copy_(_by_torch(data, x_scale, weight, dtype))
         elif tokens:
             self._run(data, x_scale, weight, made)
         return made if out is None or made is out else out.copy_(made)
+
+    def tiled(self, x: Tensor, weight: Packed, tiling: Tiling) -> Tensor:
+        """x W^T + b with tiles of these sizes, whatever the device would choose."""
+        return replace(self, tilings={power_of_two(len(x)): tiling}, by_torch=False)(x, weight)
 
     def _given(self, x: Tensor | Quantized, weight: Packed) -> tuple[Tensor, Tensor | None]:
         """x as it is multiplied, and its scales if the scheme says that it is quantized."""
@@ -355,7 +361,9 @@ class Product:
         step = step_of(spec, scheme)
         steps = -(-k // (2 * step if pairs else step))
         size = 1 if as_it_is else made.element_size()
-        tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
+        tiles = self.tilings.get(power_of_two(m))
+        if tiles is None:
+            tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
         stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")
         scale_stride, scale_step = strides_of(scale, scheme)
         grouped = scheme.activation is not None and scheme.activation.group > 0
