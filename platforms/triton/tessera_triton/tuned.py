@@ -74,7 +74,7 @@ def right(
     if not tilings:
         return {}
     random = torch.Generator(device).manual_seed(0)
-    raw = dict(_weight(spec, random, device))
+    raw = random_weight(spec, random, device)
     packed = prepare(spec, raw)
     kept = {}
     for tokens, tiling in tilings.items():
@@ -91,8 +91,12 @@ def right(
     return kept
 
 
-def _weight(spec: LinearSpec, random: torch.Generator, device: Any) -> Iterator[tuple[str, Tensor]]:
-    """The parts of a random weight."""
+def random_weight(spec: LinearSpec, random: torch.Generator, device: Any) -> Packed:
+    """The parts of a random weight, as core stores them."""
+    return dict(_parts(spec, random, device))
+
+
+def _parts(spec: LinearSpec, random: torch.Generator, device: Any) -> Iterator[tuple[str, Tensor]]:
     assert spec.scheme is not None, "only quantized products are tuned"
     for name, part in spec.scheme.parts.items():
         shape = [-(-size // per) for size, per in zip((spec.n, spec.k), part.per, strict=False)]
