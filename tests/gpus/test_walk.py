@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tessera.arrays import int32
+from tessera.step import BlockCopy
 from tests.gpus.conftest import PLATFORMS
 from tests.platforms.engine_run import EngineRun
 
@@ -60,6 +62,15 @@ def test_a_decode_step_is_one_replay_and_its_sampling(family: Callable[[str], Pa
     assert waits == {"an event": STEPS}  # for the tokens of the step before
     assert calls["fakechip::replay"] == 1
     assert calls["aten::copy_"] == COPIES
+
+
+def test_blocks_are_copied_in_all_layers_at_once(family: Callable[[str], Path], chip: Any) -> None:
+    with EngineRun(family("llama"), PLATFORMS["cuda"], max_num_seqs=2, check_kv_cache=False) as run:
+        memory = run.executor.runner.memory
+        assert len(memory.buffers[0]) == 2 * LAYERS  # keys and values of each have memory of their own
+        chip.reset()
+        memory.copy([BlockCopy(0, int32([1, 2]), int32([3, 4]))])
+        assert chip.ops() == {"aten::index": 1, "aten::_index_put_impl_": 1}
 
 
 def test_without_graphs_each_kernel_of_a_layer_is_launched(family: Callable[[str], Path], chip: Any) -> None:

@@ -3,6 +3,7 @@ with its layers one after another, apart from planes that a backend wants dense.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 from typing import NamedTuple
@@ -77,21 +78,29 @@ class PlanePlace(NamedTuple):
 
 class CacheMemory:
     """The allocated KV cache. needs: by layer. buffers: by group, [num_blocks, bytes] uint8 each: one with the blocks
-    of all layers that share them, and one for each dense plane. places: of the planes of each layer. planes: by layer,
-    views of the buffers with the shapes and dtypes of its layout. In a shared block each layer starts at its required
-    alignment. Raises MemoryBudgetError if the device has too little memory."""
+    of all layers that share them, and one for each dense plane. stacks: the same memory by group, [buffers, num_blocks,
+    bytes] for buffers of one size, so that a block is copied in all of them at once. places: of the planes of each
+    layer. planes: by layer, views of the buffers with the shapes and dtypes of its layout. In a shared block each layer
+    starts at its required alignment. Raises MemoryBudgetError if the device has too little memory."""
 
     def __init__(self, plan: CachePlan, needs: Mapping[int, CacheNeeds], device: Device) -> None:
         self.device = device
         self.layouts = {layer: needs[layer].layout(group.block_size) for group in plan.groups for layer in group.layers}
         self.buffers: list[list[Tensor]] = []
+        self.stacks: list[list[Tensor]] = []
         self.planes: list[Sequence[Tensor]] = [()] * len(self.layouts)
         self.places: dict[int, list[PlanePlace]] = {}
         with device.arena("kv") as arena:
             for group in plan.groups:
                 sizes = self._lay(group, needs)
-                buffers = [arena.hold(_bytes(group.num_blocks, nbytes, device)) for nbytes in sizes]
+                stacks = {
+                    nbytes: arena.hold(_stack(number, group.num_blocks, nbytes, device))
+                    for nbytes, number in Counter(sizes).items()
+                }
+                left = {nbytes: iter(stack) for nbytes, stack in stacks.items()}
+                buffers = [next(left[nbytes]) for nbytes in sizes]
                 self.buffers.append(buffers)
+                self.stacks.append(list(stacks.values()))
                 for layer in group.layers:
                     self.planes[layer] = tuple(self._views(layer, buffers))
         self.nbytes = arena.nbytes
@@ -125,8 +134,8 @@ class CacheMemory:
         """Copies whole blocks within their group, all layers at once."""
         for copy in copies:
             sources, targets = (self.device.to_device(ids) for ids in (copy.sources, copy.targets))
-            for buffer in self.buffers[copy.group]:
-                buffer[targets] = buffer[sources]
+            for stack in self.stacks[copy.group]:
+                stack[:, targets] = stack[:, sources]
 
     def export(self, group: CacheGroup, number: int, blocks: Tensor) -> Tensor:
         """The content of n blocks of a group in canonical form: [n, bytes] uint8 on the host, layers in order."""
@@ -142,11 +151,17 @@ class CacheMemory:
         return torch.cat(parts, dim=1)
 
 
-def _bytes(num_blocks: int, block_bytes: int, device: Device) -> Tensor:
+_ALIGNMENT = 256
+"""Bytes at which each buffer of a stack begins, as in memory of its own."""
+
+
+def _stack(number: int, num_blocks: int, block_bytes: int, device: Device) -> Tensor:
+    nbytes = num_blocks * block_bytes
     try:
-        return torch.empty(num_blocks, block_bytes, dtype=torch.uint8, device=device.target)
+        whole = torch.empty(number, nbytes + -nbytes % _ALIGNMENT, dtype=torch.uint8, device=device.target)
     except RuntimeError as error:
         raise MemoryBudgetError(
-            f"{num_blocks * block_bytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
+            f"{number * nbytes / 2**30:.1f} GiB for the KV cache could not be allocated; "
             "set a smaller --kv-cache-memory-bytes."
         ) from error
+    return whole[:, :nbytes].unflatten(1, (num_blocks, block_bytes))

@@ -66,6 +66,7 @@ def test_planes_are_contiguous_on_request(dense: Sequence[int]) -> None:
     cache, group = memory(64, dense)
     for layer in (0, 1):
         assert [plane.is_contiguous() for plane in cache.planes[layer]] == [layer in dense] * 2
+        assert layer not in dense or not any(plane.data_ptr() % 64 for plane in cache.planes[layer])
     assert cache.nbytes <= group.block_bytes * group.num_blocks
 
 
@@ -77,6 +78,7 @@ def test_blocks_are_copied_and_exported_with_all_their_layers(dense: Sequence[in
         for place, plane in enumerate(cache.planes[layer]):
             plane.copy_(numbers + 2 * layer + place)
     cache.copy([BlockCopy(0, int32([1, 2]), int32([4, 5]))])
+    assert len(cache.stacks[0]) == (1 if len(dense) != 1 else 2)  # what is not dense has blocks of another size
     exported = cache.export(group, 0, torch.tensor([5, 1])).numpy().view(np.int16)
     expected = [
         (numbers[block] + add).to(torch.bfloat16).transpose(0, 1).flatten().view(torch.int16).numpy()
