@@ -248,6 +248,15 @@ class _PlacedLayout:
     host_tables: dict[int, Array] = field(default_factory=dict)
 
 
+def refuse_uncounted(rows: int, max_model_len: int, index_dtype: str) -> None:
+    """Raises ConfigError if a table of the tokens of so many rows has more elements than a device's indices count."""
+    if (rows + 1) * (max_model_len + 1) > np.iinfo(index_dtype).max:
+        raise ConfigError(
+            f"{rows:,} requests of up to {max_model_len:,} tokens are more than this device's {index_dtype} indices "
+            "can count; lower --max-num-seqs or --max-model-len."
+        )
+
+
 class LaunchBuilder:
     """Builds the launches of a step. device_tokens [rows, max_model_len + 1] int32: the tokens of all rows, on the
     device, including sampled ones. index_dtype: Capabilities.index_dtype. features: the enabled ones. host_tables:
@@ -258,11 +267,6 @@ class LaunchBuilder:
         *, index_dtype: str, features: Sequence[WorkerFeature] = (), host_tables: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.plan, self.batch, self.device_tokens = plan, batch, device_tokens.view(-1)
-        if device_tokens.numel() > np.iinfo(index_dtype).max:
-            raise ConfigError(
-                f"{plan.num_rows:,} requests of up to {plan.max_model_len:,} tokens are more than this device's "
-                f"{index_dtype} indices can count; lower --max-num-seqs or --max-model-len."
-            )
         self.host_tables = host_tables
         self.shapes, self.buffers, self.index_dtype, self.features = shapes, buffers, index_dtype, features
         growing = [group for group in plan.groups if group.kind != "state"]

@@ -33,7 +33,7 @@ from tessera.plugins.contract import check_members
 from tessera.reference.attention import ReferenceAttention
 from tessera.reference.state import ReferenceLinearAttention
 from tessera.runner.explain import explain, kv_in_words, left_in_words
-from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, widest
+from tessera.runner.inputs import DeviceBuffers, LaunchBuilder, PreparedLaunch, buffer_sizes, refuse_uncounted, widest
 from tessera.runner.invariance import refuse_variance
 from tessera.runner.kv_memory import CacheMemory, cache_bytes
 from tessera.runner.prompt_logprobs import PromptScorer, Scoring
@@ -141,6 +141,8 @@ class CoreRunner(ModelRunner):
         self._bind_sampling()
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
+        config = services.config
+        refuse_uncounted(config.scheduler.max_num_seqs, config.model.max_model_len, platform.capabilities.index_dtype)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()

@@ -10,7 +10,7 @@ import torch
 
 from tessera.arrays import int32
 from tessera.platform import CacheGroup, CachePlan, Column, ConfigError, ExactShapes
-from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes
+from tessera.runner.inputs import DeviceBuffers, InputBatch, LaunchBuilder, buffer_sizes, refuse_uncounted
 from tessera.sampling_params import SamplingParams
 from tessera.step import BlockDelta, RowOpened, SchedulerOutput
 from tessera.testing.reference import host_device
@@ -145,7 +145,8 @@ def test_tables_that_stay_are_not_copied_again():
 
 
 def test_more_tokens_than_indices_can_count_are_refused() -> None:
-    tokens = torch.empty(1 << 16, 1 << 15, dtype=torch.int32, device="meta")
-    plan = CachePlan((), (1 << 16) - 1, (1 << 15) - 1)
-    with pytest.raises(ConfigError, match="lower --max-num-seqs or --max-model-len"):
-        LaunchBuilder(plan, None, tokens, None, None, index_dtype="int32")
+    rows, tokens = (1 << 16) - 1, (1 << 15) - 1
+    with pytest.raises(ConfigError, match="^65,535 requests of up to 32,767 tokens .* lower --max-num-seqs or"):
+        refuse_uncounted(rows, tokens, "int32")
+    refuse_uncounted(rows, tokens - 1, "int32")
+    refuse_uncounted(rows, tokens, "int64")
