@@ -25,8 +25,9 @@ from tessera.platform import (
     Quantized,
     SoftCapSpec,
 )
+from tessera_triton.emission import emitted, why_not_emitted
+from tessera_triton.exact import rounded_whole
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
-from tessera_triton.norms import _LIMITS, _rounded, _why_not
 
 _STRETCH = 2048  # elements that a program computes where it does not quantize
 _PER_WARP = 512  # elements
@@ -84,7 +85,7 @@ def _elements(
         tl.store(scales + row, step)
         value = value / step
         if WHOLE:
-            value = _rounded(value)
+            value = rounded_whole(value)
         value = tl.minimum(tl.maximum(value, -limit), limit)
     tl.store(out + row * out_stride + column, value.to(out.dtype.element_ty), mask=inside)
 
@@ -108,7 +109,7 @@ class Elements:
 
     def __call__(self, x: Tensor, other: Tensor | None, out: Tensor | None, *, gates: bool = False) -> Any:
         """x, other [T, n], rows apart -> [T, n], Quantized if emit says so."""
-        dtype, limit = (x.dtype, 1.0) if self.emit is None else _LIMITS[self.emit.dtype]
+        dtype, limit = emitted(x, self.emit)
         second = x if other is None else other
         if out is None or not out.is_contiguous():
             made = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -136,7 +137,7 @@ class Gate(Kernel[GateSpec]):
     launch: Launcher
 
     def supports(self, spec: GateSpec) -> str | None:
-        return None if spec.emit is None else _why_not(spec.n, spec.emit, self.facts)
+        return None if spec.emit is None else why_not_emitted(spec.n, spec.emit, self.facts)
 
     def bind(self, spec: GateSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         elements = Elements(self.launch, spec.n, spec.activation, emit=spec.emit)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tessera_triton.norms import _rounded
+from tessera_triton.exact import rounded_whole
 
 PLAIN = tl.constexpr(0)
 IN_INT8 = tl.constexpr(1)
@@ -26,7 +26,7 @@ def _keep(
     if KEPT == IN_INT8:
         scale = tl.maximum(tl.max(tl.abs(rows), 1), 1e-12) / 127.0
         tl.store(scales + block * scale_block + place, scale, mask=inside)
-        rows = tl.minimum(tl.maximum(_rounded(rows / scale[:, None]), -127.0), 127.0)
+        rows = tl.minimum(tl.maximum(rounded_whole(rows / scale[:, None]), -127.0), 127.0)
     if KEPT == IN_FP8:  # numbers out of range become the largest, not NaN
         rows = tl.minimum(tl.maximum(rows / tl.load(scales), -448.0), 448.0)
     column = tl.arange(0, BLOCK_D)

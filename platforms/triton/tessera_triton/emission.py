@@ -1,13 +1,12 @@
-"""Activations that kernels emit quantized: the dtypes of 8 bits, how numbers become one, and what is not emitted."""
+"""Activations that kernels emit quantized: the dtypes of 8 bits, and what is not emitted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import triton
 
 from tessera.platform import ActSpec
 from tessera_triton.facts import DeviceFacts, power_of_two
@@ -36,10 +35,9 @@ NARROW: Mapping[str, Narrow] = MappingProxyType(
 """What can be emitted, by the dtype of an ActSpec."""
 
 
-@triton.jit
-def rounded(x) -> Any:
-    """To whole numbers, of two equally near ones to the even one; for magnitudes below 2^22."""
-    return (x + 12582912.0) - 12582912.0
+def emitted(x: torch.Tensor, emit: ActSpec | None) -> tuple[torch.dtype, float]:
+    """The dtype of a kernel's result and, if it is quantized with scales of tokens, its largest number."""
+    return (x.dtype, 1.0) if emit is None else (NARROW[emit.dtype].dtype, NARROW[emit.dtype].most)
 
 
 def why_not_quantized(emit: ActSpec, facts: DeviceFacts) -> str | None:

@@ -1,4 +1,5 @@
-"""Whole numbers of a few bits as floats: each of them exactly, so that nothing need be rounded.
+"""Whole numbers of a few bits as floats, each of them exactly, so that nothing need be rounded; and floats rounded to
+whole numbers.
 
 Compilers round what they convert to bfloat16 by several instructions where the device has none for it, and convert
 whole numbers slowly."""
@@ -34,3 +35,9 @@ def from_eight_bits(x, COMPUTE: tl.constexpr) -> Any:
         return (x.to(tl.float32).to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
     else:
         return x.to(COMPUTE)
+
+
+@triton.jit
+def rounded_whole(x) -> Any:
+    """To whole numbers, of two equally near ones to the even one; for magnitudes below 2^22."""
+    return (x + 12582912.0) - 12582912.0

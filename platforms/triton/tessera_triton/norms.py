@@ -23,16 +23,9 @@ from tessera.platform import (
     NormSpec,
     Quantized,
 )
+from tessera_triton.emission import emitted, why_not_emitted
+from tessera_triton.exact import rounded_whole
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
-
-_AT_ONCE = 16_384  # elements of a row that a program holds in registers
-_LIMITS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0)}
-
-
-@triton.jit
-def _rounded(x):
-    """To whole numbers, of two equally near ones to the even one; for magnitudes below 2^22."""
-    return (x + 12582912.0) - 12582912.0
 
 
 @triton.jit
@@ -67,7 +60,7 @@ def _norm_rows(
         tl.store(scales + row, scale)
         result = result / scale
         if WHOLE:
-            result = _rounded(result)
+            result = rounded_whole(result)
         result = tl.minimum(tl.maximum(result, -limit), limit)
     tl.store(out + row * out_stride + column, result.to(out.dtype.element_ty), mask=inside)
 
@@ -89,7 +82,7 @@ class Rows:
     ) -> tuple[Any, Tensor]:  # fmt: skip
         """x, residual [..., n] -> the normed rows, Quantized if emit says so; and x * multiplier + residual, or x."""
         rows = x.reshape(-1, self.n)
-        dtype, limit = (x.dtype, 1.0) if self.emit is None else _LIMITS[self.emit.dtype]
+        dtype, limit = emitted(x, self.emit)
         if out is None or not out.is_contiguous():
             made = torch.empty(x.shape, dtype=dtype, device=x.device)
         else:
@@ -114,25 +107,13 @@ class Rows:
         return made if out is None or made is out else out.copy_(made), total
 
 
-def _why_not(n: int, emit: ActSpec | None, facts: DeviceFacts) -> str | None:
-    if n > _AT_ONCE:
-        return f"rows of {n}; kernels take up to {_AT_ONCE}"
-    if emit is None:
-        return None
-    if emit.dtype not in _LIMITS or emit.granularity != "token" or emit.sums or emit.static or not emit.symmetric:
-        return "emits int8 or fp8 with one scale per token"
-    if emit.dtype == "fp8_e4m3" and facts.fp8 != "float8_e4m3fn":
-        return f"{facts.name} has no e4m3fn"
-    return None
-
-
 @dataclass(frozen=True)
 class RMSNorm(Kernel[NormSpec]):
     facts: DeviceFacts
     launch: Launcher
 
     def supports(self, spec: NormSpec) -> str | None:
-        return _why_not(spec.n, spec.emit, self.facts)
+        return why_not_emitted(spec.n, spec.emit, self.facts)
 
     def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         rows = Rows(self.launch, spec.n, spec.eps, spec.offset, emit=spec.emit)
@@ -149,7 +130,7 @@ class LayerNorm(Kernel[LayerNormSpec]):
     launch: Launcher
 
     def supports(self, spec: LayerNormSpec) -> str | None:
-        return _why_not(spec.n, None, self.facts)
+        return why_not_emitted(spec.n, None, self.facts)
 
     def bind(self, spec: LayerNormSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         rows = Rows(self.launch, spec.n, spec.eps, centred=True)
@@ -166,7 +147,7 @@ class AddNorm(Kernel[AddNormSpec]):
     launch: Launcher
 
     def supports(self, spec: AddNormSpec) -> str | None:
-        return _why_not(spec.norm.n, spec.norm.emit, self.facts)
+        return why_not_emitted(spec.norm.n, spec.norm.emit, self.facts)
 
     def bind(self, spec: AddNormSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         norm = spec.norm
@@ -186,7 +167,7 @@ class AddLayerNorm(Kernel[AddLayerNormSpec]):
     launch: Launcher
 
     def supports(self, spec: AddLayerNormSpec) -> str | None:
-        return _why_not(spec.norm.n, None, self.facts)
+        return why_not_emitted(spec.norm.n, None, self.facts)
 
     def bind(self, spec: AddLayerNormSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         rows = Rows(self.launch, spec.norm.n, spec.norm.eps, centred=True)

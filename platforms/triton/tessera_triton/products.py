@@ -25,10 +25,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, LinearSpec, Packed, Quantized, Scheme
+from tessera_triton.emission import why_not_quantized
 from tessera_triton.exact import from_eight_bits, from_four_bits
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.fp8 import FNUZ, in_fnuz
-from tessera_triton.quantize import Quantizer, why_not
+from tessera_triton.quantize import Quantizer
 from tessera_triton.tiles import most_sums, warps_of
 from tessera_triton.tuned import Tiling, Tilings, measured, right
 
@@ -249,7 +250,7 @@ def _why_no_activation(scheme: Scheme, facts: DeviceFacts) -> str | None:
         return f"activations of {given.dtype} with weights of {weight.dtype}"
     if given.granularity == "group" and given.group != shared_inputs(scheme):
         return "groups of activations differ from those of weights"
-    return why_not(given, facts)
+    return why_not_quantized(given, facts)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@ is given. One program reads a token's elements twice, the second time from a cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -14,29 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from tessera.platform import ActSpec, BoundOps, Device, Kernel, Quantized, QuantizeSpec
+from tessera_triton.emission import GROUPED, NARROW, why_not_quantized
+from tessera_triton.exact import rounded_whole
 from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
-from tessera_triton.norms import _rounded
 
 _AT_ONCE = 8192  # elements of a row that a program holds in registers
-_GROUPED = 2048  # the same, where groups have scales
-
-
-class Narrow(NamedTuple):
-    """A dtype of 8 bits. least, most: its range."""
-
-    dtype: torch.dtype
-    least: float
-    most: float
-
-
-NARROW: Mapping[str, Narrow] = MappingProxyType(
-    {
-        "int8": Narrow(torch.int8, -128.0, 127.0),
-        "fp8_e4m3": Narrow(torch.float8_e4m3fn, -448.0, 448.0),
-        "fp8_e4m3fnuz": Narrow(torch.float8_e4m3fnuz, -240.0, 240.0),
-    }
-)
-"""What can be emitted, by the dtype of an ActSpec."""
 
 
 @triton.jit
@@ -44,7 +25,7 @@ def _narrowed(value, scale, least, most, WHOLE: tl.constexpr):
     """value / scale, clamped to a range and, if its numbers are whole, rounded."""
     value = tl.minimum(tl.maximum(tl.div_rn(value, scale), least), most)
     if WHOLE:
-        value = _rounded(value)
+        value = rounded_whole(value)
     return value
 
 
@@ -92,30 +73,10 @@ def _quantize_groups(
     tl.store(data + row * n + column, value.to(data.dtype.element_ty), mask=inside)
 
 
-def why_not(emit: ActSpec, facts: DeviceFacts) -> str | None:
-    """Why activations cannot be quantized so, if they cannot."""
-    if emit.dtype not in NARROW or not emit.symmetric:
-        return "quantizes to int8 or fp8, symmetrically"
-    narrow = NARROW[emit.dtype].dtype
-    if narrow is not torch.int8 and str(narrow) != f"torch.{facts.fp8}":
-        return f"{facts.name} has no {str(narrow).removeprefix('torch.')}"
-    if emit.granularity == "tensor" and not emit.static:
-        return "a scale for all tokens is not computed"
-    if emit.granularity == "group" and not _is_power(emit.group):
-        return f"groups of {emit.group}; kernels take powers of two"
-    if emit.sums and (emit.granularity != "token" or emit.dtype != "int8" or not _is_power(emit.sums)):
-        return "sums are those of a power of two of int8, with a scale per token"
-    return None
-
-
-def _is_power(number: int) -> bool:
-    return 0 < number <= _GROUPED and number == power_of_two(number)
-
-
 @dataclass(frozen=True)
 class Quantizer:
-    """x [T, n], rows apart or not -> Quantized, as `emit` says, which why_not() takes. given: the scale of a static
-    activation, a single float32."""
+    """x [T, n], rows apart or not -> Quantized, as `emit` says, which why_not_quantized() takes. given: the scale of a
+    static activation, a single float32."""
 
     launch: Launcher
     n: int
@@ -130,7 +91,7 @@ class Quantizer:
         if emit.granularity == "group":
             groups = -(-n // emit.group)
             scales = torch.empty(tokens, groups, dtype=torch.float32, device=x.device)
-            block = power_of_two(min(groups, _GROUPED // emit.group))
+            block = power_of_two(min(groups, GROUPED // emit.group))
             if tokens:
                 self.launch(
                     _quantize_groups, (tokens, -(-groups // block)), x, x.stride(0), data, scales, n, groups, least,
@@ -158,7 +119,7 @@ class Quantize(Kernel[QuantizeSpec]):
         return (
             "the scale of a static activation is a part of a weight"
             if spec.emit.static
-            else why_not(spec.emit, self.facts)
+            else why_not_quantized(spec.emit, self.facts)
         )
 
     def bind(self, spec: QuantizeSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
