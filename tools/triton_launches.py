@@ -119,7 +119,7 @@ def recorded(facts: DeviceFacts) -> list[Recorded]:
     launch = Recorder(facts)
     own = kernels(facts, launch)
     table = replace(REFERENCE, **own)
-    for place in served():
+    for place in served(facts):
         ops = BoundOps(table, host_device(), {"tensor": Alone()})
         if own[place.op].supports(place.spec) is not None:
             continue

@@ -40,6 +40,8 @@ from tessera.platform import (
     TakeLogitsSpec,
     TensorSpec,
 )
+from tessera_triton.facts import DeviceFacts
+from tessera_triton.fp8 import on_device
 
 HIDDEN, WIDE, VOCAB, DTYPE = 4096, 14_336, 128_256, "bfloat16"
 _INT8, _FP8 = ActSpec("int8", "token"), ActSpec("fp8_e4m3", "token")
@@ -86,20 +88,23 @@ class Place(NamedTuple):
         return f"{self.op} {self.what}".strip()
 
 
-def served() -> Iterator[Place]:
-    """Those of a model of the sizes that Llama 3.1 8B has, in bfloat16."""
+def served(facts: DeviceFacts) -> Iterator[Place]:
+    """Those of a model of the sizes that Llama 3.1 8B has, in bfloat16, quantized as the device multiplies it."""
+    taken = {what: on_device(scheme, facts) for what, scheme in SCHEMES.items()}
+    schemes = {what: scheme for what, scheme in taken.items() if isinstance(scheme, Scheme)}
     norm, centred = NormSpec(HIDDEN, DTYPE, 1e-6), LayerNormSpec(HIDDEN, DTYPE, 1e-6)
-    for what, emit in {"": None, "to int8": _INT8, "to fp8": _FP8}.items():
+    emissions = {"": None, "to int8": _INT8} | ({"to fp8": schemes["fp8"].activation} if "fp8" in schemes else {})
+    for what, emit in emissions.items():
         yield Place("rms_norm", what, replace(norm, emit=emit))
         yield Place("add_norm", what, AddNormSpec(replace(norm, emit=emit)))
         yield Place("gate", what, GateSpec(WIDE, DTYPE, emit=emit))
     yield Place("layer_norm", "", centred)
     yield Place("add_layer_norm", "", AddLayerNormSpec(centred))
-    for what in ("W8A8", "fp8", "fp8 in blocks"):
-        emit = SCHEMES[what].activation
+    for what in [what for what in ("W8A8", "fp8", "fp8 in blocks") if what in schemes]:
+        emit = schemes[what].activation
         assert emit is not None, "all of these schemes quantize activations"
         yield Place("quantize", f"for {what}", QuantizeSpec(HIDDEN, DTYPE, emit))
-    for what, scheme in SCHEMES.items():
+    for what, scheme in schemes.items():
         for tokens in (16, 64, 2048):
             spec = LinearSpec(HIDDEN, HIDDEN, DTYPE, scheme)
             yield Place("linear", f"{what}, {tokens} tokens", spec, tokens)
