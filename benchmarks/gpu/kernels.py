@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,18 +56,21 @@ def attention(given: Setting) -> Iterator[Figure]:
 
 
 def _ours(given: Setting, rows: tuple[tuple[int, int], ...]) -> float:
-    """Seconds of a call of the platform's first attention backend, or of core's reference where it has none. rows:
+    """Seconds of a call of the platform's first attention backend that takes the layer, or of core's reference. rows:
     tokens to compute, and tokens in the cache afterwards."""
     from tessera.reference.attention import ReferenceAttention
     from tessera.testing.attention import AttentionCase, AttentionTrial
     from tessera.testing.conformance import Target
 
     target = Target.named(given.platform, shared=False)
-    sizes, backend = given.large, (*target.backends, ReferenceAttention())[0]
-    block = backend.constraints(AttentionCase(rows).spec()).block_sizes[0]
+    sizes = given.large
     case = AttentionCase(
-        rows, block, sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["head_dim"], dtype="bfloat16"
-    )
+        rows, heads=sizes["num_attention_heads"], kv_heads=sizes["num_key_value_heads"], head_dim=sizes["head_dim"],
+        dtype="bfloat16",
+    )  # fmt: skip
+    backends = (*target.backends, ReferenceAttention())
+    backend = next(one for one in backends if one.supports(case.spec()) is None)
+    case = replace(case, block_size=backend.constraints(case.spec()).block_sizes[0])
     indices = target.platform.capabilities.index_dtype
     trial = AttentionTrial(backend, case, index_dtype=indices, ops=target.bound())
     trial.run()

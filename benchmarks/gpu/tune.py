@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from benchmarks.gpu.setting import Setting
 from tessera.platform import BoundOps, LinearSpec
 from tessera.quantization.schemes import candidates
 from tessera.testing.conformance import Target
-from tessera_triton.products import Linear, Product
-from tessera_triton.tuned import Tiling, place_of, random_weight, right
+from tessera_triton.products import Linear, Product, torch_takes
+from tessera_triton.tuned import Tiling, checked, place_of, random_weight
 
 GAIN = 1.05
 TOKENS = (1, 8, 16, 32, 64, 256, 2048)
@@ -61,12 +61,12 @@ def best(
     x = torch.randn(tokens, call.spec.k, device=given.device).to(getattr(torch, call.spec.dtype))
 
     def seconds(tilings: Mapping[int, Tiling]) -> float:
-        one, turn = replace(call, tilings=tilings, by_torch=not tilings), iter(range(1 << 60))
-        return given.seconds(lambda: one(x, weights[next(turn) % len(weights)]))
+        one, turn = replace(call, tilings=tilings), cycle(weights)
+        return given.seconds(lambda: one(x, next(turn)))
 
     usual = seconds({})
     found: tuple[Tiling | None, float] = None, 1.0
-    for one in list(tilings(tokens))[: given.of(1 << 60, 2)]:
+    for one in islice(tilings(tokens), 2 if given.tiny else None):
         if time.monotonic() > deadline:
             raise TimeoutError
         try:
@@ -114,7 +114,8 @@ def _tune(
         print(f"{place_of(spec)}: {kernel.supports(spec)}")
         return
     assert spec.scheme is not None
-    call = Product(kernel.facts, kernel.launch, spec, spec.scheme)
+    by_torch = torch_takes(spec, spec.scheme, kernel.facts)
+    call = Product(kernel.facts, kernel.launch, spec, spec.scheme, by_torch)
     packed = [kernel.prepare(spec, raw) for raw in _weights(given, spec)]
     version = ".".join(triton.__version__.split(".")[:2])
     device = "rehearsed" if given.tiny else kernel.facts.name
@@ -123,8 +124,7 @@ def _tune(
         found, gain = best(given, call, packed, tokens, deadline)
         define = ops.ops["linear"].reference
         assert define is not None
-        sizes = {} if found is None else {tokens: found}
-        if found is not None and right(spec, sizes, define, kernel.prepare, call.tiled, given.device):
+        if found is not None and checked(spec, {tokens: found}, define, kernel.prepare, call.tiled, given.device):
             kept.setdefault(place_of(spec), {})[str(tokens)] = list(found)
         print(f"{place_of(spec)}, {tokens} tokens: {gain:.2f} times as fast with {found}", flush=True)
         asked.json.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,6 +3,10 @@ alone are tried in platforms/triton/tests."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tessera.testing.conformance import Case, conformance_cases
@@ -20,18 +24,32 @@ BY_TILES = ("attention/", "fused/", "model/")
 """What depends on the sizes of tiles, which differ from device to device."""
 
 
-def cases() -> list[object]:
-    return [
-        pytest.param(
-            case, id=f"{name}-{case.id}", marks=() if name == "cuda" and case.id.startswith(DAILY) else nightly
-        )
-        for nightly in [pytest.mark.nightly]
-        for name, path in PLATFORMS.items()
-        for case in conformance_cases(path)
-        if (case.id.startswith(BY_TILES) if name != "cuda" else not case.id.startswith("op/"))
-    ]
+ABSENT = (
+    "device/manifest", "collectives", "overlap/workers", "batch-invariant/", "attention/triton/far-apart",
+)  # fmt: skip
+"""What a platform without a manifest has on one device of 256 MiB."""
+DECLINED = re.compile(
+    r"/flash_attention|attention/triton/\w+-over-(bfloat16|float16|float8_\w+)$"
+    r"|packed/fp8-blocks-(?!128)|scheme/int8-group-|scheme/int4-group-8-"
+)
+"""Packages that are not installed; caches in another float than the activations; scales that too few inputs share."""
 
 
-@pytest.mark.parametrize("case", cases())
-def test_it_conforms(chip: object, case: Case) -> None:
-    case.run()
+def cases() -> Iterator[Any]:
+    for name, path in PLATFORMS.items():
+        for case in conformance_cases(path):
+            if case.id.startswith(BY_TILES) or (name == "cuda" and not case.id.startswith("op/")):
+                daily = name == "cuda" and case.id.startswith(DAILY)
+                yield pytest.param(name, case, id=f"{name}-{case.id}", marks=() if daily else pytest.mark.nightly)
+
+
+def expected(name: str, case: str) -> str:
+    if case.startswith(ABSENT):
+        return "n/a"
+    lacks_fp8 = name != "cuda" and "-over-fp8" in case  # gfx942's own kind is not that of a cache
+    return "falls back" if lacks_fp8 or DECLINED.search(case) else "passed"
+
+
+@pytest.mark.parametrize(("name", "case"), list(cases()))
+def test_it_conforms(chip: object, name: str, case: Case) -> None:
+    assert case.run().status == expected(name, case.id)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.compiler
 QUESTIONS = prompts(5, longest=30, seed=17)
 EACH: Sequence[dict[str, Any]] = ({}, {**SAMPLED, **FILTERED}, SAMPLED, {}, {**SAMPLED, "repetition_penalty": 1.3})
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe")
+DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}
 Family, Reference = Callable[[str], Path], Callable[..., EngineRun]
 
 
@@ -47,7 +48,6 @@ def answers(run: EngineRun, max_tokens: int = 5) -> list[list[int]]:
     ("platform", "name"),
     [
         pytest.param(platform, name, marks=() if (platform, name) in DAILY else pytest.mark.nightly)
-        for DAILY in [{("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}]
         for platform in PLATFORMS
         for name in FAMILIES
     ],

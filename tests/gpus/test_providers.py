@@ -3,6 +3,7 @@ what the package's documentation says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ DAILY = (
     "shared-window-bfloat16", "half-normed-float16", "export-bfloat16",
 )  # fmt: skip
 PROVIDED = (OverFlashAttention2, OverFlashAttention3)
+DECLINED = re.compile(r"sinks|-over-|flash_attention_3/.*window")
+"""Sinks, caches in another dtype, and windows in FlashAttention-3."""
 
 
 def _cases() -> Iterator[Any]:
@@ -39,7 +42,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize("case", list(_cases()))
 def test_it_conforms(case: Case) -> None:
-    case.run()
+    assert case.run().status == ("falls back" if DECLINED.search(case.id) else "passed")
 
 
 class Kept:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tessera.arrays import Array
-from tessera.config.engine import SchedulerConfig
+from tessera.config.engine import EngineConfig, SchedulerConfig
 from tessera.errors import ConfigError
 from tessera.ops import SamplingRows
 from tessera.ops.tensors import torch_dtype
@@ -248,8 +248,9 @@ class _PlacedLayout:
     host_tables: dict[int, Array] = field(default_factory=dict)
 
 
-def refuse_uncounted(rows: int, max_model_len: int, index_dtype: str) -> None:
-    """Raises ConfigError if a table of the tokens of so many rows has more elements than a device's indices count."""
+def refuse_uncounted(config: EngineConfig, index_dtype: str) -> None:
+    """Raises ConfigError if the table of all rows' tokens has more elements than a device's indices count."""
+    rows, max_model_len = config.scheduler.max_num_seqs, config.model.max_model_len
     if (rows + 1) * (max_model_len + 1) > np.iinfo(index_dtype).max:
         raise ConfigError(
             f"{rows:,} requests of up to {max_model_len:,} tokens are more than this device's {index_dtype} indices "

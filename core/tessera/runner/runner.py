@@ -141,8 +141,7 @@ class CoreRunner(ModelRunner):
         self._bind_sampling()
         refuse_variance(platform, services.config, self.model.facts, self.build)
         services.accept(self.model.facts)
-        config = services.config
-        refuse_uncounted(config.scheduler.max_num_seqs, config.model.max_model_len, platform.capabilities.index_dtype)
+        refuse_uncounted(services.config, platform.capabilities.index_dtype)
         with self.device.arena("weights") as arena:
             load_weights(self.build.parameters, services.source, services.dtype, self.device, arena, self.report)
         self.shapes: ShapePolicy = platform.shapes(self.model.facts, services.config) or ExactShapes()

@@ -3,7 +3,7 @@ arXiv 2407.08608), where they are installed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -106,6 +106,6 @@ class FlashAttention3(FlashAttention):
         return (found[0], found[1].T) if lse else (found, None)
 
 
-def _of_single_queries(found: Tensor | Sequence[Tensor], lse: bool) -> tuple[Tensor, Tensor | None]:
-    """What rows of one query each give, [T, 1, H, D] and the sums [T, H, 1], by token."""
-    return (found[0].squeeze(1), found[1].squeeze(2)) if lse else (found.squeeze(1), None)  # type: ignore[union-attr]
+def _of_single_queries(found: Any, lse: bool) -> tuple[Tensor, Tensor | None]:
+    """What rows of one query each give, [T, 1, H, D] and with lse the sums [T, H, 1], by token."""
+    return (found[0].squeeze(1), found[1].squeeze(2)) if lse else (found.squeeze(1), None)

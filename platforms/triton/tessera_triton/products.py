@@ -31,7 +31,7 @@ from tessera_triton.facts import DeviceFacts, Launcher, power_of_two
 from tessera_triton.fp8 import FNUZ, in_fnuz
 from tessera_triton.quantize import Quantizer
 from tessera_triton.tiles import most_sums, warps_of
-from tessera_triton.tuned import Tiling, Tilings, measured, right
+from tessera_triton.tuned import Tiling, Tilings, checked, measured
 
 _COMPUTE: Mapping[str, Any] = MappingProxyType({"bfloat16": tl.bfloat16, "float16": tl.float16, "float32": tl.float32})
 _STORED: Mapping[str, str] = MappingProxyType(
@@ -297,13 +297,14 @@ class Linear(Kernel[LinearSpec]):
     def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Callable[..., Any]:
         if spec.scheme is None:
             return _plain
-        product = Product(self.facts, self.launch, spec, spec.scheme)
+        by_torch = torch_takes(spec, spec.scheme, self.facts)
+        product = Product(self.facts, self.launch, spec, spec.scheme, by_torch)
         tilings = measured(self.facts, triton.__version__, spec)
         if not tilings:
             return product
         define = ops.ops["linear"].reference
         assert define is not None, "linear is no composite"
-        return replace(product, tilings=right(spec, tilings, define, self.prepare, product.tiled, device.target))
+        return replace(product, tilings=checked(spec, tilings, define, self.prepare, product.tiled, device.target))
 
 
 def _plain(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
@@ -322,31 +323,32 @@ def apart(pairs: Tensor, step: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Product:
-    """The hot call of linear with a quantized weight. tilings: that were measured. by_torch: torch may multiply many
-    tokens."""
+    """The hot call of linear with a quantized weight. by_torch: torch multiplies many tokens. tilings: that were
+    measured; they come before torch."""
 
     facts: DeviceFacts
     launch: Launcher
     spec: LinearSpec
     scheme: Scheme
+    by_torch: bool
     tilings: Tilings = field(default_factory=dict)
-    by_torch: bool = True
 
     def __call__(self, x: Tensor | Quantized, weight: Packed, *, out: Tensor | None = None) -> Tensor:
         spec, (data, x_scale) = self.spec, self._given(x, weight)
         tokens = len(data)
-        dtype = getattr(torch, spec.dtype)
+        dtype, tiling = getattr(torch, spec.dtype), self.tilings.get(power_of_two(tokens))
+        if self.by_torch and tokens > _FEW and tiling is None:
+            product = _by_torch(data, x_scale, weight, dtype)
+            return product if out is None else out.copy_(product)
         fits = out is not None and out.stride(-1) == 1
         made = out if fits and out is not None else torch.empty(tokens, spec.n, dtype=dtype, device=data.device)
-        if tokens > _FEW and self.by_torch and torch_takes(spec, self.scheme, self.facts):
-            made.copy_(_by_torch(data, x_scale, weight, dtype))
-        elif tokens:
-            self._run(data, x_scale, weight, made)
+        if tokens:
+            self._run(data, x_scale, weight, made, tiling)
         return made if out is None or made is out else out.copy_(made)
 
     def tiled(self, x: Tensor, weight: Packed, tiling: Tiling) -> Tensor:
         """x W^T + b with tiles of these sizes, whatever the device would choose."""
-        return replace(self, tilings={power_of_two(len(x)): tiling}, by_torch=False)(x, weight)
+        return replace(self, tilings={power_of_two(len(x)): tiling})(x, weight)
 
     def _given(self, x: Tensor | Quantized, weight: Packed) -> tuple[Tensor, Tensor | None]:
         """x as it is multiplied, and its scales if the scheme says that it is quantized."""
@@ -356,13 +358,12 @@ class Product:
             x = Quantizer(self.launch, self.spec.k, activation)(x, given)
         return (_rows_apart(x.data), x.scale) if isinstance(x, Quantized) else (_rows_apart(x), None)
 
-    def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, made: Tensor) -> None:
+    def _run(self, data: Tensor, x_scale: Tensor | None, weight: Packed, made: Tensor, tiles: Tiling | None) -> None:
         spec, scheme, m, n, k = self.spec, self.scheme, len(data), self.spec.n, self.spec.k
         as_it_is, pairs, shared = _as_it_is(scheme), scheme.weight.dtype == "int4", shared_inputs(scheme)
         step = step_of(spec, scheme)
         steps = -(-k // (2 * step if pairs else step))
         size = 1 if as_it_is else made.element_size()
-        tiles = self.tilings.get(power_of_two(m))
         if tiles is None:
             tiles = tiling(self.facts, m, n, steps, size, grouped=shared > 0, pairs=pairs)
         stored, scale, bias = weight["weight"], weight["scale"], weight.get("bias")

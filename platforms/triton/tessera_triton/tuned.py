@@ -48,10 +48,9 @@ def place_of(spec: LinearSpec) -> str:
     return f"{stored}{zeros}{given}, {spec.n} x {spec.k}, {spec.dtype}"
 
 
-def measured(facts: DeviceFacts, version: str, spec: LinearSpec, table: Mapping[str, Any] | None = None) -> Tilings:
-    """The measured sizes of a product. version: of Triton. table: tuned.json unless given."""
-    table = _table() if table is None else table
-    found = table.get(facts.name, {}).get(".".join(version.split(".")[:2]), {}).get(place_of(spec), {})
+def measured(facts: DeviceFacts, version: str, spec: LinearSpec) -> Tilings:
+    """The measured sizes of a product. version: of Triton."""
+    found = _table().get(facts.name, {}).get(".".join(version.split(".")[:2]), {}).get(place_of(spec), {})
     return {int(tokens): Tiling(*sizes) for tokens, sizes in found.items()}
 
 
@@ -61,7 +60,7 @@ def _table() -> Mapping[str, Any]:
     return table
 
 
-def right(
+def checked(
     spec: LinearSpec,
     tilings: Tilings,
     define: Callable[[LinearSpec, Tensor, Packed], Tensor],
@@ -71,8 +70,6 @@ def right(
 ) -> Tilings:
     """The sizes with which a product gives what it is defined to. define: the op's reference. prepare: the kernel's.
     multiply: the kernel, with these sizes. device: torch's."""
-    if not tilings:
-        return {}
     random = torch.Generator(device).manual_seed(0)
     raw = random_weight(spec, random, device)
     packed = prepare(spec, raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 
 from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
-from tessera.testing.conformance import Case, conformance_cases
+from tessera.testing.conformance import Case, ConformanceError, conformance_cases
 from tessera_triton import Launcher, TritonAttention
+from tessera_triton.attention import PagedPlan
 from tessera_triton.facts import INTERPRETED, TARGETS
 from tests.platforms.interpreted import Interpreted
 
@@ -52,6 +53,26 @@ def test_it_conforms(case: Case) -> None:
     verdict = case.run()
     if case.id.endswith("far-apart"):
         assert verdict.status == "passed"  # a host needs no memory for it
+
+
+class CutAddresses(TritonAttention):
+    """Blocks are where their addresses are that are cut to 32 bits, counted in elements."""
+
+    def plan(self, launch: Any, group: Any, buffers: Any) -> PagedPlan:
+        plan = super().plan(launch, group, buffers)
+        blocks = (1 << 32) // (plan.size * group.spec.num_kv_heads * group.spec.head_dim)
+        return replace(plan, slots=plan.slots % (blocks * plan.size), table=plan.table % blocks)
+
+
+class Cutting(Interpreted):
+    def attention_backends(self) -> Sequence[TritonAttention]:
+        return (CutAddresses(INTERPRETED),)
+
+
+def test_the_kit_names_addresses_that_are_cut() -> None:
+    (case,) = (case for case in conformance_cases(f"{__name__}:Cutting") if case.id.endswith("far-apart"))
+    with pytest.raises(ConformanceError, match="its address needs more than 32 bits"):
+        case.run()
 
 
 class Counting(Launcher):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,8 +147,13 @@ def test_tables_that_stay_are_not_copied_again():
 
 
 def test_more_tokens_than_indices_can_count_are_refused() -> None:
+    def config(rows: int, tokens: int) -> Any:
+        return SimpleNamespace(
+            scheduler=SimpleNamespace(max_num_seqs=rows), model=SimpleNamespace(max_model_len=tokens)
+        )
+
     rows, tokens = (1 << 16) - 1, (1 << 15) - 1
     with pytest.raises(ConfigError, match="^65,535 requests of up to 32,767 tokens .* lower --max-num-seqs or"):
-        refuse_uncounted(rows, tokens, "int32")
-    refuse_uncounted(rows, tokens - 1, "int32")
-    refuse_uncounted(rows, tokens, "int64")
+        refuse_uncounted(config(rows, tokens), "int32")
+    refuse_uncounted(config(rows, tokens - 1), "int32")
+    refuse_uncounted(config(rows, tokens), "int64")
