@@ -8,7 +8,19 @@ import msgspec
 
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer
-from tessera.text.worker import LENGTH, ChatJob, Checked, Decoded, DecodeJob, Encoded, EncodeJob, GrammarJob, Job, Texts
+from tessera.text.worker import (
+    LENGTH,
+    ChatJob,
+    Checked,
+    Decoded,
+    DecodeJob,
+    Encoded,
+    EncodeJob,
+    GrammarJob,
+    Grammars,
+    Job,
+    Texts,
+)
 from tessera.text.workers import packed
 
 
@@ -21,6 +33,7 @@ class TextInProcess:
         self.vocabulary = tokenizer
         self._texts = Texts(tokenizer, template)
         self.has_template = self._texts.has_template
+        self._grammars = Grammars()
         self._jobs = msgspec.msgpack.Decoder(Job)
 
     async def chat(self, job: ChatJob) -> Encoded:
@@ -43,4 +56,5 @@ class TextInProcess:
 
     def _do(self, job: Job) -> Encoded | Decoded | Checked:
         """By way of the bytes that would go to a worker."""
-        return self._texts.do(self._jobs.decode(packed(job)[LENGTH.size :]))
+        worker = self._grammars if isinstance(job, GrammarJob) else self._texts
+        return worker.do(self._jobs.decode(packed(job)[LENGTH.size :]))

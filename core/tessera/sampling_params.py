@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,8 @@ MAX_BAD_WORD_TOKENS = 64
 MAX_CHOICES = 1024
 MAX_CHOICE_CHARS = 1024
 MAX_GRAMMAR_CHARS = 2**14
+MAX_SCHEMA_CHARS = 2**18
+MAX_WHITESPACE_CHARS = 256
 MAX_EXTRA_ARGS = 64
 MAX_EXTRA_ARG_CHARS = 64
 MOST_PENALTY = 2.0
@@ -84,32 +86,59 @@ class RequestOutputKind(IntEnum):
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an answer must be: exactly one of the fields is set.
+    """What an answer must be: exactly one of the first six fields is set. Fields are vLLM's.
 
     choice: one of these texts. regex: a text that the regular expression matches as a whole; the syntax is that of
-    Rust's regex crate, without look-around and back-references. json, json_object, grammar, structural_tag are known
-    and not supported yet. Raises RequestError for a value that does not hold.
+    Rust's regex crate, without look-around and back-references. json: a JSON text that is valid by this JSON Schema
+    (draft 2020-12), given as an object or as its JSON; kept as JSON. json_object: any JSON object. grammar: a text of
+    this grammar, in Lark's or GBNF's syntax (EBNF). structural_tag: a text in which tags are followed by what they
+    demand, in xgrammar's format, as an object or as its JSON; kept as JSON.
+
+    disable_any_whitespace: JSON without white space. whitespace_pattern: a regular expression of the white space that
+    may stand between the parts of JSON; it matches at most once at each place. By default that is a line break with
+    indentation, or at most two spaces. disable_additional_properties: objects of the schema have no properties but
+    those named, wherever it does not say otherwise.
+
+    Raises RequestError for a value that does not hold.
     """
 
     choice: Sequence[str] | None = None
     regex: str | None = None
     json: Any = None
-    json_object: Any = None
-    grammar: Any = None
+    json_object: bool | None = None
+    grammar: str | None = None
     structural_tag: Any = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_additional_properties: bool | None = None
+
+    KINDS: ClassVar[tuple[str, ...]] = ("choice", "regex", "json", "json_object", "grammar", "structural_tag")
 
     def __post_init__(self) -> None:
-        asked = [name for name in self.__struct_fields__ if getattr(self, name) not in (None, False)]
-        for name in asked:
-            if name not in ("choice", "regex"):
-                raise _wrong_output(f"structured_outputs.{name} is not supported yet; use choice or regex.")
+        for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
+            if getattr(self, name) not in (None, True, False):
+                raise _wrong_output(f"structured_outputs.{name} must be true or false.", name)
+        asked = [name for name in self.KINDS if getattr(self, name) not in (None, False) or self._is_false(name)]
         if len(asked) != 1:
             given = " and ".join(asked) or "none"
-            raise _wrong_output(f"structured_outputs takes exactly one of choice and regex, got {given}.")
+            raise _wrong_output(f"structured_outputs takes exactly one of {', '.join(self.KINDS)}, got {given}.")
         if self.choice is not None:
             msgspec.structs.force_setattr(self, "choice", _choices(self.choice))
-        else:
-            _check_grammar_text("regex", self.regex, MAX_GRAMMAR_CHARS)
+        for name in {"regex", "grammar"}.intersection(asked):
+            _check_grammar_text(name, getattr(self, name), MAX_GRAMMAR_CHARS)
+        for name in {"json", "structural_tag"}.intersection(asked):
+            msgspec.structs.force_setattr(self, name, _json_text(name, getattr(self, name)))
+        if self.whitespace_pattern is not None:
+            _check_grammar_text("whitespace_pattern", self.whitespace_pattern, MAX_WHITESPACE_CHARS)
+
+    def _is_false(self, name: str) -> bool:
+        """The schema false, which allows nothing, is a schema."""
+        return name == "json" and self.json is False
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is set."""
+        return next(name for name in self.KINDS if getattr(self, name) not in (None, False))
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -272,23 +301,24 @@ def _structured_outputs(given: Any) -> StructuredOutputsParams:
     if isinstance(given, StructuredOutputsParams):
         return given
     if not isinstance(given, Mapping):
-        raise _wrong_output(f"structured_outputs must be an object with choice or regex, got {shown(given)}.")
+        raise _wrong_output(f"structured_outputs must be an object, got {shown(given)}.")
     for name in given:
         if name not in StructuredOutputsParams.__struct_fields__:
-            raise _wrong_output(f"structured_outputs has an unknown field '{shown(name)}'; use choice or regex.")
+            known = ", ".join(StructuredOutputsParams.__struct_fields__)
+            raise _wrong_output(f"structured_outputs has an unknown field '{shown(name)}'; it has {known}.")
     return StructuredOutputsParams(**given)
 
 
 def _choices(given: Any) -> tuple[str, ...]:
     choices = tuple(dict.fromkeys(_sequence("structured_outputs.choice", given)))
     if not 1 <= len(choices) <= MAX_CHOICES:
-        raise _wrong_output(f"structured_outputs.choice takes 1 to {MAX_CHOICES} texts, got {len(choices)}.")
+        raise _wrong_output(f"structured_outputs.choice takes 1 to {MAX_CHOICES} texts, got {len(choices)}.", "choice")
     for text in choices:
         _check_grammar_text("choice", text, MAX_CHOICE_CHARS)
     total = sum(map(len, choices))
     if total > MAX_GRAMMAR_CHARS:
         raise _wrong_output(
-            f"The texts of structured_outputs.choice have at most {MAX_GRAMMAR_CHARS} characters together, got {total}."
+            f"structured_outputs.choice has at most {MAX_GRAMMAR_CHARS} characters in all, got {total}.", "choice"
         )
     return choices
 
@@ -296,13 +326,28 @@ def _choices(given: Any) -> tuple[str, ...]:
 def _check_grammar_text(name: str, text: Any, most: int) -> None:
     if not isinstance(text, str) or not 1 <= len(text) <= most:
         said = "have texts" if name == "choice" else "be a text"
-        raise _wrong_output(f"structured_outputs.{name} must {said} of 1 to {most} characters.")
+        raise _wrong_output(f"structured_outputs.{name} must {said} of 1 to {most} characters.", name)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise _wrong_output(f"structured_outputs.{name} holds half of a surrogate pair, which no UTF-8 text can.")
+        raise _wrong_output(f"structured_outputs.{name} holds half of a surrogate pair, which no UTF-8 text can.", name)
 
 
-def _wrong_output(message: str) -> RequestError:
-    return RequestError(message, param="structured_outputs")
+def _json_text(name: str, given: Any) -> str:
+    """The JSON of a schema or a structural tag, which may be given as JSON."""
+    place = f"structured_outputs.{name}"
+    try:
+        value = msgspec.json.decode(given) if isinstance(given, str) else given
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.DecodeError, TypeError, ValueError, OverflowError, RecursionError):
+        raise _wrong_output(f"{place} is not valid JSON, or nested too deeply.", name) from None
+    if not isinstance(value, Mapping) and not (name == "json" and isinstance(value, bool)):
+        raise _wrong_output(f"{place} must be an object, got {shown(value)}.", name)
+    if len(text) > MAX_SCHEMA_CHARS:
+        raise _wrong_output(f"{place} has at most {MAX_SCHEMA_CHARS} characters of JSON, got {len(text)}.", name)
+    return text
+
+
+def _wrong_output(message: str, name: str = "") -> RequestError:
+    return RequestError(message, param=f"structured_outputs.{name}" if name else "structured_outputs")
 
 
 def _biases(given: Any) -> dict[int, float]:

@@ -78,8 +78,8 @@ async def test_errors_become_the_client_s_own(client):
         await client.chat.completions.create(model="other", messages=[USER])
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as wrong:
-        await client.chat.completions.create(model=MODEL, messages=[USER], response_format={"type": "json_object"})
-    assert wrong.value.param == "response_format"
+        await client.chat.completions.create(model=MODEL, messages=[USER], response_format={"type": "json_schema"})
+    assert wrong.value.param == "response_format.json_schema"
     with pytest.raises(openai.BadRequestError) as long:
         await client.completions.create(model=MODEL, prompt="x" * 1000)
     assert long.value.code == "context_length_exceeded"

@@ -1,4 +1,4 @@
-"""Structured outputs: answers that a choice or a regular expression allows, by llguidance.
+"""Structured outputs: answers that a grammar allows, such as a JSON Schema or a regular expression, by llguidance.
 
 A grammar is compiled on a thread of its own, which also computes its first mask, the most expensive one; requests wait
 for their own grammar only, and for one that is compiled not at all. From then on the engine asks the request's matcher
@@ -8,7 +8,7 @@ for a mask before each token and passes it the token that was sampled.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
@@ -41,6 +41,7 @@ class StructuredOutputs(EngineFeature):
         self._model = config.model
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer: LLTokenizer | None = None
+        self._special: Mapping[str, int] = {}
         self._matchers: OrderedDict[StructuredOutputsParams, Future[LLMatcher]] = OrderedDict()
 
     def fields(self) -> frozenset[str]:
@@ -86,13 +87,10 @@ class StructuredOutputs(EngineFeature):
     def _compile(self, asked: StructuredOutputsParams) -> LLMatcher:
         """Raises RequestError."""
         if self._tokenizer is None:
-            self._tokenizer = self._load()
-        return compile_grammar(asked, self._tokenizer)
-
-    def _load(self) -> LLTokenizer:
-        model = self._model
-        vocabulary = Vocabulary.from_folder(model.tokenizer)
-        return TokenTable.of(vocabulary, model.vocab_size, model.eos_token_ids).tokenizer()
+            model = self._model
+            table = TokenTable.of(Vocabulary.from_folder(model.tokenizer), model.vocab_size, model.eos_token_ids)
+            self._tokenizer, self._special = table.tokenizer(), table.special
+        return compile_grammar(asked, self._tokenizer, self._special)
 
 
 class Grammar(FeatureState):

@@ -1,4 +1,4 @@
-"""Grammars over a vocabulary, by llguidance: a choice or a regular expression compiled to a matcher, which says what
+"""Grammars over a vocabulary, by llguidance: what a request asks of its answer, compiled to a matcher, which says what
 the next token may be.
 
 A client's grammar is not trusted: the text worker compiles it once over single bytes, within its limits, before the
@@ -9,19 +9,31 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
+from tessera.text.json_schema import WHITESPACE, SchemaError, enforceable, explained
+from tessera.text.structural_tag import Builder, TagError
 from tessera.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 FIELD = "structured_outputs"
+# Text that must come next may come in any tokens; llguidance would otherwise choose them by the model's tokenizer,
+# which runs in the text workers alone. It stands after a client's own grammar, whose options cannot change it.
+_OPTIONS = '%llguidance {"no_forcing": true}'
 _WRONG = re.compile(r"regex parse error:\n    (?P<shown>.*)\n    (?P<before> *)\^+\nerror: (?P<reason>.+)")
+_WRONG_GRAMMAR = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?P<reason>.+)")
+_AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _ANCHORS = "lookarounds not supported"
 _TOO_LARGE = "it is too large or too complex"
+_NO_TEXT = "no text is allowed, or only the empty one"
+_MAX_REASON_CHARS = 300
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def limits() -> LLParserLimits:
@@ -29,51 +41,142 @@ def limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        initial_lexer_fuel=100_000, step_lexer_fuel=50_000, max_lexer_states=10_000, verbose_errors=False
+        initial_lexer_fuel=1_000_000, step_lexer_fuel=50_000, max_lexer_states=10_000, verbose_errors=False
     )
 
 
-def compile_grammar(asked: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatcher:
-    """A matcher that has computed its first mask. Raises RequestError for a grammar that is wrong, too large, or allows
-    no text."""
-    from llguidance import LLMatcher
-
-    matcher = LLMatcher(tokenizer, _grammar(asked), log_level=0, limits=limits())
-    if matcher.is_error():
-        raise _refusal(asked, _reason(asked.regex or "", matcher.get_error()))
+def compile_grammar(
+    asked: StructuredOutputsParams, tokenizer: LLTokenizer, special: Mapping[str, int] = NONE
+) -> LLMatcher:
+    """A matcher that has computed its first mask. special: the tokenizer's special tokens, by their text. Raises
+    RequestError for a grammar that is wrong, too large, or allows no text."""
+    grammar = Grammar(asked, tokenizer)
+    matcher = grammar.matcher(special)
+    said = matcher.get_error()
+    if said:
+        raise grammar.refusal(said)
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")
     for token in tokenizer.eos_tokens:
         allowed &= ~(1 << token)
     if matcher.is_error() and "NoExtension" not in matcher.get_error():
-        raise _refusal(asked, _TOO_LARGE)
+        raise grammar.refusal(_TOO_LARGE)
     if not allowed:
-        raise _refusal(asked, "no text is allowed, or only the empty one")
+        raise grammar.refusal(_NO_TEXT)
     return matcher
 
 
-def _grammar(asked: StructuredOutputsParams) -> str:
-    """As llguidance reads it. no_forcing: text that must come next may come in any tokens; llguidance would otherwise
-    choose them by the model's tokenizer, which runs in the text workers alone."""
-    from llguidance import LLMatcher
+class Part(NamedTuple):
+    """A grammar within the grammar. place: where the client gave it. definition: llguidance's."""
 
-    options = '%llguidance {"no_forcing": true}\n'
-    if asked.regex is None:
-        return f"{options}start: {' | '.join(map(json.dumps, asked.choice or ()))}"
-    if len(asked.regex) - len(asked.regex.rstrip("\\")) & 1:  # llguidance would leave the last one out
-        raise _refusal(asked, f"incomplete escape sequence (at character {len(asked.regex)})")
-    grammar = json.loads(LLMatcher.grammar_from_regex(asked.regex))
-    for part in grammar["grammars"]:
-        part["lark_grammar"] = options + part["lark_grammar"]
-    return json.dumps(grammar)
+    kind: str
+    place: str
+    given: Any
+    definition: dict[str, Any]
 
 
-def _refusal(asked: StructuredOutputsParams, reason: str) -> RequestError:
-    name = "choice" if asked.regex is None else "regex"
-    return RequestError(f"{FIELD}.{name} cannot be used: {reason}.", param=FIELD)
+class Grammar:
+    """What one request asked for, in llguidance's terms: a grammar in Lark's syntax, and the parts that it names."""
+
+    def __init__(self, asked: StructuredOutputsParams, tokenizer: LLTokenizer) -> None:
+        self._asked = asked
+        self._tokenizer = tokenizer
+        self._parts: list[Part] = []
+
+    def matcher(self, special: Mapping[str, int]) -> LLMatcher:
+        """Raises RequestError for what is wrong before llguidance sees it."""
+        start = self._start(special)
+        parts = [{"name": f"g{number}", **part.definition} for number, part in enumerate(self._parts)]
+        return self._made([{"name": "start", "lark_grammar": f"{start}\n{_OPTIONS}"}, *parts])
+
+    def refusal(self, said: str) -> RequestError:
+        """The error to raise for what llguidance says of the grammar. Parts are tried alone, to name the wrong one."""
+        for part in self._parts:
+            alone = self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **part.definition}])
+            if alone.is_error():
+                return self._explained(part, alone.get_error())
+        place = self._parts[0].place if len(self._parts) == 1 else f".{self._asked.kind}"
+        return _refusal(place, said if said in (_TOO_LARGE, _NO_TEXT) else _TOO_LARGE)
+
+    def _start(self, special: Mapping[str, int]) -> str:
+        asked = self._asked
+        if asked.choice is not None:
+            return f"start: {' | '.join(map(json.dumps, asked.choice))}"
+        if asked.regex is not None:
+            return f"start: {self.regex(asked.regex, '.regex')}"
+        if asked.grammar is not None:
+            return f"start: {self.grammar(asked.grammar, '.grammar')}"
+        if asked.json is not None:
+            return f"start: {self.json_schema(json.loads(asked.json), '.json')}"
+        if asked.json_object:
+            return f"start: {self.json_schema({'type': 'object'}, '.json_object')}"
+        try:
+            return Builder(self, special).build(json.loads(asked.structural_tag))
+        except TagError as error:
+            raise _refusal(f".structural_tag{error.place}", error.reason) from None
+
+    def _made(self, grammars: list[dict[str, Any]]) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        return LLMatcher(self._tokenizer, json.dumps({"grammars": grammars}), log_level=0, limits=limits())
+
+    # ---- parts: each returns the name by which the grammar mentions it
+
+    def json_schema(self, given: Any, place: str) -> str:
+        """A JSON text that is valid by this schema. Raises RequestError."""
+        asked = self._asked
+        whitespace = None if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
+        try:
+            schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties))
+        except SchemaError as error:
+            raise _refusal(f"{place}{error.place}", error.reason) from None
+        return self._named(Part("json_schema", place, schema, {"json_schema": schema}))
+
+    def regex(self, given: str, place: str) -> str:
+        """A text that a regular expression matches as a whole. Raises RequestError."""
+        from llguidance import LLMatcher
+
+        if len(given) - len(given.rstrip("\\")) & 1:  # llguidance would leave the last one out
+            raise _refusal(place, f"incomplete escape sequence (at character {len(given)})")
+        (made,) = json.loads(LLMatcher.grammar_from_regex(given))["grammars"]
+        return self._named(Part("regex", place, given, {"lark_grammar": f"{made['lark_grammar']}\n{_OPTIONS}"}))
+
+    def grammar(self, given: str, place: str) -> str:
+        """A text of a grammar in Lark's or GBNF's syntax. Raises RequestError."""
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        try:
+            lark = any_to_lark(given)
+        except RecursionError:
+            raise _refusal(place, "it is nested too deeply") from None
+        except Exception as error:  # noqa: BLE001 - llguidance raises no other
+            reason = _AT.sub(r" (at line \g<line>)", str(error))[:_MAX_REASON_CHARS]
+            raise _refusal(place, f"{reason[:1].lower()}{reason[1:]}") from None
+        return self._named(Part("grammar", place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"}))
+
+    def _named(self, part: Part) -> str:
+        self._parts.append(part)
+        return f"@g{len(self._parts) - 1}"
+
+    def _explained(self, part: Part, said: str) -> RequestError:
+        match part.kind:
+            case "json_schema":
+                error = explained(part.given, said, self._refuses)
+                return _refusal(f"{part.place}{error.place}", error.reason)
+            case "regex":
+                return _refusal(part.place, _reason(part.given, said))
+        return _refusal(part.place, _reason_of_grammar(said))
+
+    def _refuses(self, schema: Any) -> bool:
+        return self._made([{"json_schema": schema}]).is_error()
+
+
+def _refusal(place: str, reason: str) -> RequestError:
+    """place: below the field, as `.json.properties.name`."""
+    return RequestError(f"{FIELD}{place} cannot be used: {reason}.", param=f"{FIELD}{place}")
 
 
 def _reason(regex: str, said: str) -> str:
-    """Of what llguidance says of an error: what is wrong, and where."""
+    """Of what llguidance says of a regular expression: what is wrong, and where."""
     if match := _WRONG.search(said):
         return f"{match['reason']} (at character {_place(regex, match['shown'], len(match['before']))})"
     if _ANCHORS in said:
@@ -90,6 +193,18 @@ def _place(regex: str, shown: str, column: int) -> int:
         if at > column:
             return number
     return len(regex)
+
+
+def _reason_of_grammar(said: str) -> str:
+    """Of what llguidance says of a grammar in Lark's syntax: what is wrong, and where."""
+    match = _WRONG_GRAMMAR.match(said)
+    if match is None:
+        first = said.partition("\n")[0]
+        return first if first and "NoExtension" not in first and "oo complex" not in first else _TOO_LARGE
+    reason = match["reason"][:_MAX_REASON_CHARS].rstrip(".:")
+    if reason.startswith("unknown special token"):
+        reason = "special tokens are not supported in a grammar"
+    return f"{reason[:1].lower()}{reason[1:]} (at line {match['line']}, column {match['column']})"
 
 
 # ---- vocabularies ---------------------------------------------------------------------------------------------------
@@ -117,6 +232,11 @@ class TokenTable:
                 param=FIELD,
             )
         return cls([vocabulary.token_bytes(token) for token in range(size)], vocabulary.special_ids, ends)
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens, by their text."""
+        return {self.tokens[token].decode(errors="replace"): token for token in self.special_token_ids}
 
     def tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper

@@ -84,10 +84,10 @@ LOADING = Limits(30, 2048 * _MIB)
 
 
 class Start(msgspec.Struct):
-    """tokenizer: its folder. template: source of a chat template to use instead of the model's. content_format: the
-    form of content it expects; None detects it."""
+    """tokenizer: its folder; None: a worker that only checks grammars. template: source of a chat template to use
+    instead of the model's. content_format: the form of content it expects; None detects it."""
 
-    tokenizer: str
+    tokenizer: str | None
     template: str | None = None
     content_format: Literal["string", "openai"] | None = None
 
@@ -191,6 +191,7 @@ class Texts:
 
     def do(self, job: Job) -> Encoded | Decoded | Checked:
         """Raises RequestError or MemoryError."""
+        assert not isinstance(job, GrammarJob), "grammars have a worker of their own"
         match job:
             case ChatJob():
                 return self._chat(job)
@@ -199,13 +200,6 @@ class Texts:
                 return Encoded(ids, spelled=self._spelled(ids[0]) if job.spelled else None)
             case DecodeJob(tokens, skip_special_tokens):
                 return Decoded(self._tokenizer.decode(tokens, skip_special_tokens))
-            case GrammarJob(asked):
-                compile_grammar(asked, self._bytes)
-                return Checked()
-
-    @cached_property
-    def _bytes(self) -> LLTokenizer:
-        return byte_tokenizer()
 
     def _chat(self, job: ChatJob) -> Encoded:
         template = self._template if job.template is None else self._given(job.template)
@@ -245,6 +239,22 @@ class Texts:
         return ChatTemplate(source, self._tokenizer.special_tokens)
 
 
+class Grammars:
+    """Checks grammars, over single bytes."""
+
+    has_template = False
+
+    @cached_property
+    def _bytes(self) -> LLTokenizer:
+        return byte_tokenizer()
+
+    def do(self, job: Job) -> Checked:
+        """Raises RequestError or MemoryError."""
+        assert isinstance(job, GrammarJob)
+        compile_grammar(job.asked, self._bytes)
+        return Checked()
+
+
 def main() -> int:
     """Runs the process, over the socket on its standard input, and returns its exit code."""
     # Ctrl-C in a terminal and a service manager's SIGTERM reach every process; the parent ends this one.
@@ -260,7 +270,9 @@ def main() -> int:
     try:
         LOADING.apply()
         start = msgspec.msgpack.decode(started, type=Start)
-        texts = Texts(Tokenizer.from_folder(start.tokenizer), start.template, start.content_format)
+        texts: Texts | Grammars = Grammars()
+        if start.tokenizer is not None:
+            texts = Texts(Tokenizer.from_folder(start.tokenizer), start.template, start.content_format)
     except TesseraError as error:
         _send(link, Failed(error.message, model=True))
         return GIVEN_UP
@@ -280,7 +292,7 @@ def main() -> int:
         raise
 
 
-def _serve(link: socket.socket, texts: Texts) -> int:
+def _serve(link: socket.socket, texts: Texts | Grammars) -> int:
     """Runs jobs until the socket closes."""
     jobs = msgspec.msgpack.Decoder(Job)
     while (data := receive(link)) is not None:

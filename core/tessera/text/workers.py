@@ -1,9 +1,9 @@
 """The front end's side of the text workers: sends jobs, receives token ids and text, and replaces workers that died.
 
-There are two workers, each with a queue: one for short jobs, so that a chat does not wait for a long text (a running
-job cannot be split or suspended), and one for long jobs, which is started when the first one arrives. A worker has one
-job at a time and the others wait here. Hence it is known which job made a worker die, the jobs behind it are not lost,
-and a job whose client has disconnected is dropped.
+There are three workers, each with a queue: one for short jobs, so that a chat does not wait for a long text (a running
+job cannot be split or suspended), and one each for long jobs and for grammars, which are started when the first such
+job arrives. A worker has one job at a time and the others wait here. Hence it is known which job made a worker die, the
+jobs behind it are not lost, and a job whose client has disconnected is dropped.
 """
 
 from __future__ import annotations
@@ -285,8 +285,10 @@ class TextWorkers:
 
     def __init__(self, start: Start) -> None:
         """Raises ModelError or TextWorkerError."""
+        assert start.tokenizer is not None
         self._short = _Lane(start)
         self._long = _Lane(start)
+        self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
         process = self._short.begin()
@@ -306,7 +308,7 @@ class TextWorkers:
     @property
     def restarts(self) -> int:
         """Number of workers that were replaced."""
-        return self._short.restarts + self._long.restarts
+        return self._short.restarts + self._long.restarts + self._grammars.restarts
 
     async def ready(self) -> None:
         """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
@@ -341,7 +343,8 @@ class TextWorkers:
                 await self._ask(GrammarJob(asked), Checked)
             except TextLimitError as error:
                 raise TextLimitError(
-                    "structured_outputs cannot be used: compiling it took more time or memory than it may.", param=FIELD
+                    f"{FIELD}.{asked.kind} cannot be used: compiling it took more time or memory than it may.",
+                    param=f"{FIELD}.{asked.kind}",
                 ) from error
         self._right.pop(asked, None)
         self._right[asked] = None
@@ -350,11 +353,15 @@ class TextWorkers:
 
     async def close(self) -> None:
         """Ends the workers at once. May be called again."""
-        await asyncio.gather(self._short.close(), self._long.close())
+        await asyncio.gather(self._short.close(), self._long.close(), self._grammars.close())
 
     async def _ask(self, job: Job, kind: type[T]) -> T:
         data = packed(job)
-        answer = await (self._long if len(data) >= LONG_JOB else self._short).ask(data)
+        if isinstance(job, GrammarJob):
+            lane = self._grammars
+        else:
+            lane = self._long if len(data) >= LONG_JOB else self._short
+        answer = await lane.ask(data)
         if isinstance(answer, Failed):
             raise answer.error()
         assert isinstance(answer, kind)

@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
+from jsonschema import Draft202012Validator
 
 from tessera.llm import LLM
 from tessera.sampling_params import SamplingParams
@@ -31,9 +33,23 @@ GRAMMARS: list[dict[str, Any]] = [
 
 
 def allowed(grammar: dict[str, Any], text: str) -> bool:
+    """By judges that know nothing of llguidance."""
     if "choice" in grammar:
         return text in grammar["choice"]
+    if "json" in grammar:
+        return Draft202012Validator(grammar["json"]).is_valid(json.loads(text))
+    if "grammar" in grammar:
+        return re.fullmatch(r"\[(\[|\]|ab?)*\]", text) is not None and balanced(text)
+    if "structural_tag" in grammar:
+        calls = re.findall(r"<f>(.*?)</f>", text, re.DOTALL)
+        return all(isinstance(json.loads(call)["n"], int) for call in calls)
     return re.fullmatch(grammar["regex"], text) is not None
+
+
+def balanced(text: str) -> bool:
+    """Whether the first bracket is closed by the last one and by no other."""
+    depths = list(accumulate({"[": 1, "]": -1}.get(character, 0) for character in text))
+    return depths[-1] == 0 and min(depths[:-1]) > 0
 
 
 @pytest.fixture
@@ -150,7 +166,7 @@ def test_a_grammar_that_cannot_be_used_is_the_client_s_error(run_of: Callable[..
     bad = run.add(QUESTIONS[1], 5, structured_outputs={"regex": "(a"})  # so this one is compiled later
     last = run.add(QUESTIONS[2], 5, structured_outputs={"regex": "b"})
     run.finish()
-    assert run.finished[bad].param == "structured_outputs"
+    assert run.finished[bad].param == "structured_outputs.regex"
     assert run.finished[bad].message == "structured_outputs.regex cannot be used: unclosed group (at character 1)."
     assert (text(run, first), text(run, last)) == ("a", "b")
 
@@ -183,7 +199,14 @@ MANY: list[dict[str, Any]] = [
     {"regex": r"[^\n]{20,60}"},
     {"regex": "(the|and|then|in)( (the|and|then|in))*"},
     {"choice": ["a", "and", "an", "another", "the end", "été", "日本語"]},
-]
+    {"json": {"type": "object", "properties": {"id": {"type": "integer"}, "tags": {"type": "array", "maxItems": 3,
+              "items": {"type": "string", "maxLength": 8}}}, "required": ["id", "tags"]}},
+    {"grammar": 'root ::= "[" (item | root)* "]"\nitem ::= "a" "b"?'},
+    {"structural_tag": {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [
+        {"begin": "<f>", "content": {"type": "json_schema", "json_schema": {
+            "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}, "end": "</f>"}],
+        "at_least_one": True, "stop_after_first": True}}},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

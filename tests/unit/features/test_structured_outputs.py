@@ -121,7 +121,7 @@ def test_as_many_grammars_are_kept_as_were_used_last(
     monkeypatch.setattr(
         structured_outputs,
         "compile_grammar",
-        lambda asked, tok: compiled.append(asked.regex) or compile_grammar(asked, tok),
+        lambda asked, tok, special: compiled.append(asked.regex) or compile_grammar(asked, tok),
     )
     for regex in ("a", "b", "c", "a", "d", "a", "b"):
         ready(begin(feature, regex))

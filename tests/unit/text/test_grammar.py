@@ -77,7 +77,47 @@ def test_a_regex_that_cannot_be_used_is_refused_in_one_line(regex: str, reason: 
     with pytest.raises(RequestError) as refused:
         compile_grammar(StructuredOutputsParams(regex=regex), BYTES)
     assert refused.value.message == f"structured_outputs.regex cannot be used: {reason}."
-    assert refused.value.param == "structured_outputs"
+    assert refused.value.param == "structured_outputs.regex"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        ('start: "a" B?\nB: /b+/', ["a", "abb"], ["b"]),
+        ('root ::= "a" b*\nb ::= [0-9] | "x"', ["a", "a1x"], ["ab"]),
+        ('%ignore / /\nstart: "a" "b"', ["ab", "a b"], ["a"]),
+        ('start: %json {"type": "integer"}', ["12"], ["x"]),
+        ('%llguidance {"no_forcing": false}\nstart: "abc" /d?/', ["abc", "abcd"], ["ab"]),
+        ('start: a "c"\na[max_tokens=2, temperature=0.5]: /x+/', ["xxc"], ["xxxxc"]),
+    ],
+)
+def test_a_grammar_is_in_lark_s_or_gbnf_s_syntax(grammar: str, right: list[str], wrong: list[str]) -> None:
+    asked = StructuredOutputsParams(grammar=grammar)
+    for text in right:
+        assert accepts(asked, text), text
+    for text in wrong:
+        assert not accepts(asked, text), text
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("start: foo", 'unknown name: "foo" (at line 1, column 8)'),
+        ('x: "a"', "expected ::= (at line 1)"),
+        ('start: "a" <|end|>', "special tokens are not supported in a grammar (at line 1, column 8)"),
+        ("start: @g0", "unknown grammar @g0"),
+        ("start: @other", "unknown grammar @other"),
+        ('start: %json {"uniqueItems": true}', 'failed to compile JSON schema: Unimplemented keys: ["uniqueItems"]'),
+        ("root ::= foo", "rule 'foo' not found"),
+        ('root ::= "a', "unexpected end of input (at line 1)"),
+        ("root ::= " + "(" * 5000, "it is nested too deeply"),
+    ],
+)
+def test_a_grammar_that_is_wrong_is_refused_in_one_line(grammar: str, reason: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        compile_grammar(StructuredOutputsParams(grammar=grammar), BYTES)
+    assert refused.value.message.startswith(f"structured_outputs.grammar cannot be used: {reason}")
+    assert "\n" not in refused.value.message
 
 
 def test_a_grammar_that_exceeds_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

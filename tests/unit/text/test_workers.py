@@ -101,7 +101,7 @@ async def test_a_grammar_is_checked_where_it_can_do_no_harm(served: Served) -> N
         for regex, said in (("(a", "unclosed group"), (r"[^\s\S]", "no text is allowed")):
             with pytest.raises(RequestError, match=said) as refused:
                 await workers.check_grammar(params(regex))
-            assert refused.value.param == "structured_outputs"
+            assert refused.value.param == "structured_outputs.regex"
         assert await workers.decode((await workers.encode(["a"]))[0]) == "a"
         assert workers.restarts == 0
 

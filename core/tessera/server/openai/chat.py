@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder, asks_for_nothing
 from tessera.server.openai.generation import (
@@ -44,6 +44,7 @@ from tessera.server.openai.sampling import (
     shown_alternatives,
     way_of,
 )
+from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openapi import JsonRoute
 from tessera.server.settings import Limits
 
@@ -66,9 +67,11 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
-        params = _sampling_params(context, request)
+        asked = structured_outputs(request)
+        params = _sampling_params(context, request, asked.params)
         way = way_of(context, request, params)
         identity = Identity.of("chatcmpl", request, scope)
+        await check_structured(context, asked, params)
         prompt = await render(context, request)
         owner = owner_of(context, request, scope)
         generation = Generation(context, owner, [prompt], params, way, identity.id)
@@ -106,7 +109,9 @@ def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None
         raise RequestError('Tools are not supported yet: leave out tools or set tool_choice to "none".', param="tools")
 
 
-def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> SamplingParams:
+def _sampling_params(
+    context: ServerContext, request: ChatCompletionRequest, structured: StructuredOutputsParams | None
+) -> SamplingParams:
     field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     most = getattr(request, field)
     if most is not None and not 1 <= most < 2**31:
@@ -117,6 +122,7 @@ def _sampling_params(context: ServerContext, request: ChatCompletionRequest) -> 
         max_tokens=context.settings.answers.capped(most),
         logprobs=_logprobs(context, request),
         detokenize=True,
+        structured=structured,
     )
 
 

@@ -40,6 +40,7 @@ from tessera.server.openai.sampling import (
     shown_alternatives,
     way_of,
 )
+from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openapi import JsonRoute
 
 DEFAULT_MAX_TOKENS = 16
@@ -63,15 +64,18 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         # The engine generates at least one token; it is left out if the request wants nothing but the echo.
         only_echo = bool(request.echo) and request.max_tokens == 0
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        asked = structured_outputs(request)
         params = sampling_params(
             request,
             context.settings.default_sampling,
             max_tokens=1 if only_echo else context.settings.answers.capped(max_tokens),
             logprobs=request.logprobs,
             detokenize=context.engine.tokenizer is not None,
+            structured=asked.params,
             prompt_logprobs=request.logprobs if request.echo else None,
         )
         way = way_of(context, request, params, request.best_of)
+        await check_structured(context, asked, params)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
         identity = Identity.of("cmpl", request, scope)
         owner = owner_of(context, request, scope)

@@ -36,7 +36,6 @@ GENERATION: Mapping[str, Values] = {
     "mm_processor_kwargs": ({},),
     "regex": (),
     "repetition_detection": (),
-    "response_format": ({"type": "text"},),
     "structural_tag": (),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
@@ -72,7 +71,14 @@ CHAT: Mapping[str, Values] = {
     "web_search_options": (),
 }
 
-_HINTS: Mapping[str, str] = {"chat_template": "cannot be set by a request"}
+_HINTS: Mapping[str, str] = {
+    "chat_template": "cannot be set by a request",
+    **dict.fromkeys(
+        ("ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
+        "is not served; structured_outputs has it",
+    ),
+    "structural_tag": "is not served; response_format has it",
+}
 _LONGEST_DEFAULT = 64
 
 

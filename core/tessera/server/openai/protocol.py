@@ -29,6 +29,7 @@ _Length = Annotated[int, shown(minimum=1)]
 _Logprobs = Annotated[int, shown(minimum=-1)]
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT = {"type": "string", "minLength": 1}
+_OBJECT_OR_JSON = {"anyOf": [{"type": "object"}, {"type": "string", "maxLength": most.MAX_SCHEMA_CHARS}]}
 _STRUCTURED_OUTPUTS = {
     "properties": {
         "choice": {
@@ -38,10 +39,30 @@ _STRUCTURED_OUTPUTS = {
             "maxItems": most.MAX_CHOICES,
         },
         "regex": {"type": "string", "minLength": 1, "maxLength": most.MAX_GRAMMAR_CHARS},
+        "json": _OBJECT_OR_JSON,
+        "json_object": {"type": "boolean"},
+        "grammar": {"type": "string", "minLength": 1, "maxLength": most.MAX_GRAMMAR_CHARS},
+        "structural_tag": _OBJECT_OR_JSON,
+        "disable_any_whitespace": {"type": "boolean"},
+        "whitespace_pattern": {"type": "string", "minLength": 1, "maxLength": most.MAX_WHITESPACE_CHARS},
+        "disable_additional_properties": {"type": "boolean"},
     },
-    "minProperties": 1,
-    "maxProperties": 1,
+    "oneOf": [{"required": [kind]} for kind in most.StructuredOutputsParams.KINDS],
     "additionalProperties": False,
+}
+_RESPONSE_FORMAT = {
+    "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+        "json_schema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "schema": {"type": "object"},
+                "strict": {"type": ["boolean", "null"]},
+            },
+        },
+    },
+    "required": ["type"],
 }
 _PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
@@ -90,6 +111,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_interval: _Length | None = None
     return_tokens_as_token_ids: bool | None = None
     structured_outputs: Annotated[dict[str, Any], shown(**_STRUCTURED_OUTPUTS)] | None = None
+    response_format: Annotated[dict[str, Any], shown(**_RESPONSE_FORMAT)] | None = None
     vllm_xargs: Annotated[dict[str, Any], shown(maxProperties=most.MAX_EXTRA_ARGS)] | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, shown(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)] | None = None

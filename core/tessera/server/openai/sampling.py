@@ -16,7 +16,7 @@ from tessera.engine.beam_search import BeamSearch, BeamSearchParams, BeamSearchS
 from tessera.engine.input_processor import check_logprobs
 from tessera.errors import RequestError
 from tessera.request import CompletionOutput, RequestOutput
-from tessera.sampling_params import RequestOutputKind, SamplingParams, check_extra_args
+from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
 from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import GenerationFields
 from tessera.server.security import tenant_of
@@ -30,12 +30,13 @@ _PLAIN = SamplingParams()
 _AS_THEY_ARE = tuple(
     name
     for name in SamplingParams.__struct_fields__
-    if name in GenerationFields.__struct_fields__ and name not in ("max_tokens", "logprobs")
+    if name in GenerationFields.__struct_fields__ and name not in ("max_tokens", "logprobs", "structured_outputs")
 )
 # Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (
     *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
-    *("prompt_logprobs", "repetition_penalty", "stop", "stop_token_ids", "structured_outputs", "vllm_xargs"),
+    *("prompt_logprobs", "repetition_penalty", "response_format", "stop", "stop_token_ids", "structured_outputs"),
+    "vllm_xargs",
 )
 
 
@@ -46,6 +47,7 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     detokenize: bool,
+    structured: StructuredOutputsParams | None = None,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """defaults: values for fields that the request leaves out. prompt_logprobs: likewise. Raises RequestError."""
@@ -62,6 +64,7 @@ def sampling_params(
         detokenize=detokenize,
         output_kind=RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY,
         extra_args=_extra_args(request),
+        structured_outputs=structured,
     )
 
 
@@ -197,7 +200,7 @@ def _check_searching(request: GenerationFields) -> None:
     if request.stream:
         raise RequestError("Beam search cannot stream: leave out stream.", param="stream")
     for name in _NOT_WITH_BEAMS:
-        if getattr(request, name, None) not in (None, "", [], {}, getattr(_PLAIN, name, False)):
+        if getattr(request, name, None) not in (None, "", [], {}, {"type": "text"}, getattr(_PLAIN, name, False)):
             raise RequestError(f"{name} cannot be combined with use_beam_search: leave out one of them.", param=name)
 
 

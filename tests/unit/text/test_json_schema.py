@@ -1,0 +1,185 @@
+"""JSON Schemas: what they allow, byte by byte, and what a client is told of one that cannot be enforced."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tessera.errors import RequestError
+from tessera.sampling_params import MAX_SCHEMA_CHARS, StructuredOutputsParams
+from tessera.text.grammar import byte_tokenizer, compile_grammar
+from tessera.text.json_schema import MAX_DEPTH, subschemas
+
+BYTES = byte_tokenizer()
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {}}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def accepts(schema: Any, text: str, **options: Any) -> bool:
+    matcher = compile_grammar(StructuredOutputsParams(json=schema, **options), BYTES)
+    return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("given", [PERSON, json.dumps(PERSON), json.dumps(PERSON, indent=2)])
+def test_a_schema_is_given_as_an_object_or_as_its_json(given: Any) -> None:
+    assert StructuredOutputsParams(json=given) == StructuredOutputsParams(json=PERSON)
+    assert accepts(given, '{"name":"Ada","age":36}')
+    assert not accepts(given, '{"name":"Ada"}')
+    assert not accepts(given, '{"name":"Ada","age":36,"more":1}')
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        (json.dumps({"name": "x", "age": 1}), True),
+        (json.dumps({"name": "x", "age": 1, "tags": [1, {"a": []}]}, indent=4), True),
+        (json.dumps({"name": "x", "age": 1}, indent="\t"), True),
+        ('{\n\n"name":"x","age":1}', False),
+        ('{   "name":"x","age":1}', False),
+        (" " + json.dumps({"name": "x", "age": 1}), False),
+        (json.dumps({"name": "x", "age": 1}) + "\n", False),
+        ('{\n' + " " * 65 + '"name":"x","age":1}', False),
+    ],
+)  # fmt: skip
+def test_white_space_is_bounded(text: str, allowed: bool) -> None:
+    assert accepts(PERSON, text) == allowed
+
+
+def test_white_space_is_what_a_request_says() -> None:
+    compact, spaced = '{"name":"x","age":1}', '{"name": "x", "age": 1}'
+    assert accepts(PERSON, compact, disable_any_whitespace=True)
+    assert not accepts(PERSON, spaced, disable_any_whitespace=True)
+    assert accepts(PERSON, spaced, whitespace_pattern="[ ]{1,9}")
+    assert not accepts(PERSON, json.dumps({"name": "x", "age": 1}, indent=1), whitespace_pattern="[ ]{1,9}")
+
+
+def test_objects_may_be_closed_where_a_schema_does_not_say() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "null"}}}}}
+    text = '{"a":{"b":null,"c":1}}'
+    assert accepts(schema, text)
+    assert not accepts(schema, text, disable_additional_properties=True)
+    assert accepts(schema, '{"a":{"b":null}}', disable_additional_properties=True)
+
+
+def test_any_object_is_an_object() -> None:
+    matcher = compile_grammar(StructuredOutputsParams(json_object=True), BYTES)
+    for text, right in (('{"a": [1, 2.5e3, null, "é"]}', True), ("{}", True), ("[]", False), ('"a"', False)):
+        own = matcher.deep_copy()
+        assert (own.consume_tokens(list(text.encode())) and own.is_accepting()) == right, text
+
+
+def test_an_unknown_format_is_an_annotation_and_a_client_cannot_loosen_a_schema() -> None:
+    assert accepts({"type": "string", "format": "color"}, '"red"')
+    assert accepts({"type": "integer", "format": "int64"}, "5")
+    assert not accepts({"type": "string", "format": "date"}, '"red"')
+    loose = {**PERSON, "x-guidance": {"lenient": True, "whitespace_pattern": "[ ]{1,99}"}}
+    assert not accepts(loose, '{     "name":"x","age":1}')
+    with pytest.raises(RequestError, match=r"^structured_outputs\.json cannot be used: not is not supported\.$"):
+        accepts({"not": {"type": "string"}, "x-guidance": {"lenient": True}}, "1")
+
+
+def test_names_and_values_that_look_like_keywords_are_none() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"not": {"const": {"uniqueItems": True}}, "format": {"type": "string", "format": "uuid"}},
+        "required": ["not"],
+    }
+    assert accepts(schema, '{"not":{"uniqueItems":true}}')
+    assert not accepts(schema, '{"not":{"uniqueItems":true},"format":"x"}')
+    found = [place for place, _ in subschemas({"properties": {"a": {"items": [{}, True]}}, "enum": [{"not": {}}]})]
+    assert found == [(), ("properties", "a"), ("properties", "a", "items", 0), ("properties", "a", "items", 1)]
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+REFUSED: list[tuple[Any, str, str]] = [
+    ({"properties": {"tags": {"uniqueItems": True}}}, ".properties.tags", "uniqueItems is not supported"),
+    ({"anyOf": [{}, {"if": {}, "then": {}}]}, ".anyOf[1]", "if and then are not supported"),
+    (
+        {"properties": {"ok": {"oneOf": [{"type": "null"}, {"type": "string"}]}, "bad": {"oneOf": [{}, {}]}}},
+        ".properties.bad.oneOf",
+        "its schemas must exclude one another; use anyOf",
+    ),
+    ({"items": {"$ref": "https://example.com/x"}}, ".items.$ref", "it leads to another document, and none is loaded"),
+    ({"items": {"$ref": "#/$defs/none"}}, "", "pointer '/$defs/none' does not exist"),
+    ({"properties": {"a": {"pattern": "(?=x)"}}}, ".properties.a.pattern", "the regular expression is wrong, or looks"),
+    ({"properties": {"a": {"pattern": "(x"}}}, ".properties.a.pattern", "the regular expression is wrong, or looks"),
+    ({"type": "strin"}, "", "invalid type: strin"),
+    ({"enum": []}, "", "unsatisfiable schema: anyOf is empty"),
+    (False, "", "unsatisfiable schema"),
+    ({"$ref": "#"}, "", "no text is allowed, or only the empty one"),
+    ({"minProperties": 2}, ".minProperties", "a minimum above 1 is not supported, unless as many"),
+    ({"allOf": [{"$id": "b", "$ref": "#"}]}, ".allOf[0].$ref", "a $ref beside an $id is not supported"),
+    (nested(MAX_DEPTH + 1), "", f"it is nested more than {MAX_DEPTH} levels deep"),
+    ({"anyOf": [{"const": number} for number in range(10_001)]}, "", "it has more than 10000 schemas within it"),
+]
+
+
+@pytest.mark.parametrize(("schema", "place", "reason"), REFUSED, ids=range(len(REFUSED)))
+def test_a_schema_that_cannot_be_enforced_is_refused_by_the_place(schema: Any, place: str, reason: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        compile_grammar(StructuredOutputsParams(json=schema), BYTES)
+    assert refused.value.message.startswith(f"structured_outputs.json{place} cannot be used: {reason}")
+    assert refused.value.param == f"structured_outputs.json{place}"
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "given", ["{", "[]", 5, "5.0", {"a": object()}, {"a": "x" * MAX_SCHEMA_CHARS}, '{"a":NaN}'], ids=range(7)
+)
+def test_what_is_no_schema_is_refused(given: Any) -> None:
+    with pytest.raises(RequestError, match=r"^structured_outputs\.json ") as refused:
+        StructuredOutputsParams(json=given)
+    assert refused.value.param == "structured_outputs.json"
+
+
+def test_texts_drawn_at_random_are_valid() -> None:
+    """Byte by byte from the mask; jsonschema, which knows nothing of llguidance, judges the text."""
+    from jsonschema import Draft202012Validator, FormatChecker
+
+    schemas = [
+        PERSON,
+        {"type": "array", "items": {"type": "integer", "minimum": -3, "maximum": 1200}, "minItems": 2, "maxItems": 5},
+        {
+            "$ref": "#/$defs/tree",
+            "$defs": {"tree": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/tree"}}},
+        },
+        {"type": "string", "pattern": "^[a-c]{2,4}-[0-9]+$", "maxLength": 9},
+        {"type": "object", "patternProperties": {"^x_": {"type": "boolean"}}, "additionalProperties": {"type": "null"}},
+        {"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+        {"type": "string", "format": "date-time"},
+        {"anyOf": [{"const": {"a": [1, "x"]}}, {"enum": [None, 2.5, "y"]}]},
+    ]
+    draw = random.Random(5)
+    for schema in schemas:
+        matcher = compile_grammar(StructuredOutputsParams(json=schema), BYTES)
+        validator = Draft202012Validator(schema, format_checker=FormatChecker())
+        for _ in range(12):
+            text = drawn(matcher.deep_copy(), draw)
+            validator.validate(json.loads(text))
+
+
+def drawn(matcher: Any, draw: random.Random) -> bytes:
+    """A whole text. Once it is long, the byte that ends something soonest is preferred."""
+    text = bytearray()
+    while True:
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = [byte for byte in range(256) if mask >> byte & 1]
+        if matcher.is_accepting() and (not allowed or draw.random() < 0.5 or len(text) > 60):
+            return bytes(text)
+        closing = [byte for byte in b'"]},:0' if byte in allowed]
+        byte = closing[0] if closing and len(text) > 40 else draw.choice(allowed)
+        assert matcher.consume_token(byte), matcher.get_error()
+        text.append(byte)
