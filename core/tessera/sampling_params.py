@@ -116,7 +116,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
 
     def __post_init__(self) -> None:
         for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
-            if getattr(self, name) not in (None, True, False):
+            if not isinstance(getattr(self, name), bool | None):
                 raise _wrong_output(f"structured_outputs.{name} must be true or false.", name)
         asked = [name for name in self.KINDS if getattr(self, name) not in (None, False) or self._is_false(name)]
         if len(asked) != 1:

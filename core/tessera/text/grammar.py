@@ -121,12 +121,12 @@ class Grammar:
 
     # ---- parts: each returns the name by which the grammar mentions it
 
-    def json_schema(self, given: Any, place: str) -> str:
-        """A JSON text that is valid by this schema. Raises RequestError."""
+    def json_schema(self, given: Any, place: str, *, lenient: bool = False) -> str:
+        """A JSON text that is valid by this schema. lenient: as far as it can be enforced. Raises RequestError."""
         asked = self._asked
         whitespace = None if asked.disable_any_whitespace else asked.whitespace_pattern or WHITESPACE
         try:
-            schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties))
+            schema = enforceable(given, whitespace, closed=bool(asked.disable_additional_properties), lenient=lenient)
         except SchemaError as error:
             raise _refusal(f"{place}{error.place}", error.reason) from None
         return self._named(Part("json_schema", place, schema, {"json_schema": schema}))

@@ -47,9 +47,10 @@ class SchemaError(Exception):
 Place = tuple[Any, ...]
 
 
-def enforceable(schema: Any, whitespace: str | None, *, closed: bool = False) -> Any:
+def enforceable(schema: Any, whitespace: str | None, *, closed: bool = False, lenient: bool = False) -> Any:
     """A copy of a schema, for llguidance. whitespace: a regular expression; None is none at all. closed: objects have
-    no properties but those named, where the schema does not say. Raises SchemaError."""
+    no properties but those named, where the schema does not say. lenient: what llguidance does not enforce is left out,
+    and oneOf is anyOf. Raises SchemaError."""
     copied = _copied(schema)
     for place, found in subschemas(copied):
         if not isinstance(found, dict):
@@ -58,10 +59,15 @@ def enforceable(schema: Any, whitespace: str | None, *, closed: bool = False) ->
             found.pop("format", None)
         if closed and "properties" in found:
             found.setdefault("additionalProperties", False)
-        _check(found, place)
+        if not lenient:
+            _check(found, place)
     if not isinstance(copied, dict):
         copied = {} if copied is True else {"enum": []}
-    options = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
+    options: dict[str, Any] = {"whitespace_flexible": False}
+    if whitespace is not None:
+        options = {"whitespace_pattern": whitespace}
+    if lenient:
+        options["lenient"] = True
     return {**copied, "x-guidance": options}
 
 

@@ -4,7 +4,7 @@ The format is xgrammar's (https://xgrammar.mlc.ai/docs/structural_tag, 2026), wh
 {"type": "structural_tag", "format": FORMAT}, or the older one with `structures` and `triggers`. A FORMAT is one of
 
     const_string         value
-    json_schema          json_schema
+    json_schema          json_schema; lenient: true leaves out what cannot be enforced
     regex                pattern
     grammar              grammar: in Lark's or GBNF's syntax
     any_text             as the content of a tag, or last in a sequence
@@ -41,9 +41,9 @@ class TagError(Exception):
 
 class Parts(Protocol):
     """Grammars that a tag names. Each method returns how Lark's syntax mentions what it was given, which has a place
-    below the tag; it may raise RequestError."""
+    below the tag; it may raise RequestError. lenient: what cannot be enforced is left out."""
 
-    def json_schema(self, given: Any, place: str) -> str: ...
+    def json_schema(self, given: Any, place: str, *, lenient: bool = False) -> str: ...
     def regex(self, given: str, place: str) -> str: ...
     def grammar(self, given: str, place: str) -> str: ...
 
@@ -123,7 +123,8 @@ def _const(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> 
 
 
 def _schema(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    return builder.parts.json_schema(given.get("json_schema"), f".structural_tag{place}.json_schema")
+    lenient = given.get("lenient") is True
+    return builder.parts.json_schema(given.get("json_schema"), f".structural_tag{place}.json_schema", lenient=lenient)
 
 
 def _regex(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:

@@ -1,0 +1,534 @@
+"""How models write the calls of tools: a class for each way, with the markers and names that differ.
+
+Each reads calls from a text that arrives in pieces, and says by structural tags what a grammar has to demand, so that
+what is forced is what is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from tessera.parsing.reader import Emit, Malformed, Reader, Wait
+from tessera.parsing.values import json_string, json_value, literal, name, typed, types_of
+
+Format = dict[str, Any]
+"""A format of structural tags (text/structural_tag.py)."""
+
+_PYTHON: Mapping[str, Any] = MappingProxyType(
+    {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+)
+_QUOTES = ('"', "'")
+_MAX_OMITTED = 24
+"""Parameters that may all be left out where commas separate them; of more, the first one is there."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call. parameters: its JSON Schema. strict: whether arguments must be valid."""
+
+    name: str
+    parameters: Any = None
+    strict: bool = False
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The schemas of its parameters, by name."""
+        found = self.parameters.get("properties") if isinstance(self.parameters, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    def required(self, parameter: str) -> bool:
+        found = self.parameters.get("required") if isinstance(self.parameters, dict) else None
+        return isinstance(found, list) and parameter in found
+
+    def of(self, schema: Any) -> Format:
+        """JSON that is valid by a schema: that of a parameter, which may refer to definitions of the whole. Not strict:
+        as far as it can be enforced."""
+        own = {key: self.parameters[key] for key in ("$defs", "definitions") if key in (self.parameters or {})}
+        whole = {**own, **schema} if isinstance(schema, dict) else schema
+        return {"type": "json_schema", "json_schema": whole, **({} if self.strict else {"lenient": True})}
+
+    def arguments(self) -> Format:
+        return self.of({"type": "object"} if self.parameters is None else self.parameters)
+
+
+class Sink(Protocol):
+    """Takes the calls that are read. tools: by name. begin: of a call; call_id: the model's own, if it gave one.
+    arguments: a piece of the JSON of the arguments of the call that was begun last."""
+
+    tools: Mapping[str, Tool]
+
+    def begin(self, name: str, call_id: str | None = None) -> None: ...
+    def arguments(self, text: str) -> None: ...
+
+
+class CallSyntax(ABC):
+    """A way of writing calls. begins: the texts with which calls begin in an answer. whole: an answer may be calls as a
+    whole, which nothing marks. around, separator: what stands before and after all calls, and between them."""
+
+    begins: tuple[str, ...] = ()
+    whole: bool = False
+    around: tuple[str, str] = ("", "")
+    separator: str = ""
+
+    @abstractmethod
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        """Reads one call or several, after `begun`: one of begins, or "" for the whole answer. Raises Malformed for
+        what is no call."""
+
+    @abstractmethod
+    def tag(self, tool: Tool) -> Format:
+        """One call: a tag with begin, content and end."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All texts that mark something; some are special tokens of the model."""
+        return self.begins
+
+    def new_id(self, name: str, index: int) -> str:
+        """An id for a call to which the model gave none. index: of the call in the answer."""
+        return f"call_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True)
+class JsonCalls(CallSyntax):
+    """An object with the name and the arguments, between two markers; listed: or a list of such objects. space: what
+    the model was trained to write within the markers. id_chars: the length of ids that the model knows."""
+
+    begin: str
+    end: str = ""
+    arguments_key: str = "arguments"
+    listed: bool = False
+    whole: bool = False
+    space: str = ""
+    separator: str = ""
+    id_chars: int = 0
+
+    @property
+    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.begin,)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.begin, self.end) if self.end else (self.begin,)
+
+    @property
+    def around(self) -> tuple[str, str]:  # type: ignore[override]
+        return (f"{self.begin}{self.space}[", f"]{self.end}") if self.listed else ("", "")
+
+    def new_id(self, name: str, index: int) -> str:
+        return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else super().new_id(name, index)
+
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        yield from reader.space()
+        if (yield from reader.literal("[")):
+            yield from self._list(reader, sink)
+        else:
+            yield from self._object(reader, sink)
+            while self.whole and (yield from _next(reader, ";")):
+                yield from self._object(reader, sink)
+        if self.end:
+            yield from reader.space()
+            yield from reader.literal(self.end)
+
+    def _list(self, reader: Reader, sink: Sink) -> Wait:
+        while not (yield from _next(reader, "]")):
+            yield from self._object(reader, sink)
+            yield from _next(reader, ",")
+
+    def _object(self, reader: Reader, sink: Sink) -> Wait:
+        """Passes the arguments on as they are read, once the name is known."""
+        yield from reader.space()
+        yield from reader.expect("{")
+        called = ""
+        held: list[str] = []
+        given = False
+        while not (yield from _next(reader, "}")):
+            key = yield from json_string(reader)
+            if not (yield from _next(reader, ":")):
+                raise Malformed
+            yield from reader.space()
+            if key == "name" and not called:
+                called = yield from json_string(reader)
+                sink.begin(called)
+                sink.arguments("".join(held))
+            elif key in ("arguments", "parameters"):
+                given = True
+                yield from _whole_arguments(reader, sink.arguments if called else held.append)
+            else:
+                yield from json_value(reader, _ignored)
+            yield from _next(reader, ",")
+        if not called:
+            raise Malformed
+        if not given:
+            sink.arguments("{}")
+
+    def tag(self, tool: Tool) -> Format:
+        head = f'{{"name": {json.dumps(tool.name)}, "{self.arguments_key}": '
+        if self.listed:
+            return _tag(head, tool.arguments(), "}")
+        return _tag(f"{self.begin}{self.space}{head}", tool.arguments(), f"}}{self.space}{self.end}")
+
+
+@dataclass(frozen=True)
+class NamedCalls(CallSyntax):
+    """A name, and the arguments as JSON, between markers. section: what stands around all calls. lead: what stands
+    before the name. numbered: the name is `functions.NAME:INDEX`, which is the id too."""
+
+    call: tuple[str, str]
+    name_end: str
+    section: tuple[str, str] = ("", "")
+    lead: str = ""
+    after: str = ""
+    numbered: bool = False
+    id_marker: str = ""
+    id_chars: int = 0
+    separator: str = ""
+
+    @property
+    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.section[0], self.call[0]) if self.section[0] else (self.call[0],)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*self.section, *self.call, self.name_end.strip(), self.lead, self.id_marker)))
+
+    @property
+    def around(self) -> tuple[str, str]:  # type: ignore[override]
+        return self.section
+
+    def new_id(self, name: str, index: int) -> str:
+        if self.numbered:
+            return f"functions.{name}:{index}"
+        return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else super().new_id(name, index)
+
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        if begun == self.call[0]:
+            yield from self._call(reader, sink)
+        while self.section[0]:
+            yield from reader.space()
+            if (yield from reader.literal(self.section[1])):
+                return
+            yield from reader.expect(self.call[0])
+            yield from self._call(reader, sink)
+
+    def _call(self, reader: Reader, sink: Sink) -> Wait:
+        yield from reader.literal(self.lead)
+        parts: list[str] = []
+        name_end = self.name_end.rstrip()
+        markers = (name_end, self.id_marker) if self.id_marker else (name_end,)
+        marker = yield from reader.until(markers, parts.append)
+        call_id = None
+        if marker == self.id_marker and marker:
+            found: list[str] = []
+            marker = yield from reader.until((name_end,), found.append)
+            call_id = "".join(found).strip()
+        if marker is None:
+            raise Malformed
+        called = "".join(parts).strip()
+        if self.numbered:
+            call_id, called = called, called.removeprefix("functions.").rpartition(":")[0] or called
+        if not called:
+            raise Malformed
+        sink.begin(called, call_id)
+        yield from reader.space()
+        yield from json_value(reader, sink.arguments)
+        yield from reader.space()
+        yield from reader.literal(self.after.strip())
+        if self.call[1]:
+            yield from reader.space()
+            yield from reader.literal(self.call[1])
+
+    def tag(self, tool: Tool) -> Format:
+        called = f"functions.{tool.name}:0" if self.numbered else tool.name
+        begin = f"{self.call[0]}{self.lead}{called}{self.name_end}"
+        return _tag(begin, tool.arguments(), f"{self.after}{self.call[1]}")
+
+
+@dataclass(frozen=True)
+class TaggedCalls(CallSyntax):
+    """A name, and each argument between tags. section: what stands around each call, or around all of them if
+    `together`. name: what stands before and after the name. key, value: before and after a parameter's name and its
+    value. end: of a call. line: whether a value stands on lines of its own. marks_strings: parameters say whether they
+    are strings."""
+
+    section: tuple[str, str]
+    name: tuple[str, str]
+    key: tuple[str, str]
+    value: tuple[str, str]
+    end: str = ""
+    together: bool = False
+    line: bool = False
+    marks_strings: bool = False
+    separator: str = "\n"
+
+    @property
+    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.section[0], self.name[0]) if self.name[0] else (self.section[0],)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*self.section, *self.name, *self.key, *self.value, self.end)))
+
+    @property
+    def around(self) -> tuple[str, str]:  # type: ignore[override]
+        return (f"{self.section[0]}\n", f"\n{self.section[1]}") if self.together else ("", "")
+
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        inside = begun == self.section[0]
+        if inside:
+            yield from reader.space()
+            yield from reader.expect(self.name[0])
+        yield from self._call(reader, sink)
+        while self.together and inside and (yield from _next(reader, self.name[0])):
+            yield from self._call(reader, sink)
+        yield from reader.space()
+        yield from reader.literal(self.section[1])
+
+    def _call(self, reader: Reader, sink: Sink) -> Wait:
+        parts: list[str] = []
+        ends = (self.key[0], self.end or self.section[1])
+        name_end = self.name[1].rstrip() or self.name[1]
+        marker = yield from reader.until((name_end, *ends), parts.append)
+        called = "".join(parts).strip()
+        if not called or marker is None:
+            raise Malformed
+        sink.begin(called)
+        tool = sink.tools.get(called)
+        properties = {} if tool is None else tool.properties
+        separator = "{"
+        while marker not in ends[1:]:
+            if marker != self.key[0]:
+                marker = yield from reader.until(ends, _ignored)
+            if marker is None:
+                raise Malformed
+            if marker == self.key[0]:
+                sink.arguments(separator)
+                separator, marker = ", ", ""
+                yield from self._parameter(reader, properties, sink.arguments)
+        sink.arguments("{}" if separator == "{" else "}")
+
+    def _parameter(self, reader: Reader, properties: Mapping[str, Any], emit: Emit) -> Wait:
+        parts: list[str] = []
+        if (yield from reader.until((self.key[1],), parts.append)) is None:
+            raise Malformed
+        key, types = "".join(parts).strip(), frozenset[str]()
+        if self.marks_strings:
+            key, _, mark = key.partition('" string="')
+            types = frozenset(("string",)) if mark == "true" else frozenset(("other",))
+        types = types_of(properties.get(key)) or types
+        if self.value[0]:
+            yield from reader.space()
+            yield from reader.expect(self.value[0])
+        if self.line:
+            yield from reader.literal("\n")
+        emit(f"{json.dumps(key, ensure_ascii=False)}: ")
+        ends = (f"\n{self.value[1]}", self.value[1]) if self.line else (self.value[1],)
+        if types == {"string"}:
+            emit('"')
+            ended = yield from reader.until(ends, lambda text: emit(json.dumps(text, ensure_ascii=False)[1:-1]))
+            emit('"')
+        else:
+            value: list[str] = []
+            ended = yield from reader.until(ends, value.append)
+            emit(json.dumps(typed("".join(value), types), ensure_ascii=False))
+        if ended is None:
+            raise Malformed
+
+    def tag(self, tool: Tool) -> Format:
+        elements = []
+        for key, schema in tool.properties.items():
+            one = self._forced(tool, key, schema)
+            elements.append(one if tool.required(key) else _optional(one))
+        head, tail = self.section if not self.together else ("", "")
+        begin = f"{head}{chr(10) if head and self.name[0] else ''}{self.name[0]}{tool.name}{self.name[1]}"
+        return _tag(begin, _sequence(elements), f"{self.end}{chr(10) if tail and self.end else ''}{tail}")
+
+    def _forced(self, tool: Tool, key: str, schema: Any) -> Format:
+        text = types_of(schema) == {"string"}
+        mark = f'" string="{"true" if text else "false"}' if self.marks_strings else ""
+        line = "\n" if self.line else ""
+        begin, end = f"{self.key[0]}{key}{mark}{self.key[1]}{self.value[0]}{line}", f"{line}{self.value[1]}\n"
+        if not text:
+            return _tag(begin, tool.of(schema), end)
+        if values := _values(schema):
+            return _tag(begin, {"type": "or", "elements": [_const(value) for value in values]}, end)
+        # The line break at its end is left to the model: what comes first is read as its end, with the break or without.
+        return _sequence([_tag(begin, {"type": "any_text"}, self.value[1]), _const("\n")])
+
+
+@dataclass(frozen=True)
+class PythonCalls(CallSyntax):
+    """A list of calls in Python's syntax, with arguments by name."""
+
+    markers_around: tuple[str, str] = ("", "")
+    separator: str = ", "
+    whole: bool = True
+
+    @property
+    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(filter(None, self.markers_around[:1]))
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.markers_around))
+
+    @property
+    def around(self) -> tuple[str, str]:  # type: ignore[override]
+        begin, end = self.markers_around
+        return f"{begin}[", f"]{end}"
+
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        yield from reader.space()
+        yield from reader.expect("[")
+        while not (yield from _next(reader, "]")):
+            called = yield from name(reader)
+            arguments = yield from _by_name(reader, "(", "=", ")", _QUOTES)
+            sink.begin(called)
+            sink.arguments(json.dumps(arguments, ensure_ascii=False))
+            yield from _next(reader, ",")
+        if self.markers_around[1]:
+            yield from reader.space()
+            yield from reader.literal(self.markers_around[1])
+
+    def tag(self, tool: Tool) -> Format:
+        members = [
+            (_tag(f"{key}=", tool.of(schema), ""), tool.required(key)) for key, schema in tool.properties.items()
+        ]
+        return _tag(f"{tool.name}(", _listed(members, ", "), ")")
+
+
+@dataclass(frozen=True)
+class ObjectCalls(CallSyntax):
+    """`call:NAME{KEY:VALUE,...}` between two markers; strings stand between quotes of the model's own."""
+
+    around_call: tuple[str, str]
+    quote: str
+
+    @property
+    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.around_call[0],)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.around_call, self.quote)
+
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        yield from reader.space()
+        yield from reader.expect("call:")
+        called = yield from name(reader)
+        arguments = yield from _by_name(reader, "{", ":", "}", (self.quote, *_QUOTES))
+        sink.begin(called)
+        sink.arguments(json.dumps(arguments, ensure_ascii=False))
+        yield from reader.space()
+        yield from reader.literal(self.around_call[1])
+
+    def tag(self, tool: Tool) -> Format:
+        members = [(self._forced(tool, key, schema), tool.required(key)) for key, schema in tool.properties.items()]
+        begin = f"{self.around_call[0]}call:{tool.name}{{"
+        return _tag(begin, _listed(members, ","), f"}}{self.around_call[1]}")
+
+    def _forced(self, tool: Tool, key: str, schema: Any) -> Format:
+        if types_of(schema) == {"string"} and not _limited(schema):
+            return _tag(f"{key}:{self.quote}", {"type": "any_text"}, self.quote)
+        return _tag(f"{key}:", tool.of(schema), "")
+
+
+# ---- parts of calls --------------------------------------------------------------------------------------------------
+
+
+def _next(reader: Reader, text: str) -> Generator[None, None, bool]:
+    """Takes a text, after white space, and returns whether it was there."""
+    yield from reader.space()
+    return (yield from reader.literal(text))
+
+
+def _whole_arguments(reader: Reader, emit: Emit) -> Wait:
+    """Arguments as an object, or as a string that holds its JSON."""
+    if (yield from reader.peek()) == '"':
+        emit((yield from json_string(reader)))
+    else:
+        yield from json_value(reader, emit)
+
+
+def _ignored(_: str) -> None:
+    return
+
+
+def _by_name(
+    reader: Reader, begin: str, between: str, end: str, quotes: tuple[str, ...]
+) -> Generator[None, None, dict[str, Any]]:
+    """Arguments by name, separated by commas. Raises Malformed."""
+    yield from reader.space()
+    yield from reader.expect(begin)
+    found: dict[str, Any] = {}
+    while not (yield from _next(reader, end)):
+        key = yield from name(reader)
+        yield from reader.space()
+        yield from reader.expect(between)
+        found[key] = yield from literal(reader, quotes, _PYTHON)
+        yield from reader.space()
+        if not (yield from reader.literal(",")) and (yield from reader.peek()) != end:
+            raise Malformed
+    return found
+
+
+# ---- parts of structural tags ----------------------------------------------------------------------------------------
+
+
+def _tag(begin: str, content: Format, end: str) -> Format:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _const(text: str) -> Format:
+    return {"type": "const_string", "value": text}
+
+
+def _optional(one: Format) -> Format:
+    return {"type": "or", "elements": [one, _const("")]}
+
+
+def _sequence(elements: Sequence[Format]) -> Format:
+    return {"type": "sequence", "elements": list(elements)} if elements else _const("")
+
+
+def _listed(members: Sequence[tuple[Format, bool]], separator: str) -> Format:
+    """Members with what separates them: those that are required, and then any of the others."""
+    others = [one for one, required in members if not required]
+    needed = [one for one, required in members if required]
+    if needed:
+        rest = [_sequence([_const(separator), one]) for one in needed[1:]]
+        return _sequence([needed[0], *rest, *_any(others, separator)])
+    firsts = others if len(others) <= _MAX_OMITTED else others[:1]
+    choices = [_sequence([one, *_any(others[n + 1 :], separator)]) for n, one in enumerate(firsts)]
+    return {"type": "or", "elements": [*choices, _const("")]}
+
+
+def _any(members: Sequence[Format], separator: str) -> list[Format]:
+    return [_optional(_sequence([_const(separator), one])) for one in members]
+
+
+def _values(schema: Any) -> list[str]:
+    """The texts that a string may be; empty if its schema does not name them."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else []
+
+
+def _limited(schema: Any) -> bool:
+    """Whether a schema of a string says more than that it is one."""
+    return isinstance(schema, dict) and not _UNLIMITED.issuperset(schema)
+
+
+_UNLIMITED = frozenset(("type", "title", "description", "default", "examples"))
+_UNSAFE = re.compile(r"[^\w.\-]")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may name a tool: letters, digits, `_`, `-` and `.`, at most 64."""
+    return 0 < len(text) <= 64 and not _UNSAFE.search(text)

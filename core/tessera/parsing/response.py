@@ -1,0 +1,240 @@
+"""Reads a model's answer as it arrives: its reasoning, its text, and the calls of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tessera.parsing.calls import CallSyntax, Tool
+from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A piece of the reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A piece of the text that is the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    """A call of a tool. index: its number in the answer."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of the JSON of a call's arguments."""
+
+    index: int
+    text: str
+
+
+Event = Reasoning | Content | CallBegin | CallArguments
+
+
+@dataclass(frozen=True)
+class ReasoningMarkers:
+    """The texts around reasoning. begun: whether answers begin with reasoning where the prompt does not end it."""
+
+    begin: str
+    end: str
+    begun: bool = False
+
+
+@dataclass(frozen=True)
+class ResponseFormat:
+    """How a family of models writes its answers. reasoning, calls: None if it has none."""
+
+    name: str
+    reasoning: ReasoningMarkers | None = None
+    calls: CallSyntax | None = None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All texts that mark something; some are special tokens of the model."""
+        own = () if self.reasoning is None else (self.reasoning.begin, self.reasoning.end)
+        return (*own, *(() if self.calls is None else self.calls.markers))
+
+    def read(self, parser: ResponseParser) -> Wait:
+        """Reads a whole answer."""
+        reader, reasoning, calls = parser.reader, self.reasoning, self.calls
+        if reasoning is not None and parser.reasons:
+            yield from self._reason(parser, reasoning)
+        if calls is not None and calls.whole and parser.tools:
+            yield from reader.match(SPACE, parser.content)
+            if (yield from reader.peek()) in ("{", "["):
+                yield from parser.call(calls, "")
+        begins = calls.begins if calls is not None and parser.tools else ()
+        markers = (*begins, *((reasoning.begin,) if reasoning is not None else ()))
+        while True:
+            marker = yield from reader.until(markers, parser.content)
+            if marker is None:
+                return
+            if calls is not None and marker in begins:
+                yield from parser.call(calls, marker)
+            elif reasoning is not None:
+                yield from self._reason(parser, reasoning)
+
+    def _reason(self, parser: ResponseParser, markers: ReasoningMarkers) -> Wait:
+        parser.begin_reasoning()
+        # A model that the prompt has made begin may begin again by itself.
+        yield from parser.reader.literal(markers.begin)
+        if (yield from parser.reader.until((markers.end,), parser.reasoning)) is not None:
+            parser.end_reasoning()
+
+
+@dataclass
+class Trimmed:
+    """Passes text on without the white space at its end, and at its beginning if `fresh`."""
+
+    emit: Emit
+    fresh: bool = False
+    held: str = ""
+
+    def __call__(self, text: str) -> None:
+        text = self.held + text
+        if self.fresh:
+            text = text.lstrip()
+            self.fresh = not text
+        body = text.rstrip()
+        self.held = text[len(body) :]
+        if body:
+            self.emit(body)
+
+    def cut(self) -> None:
+        """What follows is something else: white space around it is dropped."""
+        self.held, self.fresh = "", True
+
+    def finish(self) -> None:
+        if self.held and not self.fresh:
+            self.emit(self.held)
+        self.held = ""
+
+
+class ResponseParser:
+    """Reads one answer. tools: those that the model may call; without any, nothing is taken for a call. reasons:
+    whether the answer begins within reasoning. Nothing that the model wrote is lost: what looks like a call and is none
+    stays text."""
+
+    def __init__(self, response_format: ResponseFormat, tools: Iterable[Tool] = (), *, reasons: bool = False) -> None:
+        self.format = response_format
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self.reasons = reasons
+        self.reader = Reader()
+        self.num_calls = 0
+        self._events: list[Event] = []
+        self.content = Trimmed(lambda text: self._events.append(Content(text)))
+        self.reasoning = Trimmed(lambda text: self._events.append(Reasoning(text)))
+        self._reading = response_format.read(self)
+        self._done = False
+
+    def feed(self, text: str) -> list[Event]:
+        """What is known now. text: the next piece of the answer."""
+        self.reader.feed(text)
+        return self._go_on()
+
+    def finish(self) -> list[Event]:
+        """What is left: the answer is over. Nothing may be fed afterwards."""
+        self.reader.ended = True
+        events = self._go_on()
+        self.content.finish()
+        events += self._events
+        self._events = []
+        return events
+
+    def _go_on(self) -> list[Event]:
+        if not self._done:
+            try:
+                next(self._reading)
+            except StopIteration:
+                self._done = True
+        events, self._events = self._events, []
+        return _joined(events)
+
+    # ---- for formats
+
+    def begin_reasoning(self) -> None:
+        self.content.cut()
+        self.reasoning.fresh = True
+
+    def end_reasoning(self) -> None:
+        self.reasoning.cut()
+        self.content.fresh = True
+
+    def call(self, calls: CallSyntax, begun: str) -> Wait:
+        """Reads calls that begin with `begun`. What is no call is content."""
+        self.reader.mark()
+        before, held, fresh = self.num_calls, self.content.held, self.content.fresh
+        self.content.cut()
+        with suppress(Malformed):
+            yield from calls.read(self.reader, begun, self)
+        raw = self.reader.taken()
+        if self.num_calls == before:
+            self.content.held, self.content.fresh = held, fresh
+            self.content(begun + raw)
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        assert self.format.calls is not None
+        made = call_id or self.format.calls.new_id(name, self.num_calls)
+        self._events.append(CallBegin(self.num_calls, made, name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        if text:
+            self._events.append(CallArguments(self.num_calls - 1, text))
+
+
+def _joined(events: list[Event]) -> list[Event]:
+    """Neighbouring pieces of the same kind as one."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, Content) and isinstance(last, Content):
+            joined[-1] = Content(last.text + event.text)
+        elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
+            joined[-1] = Reasoning(last.text + event.text)
+        elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:
+            joined[-1] = CallArguments(event.index, last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
+
+
+@dataclass
+class Message:
+    """A whole answer. calls: the id, the name and the JSON of the arguments of each."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Message:
+        message = cls()
+        parts: dict[type, list[str]] = {Content: [], Reasoning: []}
+        arguments: list[list[str]] = []
+        heads: list[CallBegin] = []
+        for event in events:
+            match event:
+                case Content(text) | Reasoning(text):
+                    parts[type(event)].append(text)
+                case CallBegin():
+                    heads.append(event)
+                    arguments.append([])
+                case CallArguments(index, text):
+                    arguments[index].append(text)
+        message.content, message.reasoning = "".join(parts[Content]), "".join(parts[Reasoning])
+        message.calls = [(head.id, head.name, "".join(pieces)) for head, pieces in zip(heads, arguments, strict=True)]
+        return message

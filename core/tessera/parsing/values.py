@@ -1,0 +1,228 @@
+"""Reads the values of arguments from a text that arrives in pieces: JSON, and what some models write in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from tessera.parsing.reader import Emit, Malformed, Reader, Wait
+
+MAX_DEPTH = 64
+
+_PLAIN = re.compile(r'[^"\\]+')
+_SCALAR = re.compile(r"[^\s,\]}\"\[{:;()<>]+")
+_OUTSIDE = re.compile(r'[^"\[\]{}]+')
+_NAME = re.compile(r"[\w.\-]+")
+
+
+def json_value(reader: Reader, emit: Emit) -> Wait:
+    """Passes a JSON value on as it is written. Raises Malformed for what cannot begin a value; what is wrong within one
+    is passed on."""
+    first = yield from reader.peek()
+    if first == '"':
+        yield from _string(reader, emit)
+    elif first and first in "{[":
+        yield from _nested(reader, emit)
+    else:
+        found: list[str] = []
+        yield from reader.match(_SCALAR, found.append)
+        if not found:
+            raise Malformed
+        emit("".join(found))
+
+
+def _string(reader: Reader, emit: Emit) -> Wait:
+    emit((yield from reader.take(1)))
+    while True:
+        yield from reader.match(_PLAIN, emit)
+        if (yield from reader.peek()) == "\\":
+            emit((yield from reader.take(2)))
+        else:
+            emit((yield from reader.take(1)))
+            return
+
+
+def _nested(reader: Reader, emit: Emit) -> Wait:
+    depth = 0
+    while True:
+        character = yield from reader.peek()
+        if character == '"':
+            yield from _string(reader, emit)
+            continue
+        if character == "":
+            raise Malformed
+        if character in "{[":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        else:
+            yield from reader.match(_OUTSIDE, emit)
+            continue
+        emit((yield from reader.take(1)))
+        if depth == 0:
+            return
+
+
+def json_string(reader: Reader) -> Generator[None, None, str]:
+    """A JSON string, decoded. Raises Malformed."""
+    parts: list[str] = []
+    if (yield from reader.peek()) != '"':
+        raise Malformed
+    yield from _string(reader, parts.append)
+    try:
+        value = json.loads("".join(parts), strict=False)
+    except ValueError:
+        raise Malformed from None
+    assert isinstance(value, str)
+    return value
+
+
+# ---- values as models write them that were not trained on JSON -------------------------------------------------------
+
+
+def literal(
+    reader: Reader, quotes: tuple[str, ...], names: Mapping[str, Any], depth: int = 0
+) -> Generator[None, None, Any]:
+    """A value: JSON, or Python's literals. quotes: what begins and ends a string; between " and ', backslashes escape.
+    names: words that are values, such as True. Keys of objects may lack quotes. Raises Malformed."""
+    if depth > MAX_DEPTH:
+        raise Malformed
+    yield from reader.space()
+    for quote in quotes:
+        if (yield from reader.literal(quote)):
+            return (yield from _quoted(reader, quote))
+    character = yield from reader.peek()
+    if character == "{":
+        return (yield from _object(reader, quotes, names, depth))
+    if character and character in "[(":
+        return (yield from _list(reader, quotes, names, depth))
+    found: list[str] = []
+    yield from reader.match(_SCALAR, found.append)
+    return _scalar("".join(found), names)
+
+
+def _quoted(reader: Reader, quote: str) -> Generator[None, None, str]:
+    parts: list[str] = []
+    while True:
+        marker = yield from reader.until((quote, "\\") if len(quote) == 1 else (quote,), parts.append)
+        if marker is None:
+            raise Malformed
+        if marker == quote:
+            return "".join(parts)
+        parts.append((yield from _escaped(reader)))
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+
+
+def _escaped(reader: Reader) -> Generator[None, None, str]:
+    character = yield from reader.take(1)
+    digits = {"x": 2, "u": 4, "U": 8}.get(character)
+    if digits is None:
+        return _ESCAPES.get(character, character)
+    try:
+        return chr(int((yield from reader.take(digits)), 16))
+    except (ValueError, OverflowError):
+        raise Malformed from None
+
+
+def _object(
+    reader: Reader, quotes: tuple[str, ...], names: Mapping[str, Any], depth: int
+) -> Generator[None, None, dict[str, Any]]:
+    yield from reader.expect("{")
+    value: dict[str, Any] = {}
+    while True:
+        yield from reader.space()
+        if (yield from reader.literal("}")):
+            return value
+        key = yield from _key(reader, quotes)
+        yield from reader.space()
+        yield from reader.expect(":")
+        value[key] = yield from literal(reader, quotes, names, depth + 1)
+        yield from reader.space()
+        if not (yield from reader.literal(",")) and (yield from reader.peek()) != "}":
+            raise Malformed
+
+
+def _key(reader: Reader, quotes: tuple[str, ...]) -> Generator[None, None, str]:
+    for quote in quotes:
+        if (yield from reader.literal(quote)):
+            return (yield from _quoted(reader, quote))
+    return (yield from name(reader))
+
+
+def name(reader: Reader) -> Generator[None, None, str]:
+    """A name without quotes. Raises Malformed."""
+    found: list[str] = []
+    yield from reader.match(_NAME, found.append)
+    if not found:
+        raise Malformed
+    return "".join(found)
+
+
+def _list(
+    reader: Reader, quotes: tuple[str, ...], names: Mapping[str, Any], depth: int
+) -> Generator[None, None, list[Any]]:
+    end = "]" if (yield from reader.take(1)) == "[" else ")"
+    value: list[Any] = []
+    while True:
+        yield from reader.space()
+        if (yield from reader.literal(end)):
+            return value
+        value.append((yield from literal(reader, quotes, names, depth + 1)))
+        yield from reader.space()
+        if not (yield from reader.literal(",")) and (yield from reader.peek()) != end:
+            raise Malformed
+
+
+def _scalar(text: str, names: Mapping[str, Any]) -> Any:
+    if text in names:
+        return names[text]
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Malformed from None
+    return value
+
+
+def _no_constant(_: str) -> Any:
+    raise ValueError
+
+
+# ---- values by the types of a schema ---------------------------------------------------------------------------------
+
+
+def types_of(schema: Any) -> frozenset[str]:
+    """The types that a parameter may have, as far as its schema says so at once; empty if it does not."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else {each for each in kind or () if isinstance(each, str)}
+    for word in ("anyOf", "oneOf"):
+        for each in schema.get(word) or ():
+            found |= types_of(each)
+    for value in (schema["const"],) if "const" in schema else schema.get("enum") or ():
+        found.add("string" if isinstance(value, str) else "other")
+    return frozenset(found)
+
+
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+
+
+def typed(text: str, types: frozenset[str]) -> Any:
+    """The value that a text without quotes stands for. types: of the parameter; where a string is among them, it is
+    one, unless it is null and may be. A text that is of none of the types stays a text."""
+    stripped = text.strip()
+    if "string" in types:
+        return None if stripped.lower() in ("null", "none") and "null" in types else text
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
+    try:
+        value = json.loads(stripped, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, float) and "integer" in types and "number" not in types and value.is_integer():
+        return int(value)
+    return text if isinstance(value, str) else value

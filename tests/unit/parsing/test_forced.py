@@ -1,0 +1,111 @@
+"""What a grammar forces is what the parser reads: texts drawn from the grammar are calls with valid arguments."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tessera.parsing.calls import Tool
+from tessera.parsing.forced import forced_calls
+from tessera.parsing.formats import CALLS
+from tessera.parsing.response import Message, ResponseFormat, ResponseParser
+from tessera.sampling_params import StructuredOutputsParams
+from tessera.text.grammar import byte_tokenizer, compile_grammar
+from tests.unit.text.test_json_schema import drawn
+
+BYTES = byte_tokenizer()
+TOOLS = (
+    Tool(
+        "find",
+        {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"type": "integer", "minimum": 1, "maximum": 9},
+                "kind": {"enum": ["a", "b"]},
+                "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+            },
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+        strict=True,
+    ),
+    Tool(
+        "optional",
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}, "b": {"const": 5}},
+            "additionalProperties": False,
+        },
+        strict=True,
+    ),
+    Tool("now", {"type": "object", "properties": {}, "additionalProperties": False}, strict=True),
+)
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def hints(syntax: str) -> list[str]:
+    """Texts that may end a free text."""
+    markers = CALLS[syntax].markers
+    return [text for marker in markers for text in (marker, f"{marker}\n", f"\n{marker}\n")]
+
+
+def matcher_of(syntax: str, choice: Any, *, parallel: bool) -> Any:
+    tag = forced_calls(CALLS[syntax], TOOLS, choice, parallel=parallel)
+    assert tag is not None
+    return compile_grammar(StructuredOutputsParams(structural_tag=tag), BYTES)
+
+
+def message_of(syntax: str, text: str) -> Message:
+    parser = ResponseParser(ResponseFormat(syntax, None, CALLS[syntax]), TOOLS)
+    return Message.of([*parser.feed(text), *parser.finish()])
+
+
+def check(calls: list[tuple[str, str, str]]) -> None:
+    for _, name, arguments in calls:
+        Draft202012Validator(BY_NAME[name].parameters).validate(json.loads(arguments))
+
+
+@pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "single"])
+@pytest.mark.parametrize("syntax", sorted(CALLS))
+def test_a_required_call_is_a_call(syntax: str, parallel: bool) -> None:
+    matcher = matcher_of(syntax, "required", parallel=parallel)
+    draw = random.Random(3)
+    seen = set()
+    for _ in range(25):
+        text = drawn(matcher.deep_copy(), draw, hints(syntax)).decode()
+        message = message_of(syntax, text)
+        assert message.content == "", text
+        assert message.calls, text
+        assert parallel or len(message.calls) == 1, text
+        check(message.calls)
+        seen.update(name for _, name, _ in message.calls)
+    assert seen == BY_NAME.keys()
+
+
+@pytest.mark.parametrize("syntax", sorted(name for name in CALLS if CALLS[name].begins))
+def test_strict_tools_are_called_right_or_not_at_all(syntax: str) -> None:
+    matcher = matcher_of(syntax, "auto", parallel=True)
+    own = matcher.deep_copy()
+    assert own.consume_tokens(list(b"Just text, 5 < 6."))
+    assert own.is_accepting()
+    begin = (CALLS[syntax].around[0] or CALLS[syntax].tag(TOOLS[2])["begin"]).encode()
+    assert matcher.consume_tokens(list(b"Well. " + begin)), matcher.get_error()
+    draw = random.Random(4)
+    for _ in range(8):
+        text = "Well. " + begin.decode() + drawn(matcher.deep_copy(), draw, hints(syntax)).decode()
+        message = message_of(syntax, text)
+        assert message.calls, text
+        check(message.calls)
+
+
+def test_tools_that_are_not_strict_are_not_forced_where_the_model_may_choose() -> None:
+    loose = [Tool("now"), Tool("find", {"type": "object", "properties": {"a": {"uniqueItems": True}}})]
+    assert forced_calls(CALLS["hermes"], loose, "auto", parallel=True) is None
+    tag = forced_calls(CALLS["hermes"], loose, "required", parallel=True)
+    matcher = compile_grammar(StructuredOutputsParams(structural_tag=tag), BYTES)
+    assert matcher.consume_tokens(list(b'<tool_call>\n{"name": "find", "arguments": {"a": [1, 1]}}\n</tool_call>'))
