@@ -32,7 +32,7 @@ class TextInProcess:
     def __init__(self, tokenizer: Tokenizer, template: str | None = None) -> None:
         self.vocabulary = tokenizer
         self._texts = Texts(tokenizer, template)
-        self.has_template = self._texts.has_template
+        self.has_template, self.template = self._texts.has_template, self._texts.template
         self._grammars = Grammars()
         self._jobs = msgspec.msgpack.Decoder(Job)
 

@@ -58,6 +58,7 @@ INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "stream_interval": (1, _INT32),
         "logprobs": (-1, _INT32),
         "prompt_logprobs": (-1, _INT32),
+        "thinking_token_budget": (0, _INT32),
     }
 )
 """Fields that are integers or None, with their minimum and maximum."""
@@ -74,7 +75,7 @@ NUMBERS: Mapping[str, Bounds] = MappingProxyType(
 )
 """Fields that are finite numbers, with their bounds."""
 
-NOT_SERVED = ("thinking_token_budget", "repetition_detection")
+NOT_SERVED = ("repetition_detection",)
 
 
 class RequestOutputKind(IntEnum):
@@ -141,6 +142,15 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
         return next(name for name in self.KINDS if getattr(self, name) not in (None, False))
 
 
+class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Reasoning that comes before what a grammar demands. begin, end: the texts around it. begun: whether the answer
+    begins within it; if not, the model may begin it."""
+
+    begin: str
+    end: str
+    begun: bool = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the tokens of one request are chosen and when it ends.
 
@@ -153,9 +163,10 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
     occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
     logit_bias: added to the logits by token id, clamped to -100 to 100. allowed_token_ids: only these are sampled.
-    bad_words: texts that the completion never contains; bad_words_ids: the same as token ids. stream_interval: new
-    tokens between two outputs of a stream. extra_args: numbers for features, by name. structured_outputs:
-    StructuredOutputsParams, or a mapping of its fields.
+    bad_words: texts that the completion never contains; bad_words_ids: the same as token ids. kept_special_tokens:
+    texts of special tokens that skip_special_tokens leaves in the text. stream_interval: new tokens between two outputs
+    of a stream. extra_args: numbers for features, by name. structured_outputs: StructuredOutputsParams, or a mapping of
+    its fields. reasoning: where the answer that the grammar is for begins; None is at once.
 
     thinking_token_budget and repetition_detection are recognised but not supported yet. Raises RequestError for an
     invalid value.
@@ -186,10 +197,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     bad_words: Sequence[str] | None = None
     bad_words_ids: Sequence[Sequence[int]] | None = None
     spaces_between_special_tokens: bool = True
+    kept_special_tokens: Sequence[str] = ()
     stream_interval: int | None = None
     extra_args: dict[str, Any] | None = None
     structured_outputs: Any = None
-    thinking_token_budget: Any = None
+    reasoning: ReasoningParams | None = None
+    thinking_token_budget: int | None = None
     repetition_detection: Any = None
 
     def __post_init__(self) -> None:
@@ -215,6 +228,8 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
         "stop_token_ids": tuple(params.stop_token_ids or ()),
     }
+    if params.kept_special_tokens:
+        fields["kept_special_tokens"] = _sequence("kept_special_tokens", params.kept_special_tokens)
     if params.seed == -1:
         fields["seed"] = None
     if params.top_k == -1:
@@ -253,6 +268,11 @@ def check(params: SamplingParams) -> None:
     for name in NOT_SERVED:
         if getattr(params, name) is not None:
             raise RequestError(f"{name} is not supported yet; remove it.", param=name)
+    if params.thinking_token_budget is not None and params.reasoning is None:
+        raise RequestError(
+            "thinking_token_budget is for models with reasoning, and none is known of this one; remove it.",
+            param="thinking_token_budget",
+        )
     if params.n > 1 and params.temperature < GREEDY_BELOW:
         raise RequestError(f"n must be 1 when using greedy sampling (temperature 0), got {params.n}.", param="n")
 

@@ -20,9 +20,6 @@ _LATER = [
     "--tokenizer-mode",
     "--data-parallel-size",
     "--enable-expert-parallel",
-    "--enable-auto-tool-choice",
-    "--tool-call-parser",
-    "--reasoning-parser",
     "--kv-transfer-config",
     "--limit-mm-per-prompt",
     "--allowed-media-domains",
@@ -58,6 +55,7 @@ _LATER = [
 
 ALWAYS_ON: Mapping[str, str] = MappingProxyType(
     {
+        "--enable-auto-tool-choice": "tools need no flag",
         "--enable-request-id-headers": "X-Request-Id is always accepted and echoed",
         "--enable-server-load-tracking": "/load always counts",
         "--enable-prompt-tokens-details": "usage always has prompt_tokens_details",

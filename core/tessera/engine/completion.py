@@ -21,7 +21,11 @@ class TextOutput:
 
     def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams) -> None:
         self._detokenizer = IncrementalDetokenizer(
-            vocabulary, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+            vocabulary,
+            prompt,
+            params.skip_special_tokens,
+            params.spaces_between_special_tokens,
+            params.kept_special_tokens,
         )
         self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
         self._unarmed = params.min_tokens

@@ -37,6 +37,7 @@ def silent(progress: Progress) -> None:
 
 
 _DEFAULTS = SamplingParams()
+_MASKED = ("structured_outputs", "thinking_token_budget")  # fields for which tokens are masked
 _PREPARING = 0.001  # seconds between two looks at requests that features do not let start yet
 
 
@@ -57,7 +58,8 @@ class Engine:
         self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features)
         self._pipeline = Pipeline(self._scheduler, started.executor, steps_in_flight)
         self._extra_args = self._features.fields.union(started.loaded.columns)
-        self._unsupported = started.loaded.unsupported
+        unsupported = set(started.loaded.unsupported)
+        self._unsupported = sorted(unsupported.union(_MASKED) if "structured_outputs" in unsupported else unsupported)
         self.info = describe(started)
 
     def step(self) -> EngineCoreOutputs | None:
@@ -71,13 +73,12 @@ class Engine:
         """Queues a request. Raises OverloadedError if the waiting queue is full, RequestError if it can never run."""
         for name in request.columns.keys() - self._extra_args:
             raise RequestError(f"Unknown extra_args (vllm_xargs) field '{name}'.", param=f"extra_args.{name}")
+        for name in _MASKED:
+            if getattr(request.params, name) is not None and name not in self._features.fields:
+                raise RequestError(f"{name} is off here (--features does not name it); remove it.", param=name)
         for name in self._unsupported:
             if getattr(request.params, name) != getattr(_DEFAULTS, name):
                 raise RequestError(f"{name} is not supported on this platform; remove it.", param=name)
-        if request.params.structured_outputs is not None and "structured_outputs" not in self._features.fields:
-            raise RequestError(
-                "structured_outputs is off here (--features does not name it); remove it.", param="structured_outputs"
-            )
         self.check_adapter(request.adapter)
         self._scheduler.add(request)
 

@@ -7,17 +7,18 @@ for a mask before each token and passes it the token that was sampled.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from tessera.arrays import Array
 from tessera.errors import ConfigError, RequestError
+from tessera.features.reasoning import Gate, Place, Spelling
 from tessera.platform.feature import EngineFeature, Feature, FeatureState
-from tessera.sampling_params import StructuredOutputsParams
+from tessera.sampling_params import ReasoningParams, StructuredOutputsParams
 from tessera.text import Vocabulary
 from tessera.text.grammar import FIELD, TokenTable, compile_grammar
 
@@ -30,79 +31,115 @@ if TYPE_CHECKING:
 FEATURE = Feature(engine="tessera.features.structured_outputs:StructuredOutputs")
 MAX_GRAMMARS = 64
 """Compiled grammars that are kept, the ones used last."""
+MAX_ROLLBACK = 256
+"""Tokens that can be taken back: more than there are drafts."""
+BUDGET = "thinking_token_budget"
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class StructuredOutputs(EngineFeature):
-    """The grammars of an engine's requests."""
+    """The grammars of an engine's requests, and how long their reasoning may be."""
 
     def __init__(self, config: EngineConfig, option: str) -> None:
         if option:
             raise ConfigError("The feature structured_outputs takes no option; leave out what follows the =.")
         self._model = config.model
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._table: TokenTable | None = None
         self._tokenizer: LLTokenizer | None = None
-        self._special: Mapping[str, int] = {}
         self._matchers: OrderedDict[StructuredOutputsParams, Future[LLMatcher]] = OrderedDict()
+        self._gates: OrderedDict[tuple[ReasoningParams, int | None], Future[Gate]] = OrderedDict()
 
     def fields(self) -> frozenset[str]:
-        return frozenset((FIELD,))
+        return frozenset((FIELD, BUDGET))
 
-    def begin(self, request: Request) -> Grammar | None:
-        asked = request.params.structured_outputs
-        if asked is None:
+    def begin(self, request: Request) -> Grammar | ReasonedGrammar | None:
+        params = request.params
+        asked, reasoning, budget = params.structured_outputs, params.reasoning, params.thinking_token_budget
+        if asked is None and budget is None:
             return None
         if not self._model.tokenizer:
+            field = FIELD if asked is not None else BUDGET
             raise RequestError(
-                "No tokenizer is loaded (skip_tokenizer_init), so structured_outputs cannot be followed; remove it.",
-                param=FIELD,
+                f"No tokenizer is loaded (skip_tokenizer_init), so {field} cannot be followed; remove it.", param=field
             )
-        never = self._model.eos_token_ids if request.params.ignore_eos else ()
-        return Grammar(self._matcher(asked), never)
+        eos = self._model.eos_token_ids
+        never = eos if params.ignore_eos else ()
+        matcher = None if asked is None else self._kept(self._matchers, asked, self._compile, asked)
+        if reasoning is None:
+            assert matcher is not None, "a budget comes with reasoning"
+            return Grammar(matcher, never)
+        gate = self._kept(self._gates, (reasoning, budget), self._gate, reasoning, budget)
+        return ReasonedGrammar(matcher, never, gate, never if asked is None else eos)
 
     def mask(self, states: Sequence[FeatureState], bits: Array) -> None:
         """Into one array, on the calling thread: llguidance's executor computes masks on threads of its own, but
         handing them over takes longer than the masks do, all the more where other threads want the processors."""
-        assert self._tokenizer is not None, "a grammar was compiled"
-        grammars = cast("Sequence[Grammar]", states)
-        allowed = np.empty((len(states), -(-self._tokenizer.vocab_size // 32)), np.int32)
-        start, size = allowed.ctypes.data, allowed.strides[0]
+        grammars = cast("Sequence[Grammar | ReasonedGrammar]", states)
+        plain = [place for place, grammar in enumerate(grammars) if grammar.plain]
         for place, grammar in enumerate(grammars):
-            grammar.matcher.unsafe_compute_mask_ptr(start + place * size, size)
-        bits &= allowed[:, : bits.shape[1]]
-        for grammar, own in zip(grammars, bits, strict=True):
-            grammar.forbid(own)
+            if not grammar.plain:
+                grammar.mask(bits[place])
+        if not plain:
+            return
+        assert self._tokenizer is not None, "a grammar was compiled"
+        allowed = np.empty((len(plain), -(-self._tokenizer.vocab_size // 32)), np.int32)
+        start, size = allowed.ctypes.data, allowed.strides[0]
+        for row, place in enumerate(plain):
+            grammars[place].matcher.unsafe_compute_mask_ptr(start + row * size, size)
+        if len(plain) == len(grammars):
+            bits &= allowed[:, : bits.shape[1]]
+        else:
+            bits[plain] &= allowed[:, : bits.shape[1]]
+        for place in plain:
+            grammars[place].forbid(bits[place])
 
-    def _matcher(self, asked: StructuredOutputsParams) -> Future[LLMatcher]:
-        """A matcher at the start of the grammar, for each request to copy."""
-        matcher = self._matchers.get(asked)
-        if matcher is None or (matcher.done() and matcher.exception()):
-            matcher = self._matchers[asked] = self._compiler.submit(self._compile, asked)
-            if len(self._matchers) > MAX_GRAMMARS:
-                self._matchers.popitem(last=False)
-        self._matchers.move_to_end(asked)
-        return matcher
+    def _kept(self, kept: OrderedDict[K, Future[V]], key: K, make: Callable[..., V], *given: Any) -> Future[V]:
+        """What was made for a key, on the compiler's thread; made again if that failed."""
+        found = kept.get(key)
+        if found is None or (found.done() and found.exception()):
+            found = kept[key] = self._compiler.submit(make, *given)
+            if len(kept) > MAX_GRAMMARS:
+                kept.popitem(last=False)
+        kept.move_to_end(key)
+        return found
 
     # ---- on the compiler's thread
 
-    def _compile(self, asked: StructuredOutputsParams) -> LLMatcher:
+    def _tokens(self) -> TokenTable:
         """Raises RequestError."""
-        if self._tokenizer is None:
+        if self._table is None:
             model = self._model
-            table = TokenTable.of(Vocabulary.from_folder(model.tokenizer), model.vocab_size, model.eos_token_ids)
-            self._tokenizer, self._special = table.tokenizer(), table.special
-        return compile_grammar(asked, self._tokenizer, self._special)
+            vocabulary = Vocabulary.from_folder(model.tokenizer)
+            self._table = TokenTable.of(vocabulary, model.vocab_size, model.eos_token_ids)
+        return self._table
+
+    def _compile(self, asked: StructuredOutputsParams) -> LLMatcher:
+        """A matcher at the start of the grammar, for each request to copy. Raises RequestError."""
+        table = self._tokens()
+        if self._tokenizer is None:
+            self._tokenizer = table.tokenizer()
+        return compile_grammar(asked, self._tokenizer, table.special)
+
+    def _gate(self, reasoning: ReasoningParams, budget: int | None) -> Gate:
+        """Raises RequestError."""
+        return Gate.of(reasoning, budget, Spelling(self._tokens().tokens))
 
 
 class Grammar(FeatureState):
     """The position of one request in its grammar. never: tokens to forbid although the grammar allows them. These are
-    the end-of-text tokens if the request sets ignore_eos, because they would end nothing."""
+    the end-of-text tokens if the request sets ignore_eos, because they would end nothing. plain: whether the grammar
+    alone says what may come next."""
 
     masks = True
+    plain = True
 
     def __init__(self, coming: Future[LLMatcher], never: tuple[int, ...]) -> None:
         self._coming = coming
         self._never = never
-        self._kept = [(token >> 5, ~np.uint32(1 << (token & 31)).view(np.int32)) for token in never]
+        self._kept = _without(never)
         self.matcher: LLMatcher
 
     def ready(self) -> bool:
@@ -135,3 +172,105 @@ class Grammar(FeatureState):
     @property
     def complete(self) -> bool:
         return self.matcher.is_stopped() and not self.matcher.is_error()
+
+
+class ReasonedGrammar(FeatureState):
+    """The position of one request that reasons first. coming: its grammar; None if it has none. unfinished: tokens that
+    must not end the reasoning."""
+
+    masks = True
+
+    def __init__(
+        self,
+        coming: Future[LLMatcher] | None,
+        never: tuple[int, ...],
+        gate: Future[Gate],
+        unfinished: tuple[int, ...],
+    ) -> None:
+        self._grammar = None if coming is None else Grammar(coming, never)
+        self._coming = gate
+        self._unfinished = _without(unfinished)
+        self._past: deque[tuple[Place, bool]] = deque(maxlen=MAX_ROLLBACK)
+        self._gate: Gate
+        self._place: Place
+
+    @property
+    def plain(self) -> bool:
+        return self._place.phase == "after" and self._grammar is not None
+
+    @property
+    def matcher(self) -> LLMatcher:
+        assert self._grammar is not None
+        return self._grammar.matcher
+
+    def ready(self) -> bool:
+        if not self._coming.done() or (self._grammar is not None and not self._grammar.ready()):
+            return False
+        self._gate = self._coming.result()
+        self._place = self._gate.start()
+        return True
+
+    def mask(self, bits: Array) -> None:
+        demanded = self._gate.demanded(self._place)
+        if demanded is not None:
+            _leave(bits, demanded)
+        elif self._place.phase == "within":
+            for word, kept in self._unfinished:
+                bits[word] &= kept
+        elif self._grammar is not None:
+            begin = self._gate.begin if self._place.phase == "before" else None
+            allowed = 0 if begin is None else bits[begin >> 5] & _bit(begin)
+            self._grammar.mask(bits)
+            if begin is not None:
+                bits[begin >> 5] |= allowed
+
+    def forbid(self, bits: Array) -> None:
+        """As Grammar.forbid."""
+        assert self._grammar is not None
+        self._grammar.forbid(bits)
+
+    def accept(self, token: int) -> bool:
+        own = self._gate.is_reasoning(self._place, token)
+        self._past.append((self._place, own))
+        self._place = self._gate.step(self._place, token)
+        return own or self._grammar is None or self._grammar.accept(token)
+
+    def num_allowed(self, drafts: Array) -> int:
+        place, count = self._place, 0
+        for token in drafts.tolist():
+            if not self._gate.is_reasoning(place, token):
+                break
+            if self._gate.demanded(place) not in (None, token):
+                return count
+            place, count = self._gate.step(place, token), count + 1
+        if self._grammar is None:
+            return len(drafts) if count == len(drafts) or place.phase != "within" else count
+        return count + self._grammar.num_allowed(drafts[count:])
+
+    def rollback(self, num_tokens: int) -> None:
+        taken = 0
+        for _ in range(num_tokens):
+            self._place, own = self._past.pop()
+            taken += not own
+        if taken and self._grammar is not None:
+            self._grammar.rollback(taken)
+
+    @property
+    def complete(self) -> bool:
+        return self._place.phase == "after" and self._grammar is not None and self._grammar.complete
+
+
+def _bit(token: int) -> np.int32:
+    return np.uint32(1 << (token & 31)).view(np.int32)
+
+
+def _without(tokens: Sequence[int]) -> list[tuple[int, np.int32]]:
+    """What clears the bits of tokens: the word of each, and what is left of it."""
+    return [(token >> 5, ~_bit(token)) for token in tokens]
+
+
+def _leave(bits: Array, token: int) -> None:
+    """Clears the bits of all tokens but one."""
+    kept = bits[token >> 5] & _bit(token)
+    bits[:] = 0
+    bits[token >> 5] = kept

@@ -25,6 +25,7 @@ _PYTHON: Mapping[str, Any] = MappingProxyType(
     {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 )
 _QUOTES = ('"', "'")
+MAX_NAME_CHARS = 128
 _MAX_OMITTED = 24
 """Parameters that may all be left out where commas separate them; of more, the first one is there."""
 
@@ -359,7 +360,7 @@ class TaggedCalls(CallSyntax):
             return _tag(begin, tool.of(schema), end)
         if values := _values(schema):
             return _tag(begin, {"type": "or", "elements": [_const(value) for value in values]}, end)
-        # The line break at its end is left to the model: what comes first is read as its end, with the break or without.
+        # The line break at its end is left to the model: the first marker ends the value, with a break or without.
         return _sequence([_tag(begin, {"type": "any_text"}, self.value[1]), _const("\n")])
 
 
@@ -526,9 +527,9 @@ def _limited(schema: Any) -> bool:
 
 
 _UNLIMITED = frozenset(("type", "title", "description", "default", "examples"))
-_UNSAFE = re.compile(r"[^\w.\-]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may name a tool: letters, digits, `_`, `-` and `.`, at most 64."""
-    return 0 < len(text) <= 64 and not _UNSAFE.search(text)
+    """Whether a text may name a tool: letters, digits, `_`, `-` and `.`."""
+    return 0 < len(text) <= MAX_NAME_CHARS and not _UNSAFE.search(text)

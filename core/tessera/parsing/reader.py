@@ -34,6 +34,11 @@ class Reader:
         self._text = self._text[self._at :] + text
         self._at = 0
 
+    @property
+    def left(self) -> int:
+        """The bytes that have arrived and were not taken, in UTF-8."""
+        return len(self._text[self._at :].encode())
+
     # ---- what has been taken since a mark, to give it back as plain text
 
     def mark(self) -> None:

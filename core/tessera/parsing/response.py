@@ -134,15 +134,20 @@ class ResponseParser:
         self.reasons = reasons
         self.reader = Reader()
         self.num_calls = 0
+        self.reasoning_end = 0
+        """Bytes of the answer up to the end of the reasoning so far, in UTF-8."""
+        self._fed = 0
         self._events: list[Event] = []
         self.content = Trimmed(lambda text: self._events.append(Content(text)))
         self.reasoning = Trimmed(lambda text: self._events.append(Reasoning(text)))
         self._reading = response_format.read(self)
         self._done = False
+        self._reasons = False
 
     def feed(self, text: str) -> list[Event]:
         """What is known now. text: the next piece of the answer."""
         self.reader.feed(text)
+        self._fed += len(text.encode())
         return self._go_on()
 
     def finish(self) -> list[Event]:
@@ -160,6 +165,8 @@ class ResponseParser:
                 next(self._reading)
             except StopIteration:
                 self._done = True
+        if self._reasons:
+            self.reasoning_end = self._fed
         events, self._events = self._events, []
         return _joined(events)
 
@@ -168,8 +175,11 @@ class ResponseParser:
     def begin_reasoning(self) -> None:
         self.content.cut()
         self.reasoning.fresh = True
+        self._reasons = True
 
     def end_reasoning(self) -> None:
+        self._reasons = False
+        self.reasoning_end = self._fed - self.reader.left
         self.reasoning.cut()
         self.content.fresh = True
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tessera.errors import EngineDeadError, NotFoundError
+from tessera.parsing.formats import response_format
 from tessera.server.access import Counts
 from tessera.server.settings import ServerSettings
 
@@ -23,6 +24,9 @@ class ServerContext:
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.adapters = dict(engine.config.lora.modules)
         """The folder of each adapter, by the name that requests give as `model`."""
+        template = "" if engine.text is None else engine.text.template
+        self.format = response_format(settings.tool_call_parser, settings.reasoning_parser, template)
+        """How the model writes its reasoning and calls; None: its answers are text."""
         self.created = int(time.time())
         self.counts = Counts()
         self.numbers = itertools.count()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config.engine import MAX_SECONDS, Supervision
 from tessera.config.flags import flag, flags_of
+from tessera.parsing.formats import response_format
 
 if TYPE_CHECKING:
     import ssl
@@ -20,7 +21,8 @@ class Limits:
     body_bytes: the request body. bodies_bytes: the bodies of all requests in progress together. other_bytes: all fields
     together, without the large ones (messages, tools, prompt, allowed_token_ids, tokens). prompts: prompts in a
     completions request. choices: prompts x n. prompt_chars: characters of a prompt, after the chat template. messages,
-    content_parts, tool_calls: their number in a chat. tools_bytes: tools. template_kwargs_bytes: chat_template_kwargs.
+    content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools. template_kwargs_bytes:
+    chat_template_kwargs.
     salt_chars: each of cache_salt, prompt_cache_key and user. request_id_chars: request_id. header_bytes: the request
     line and all headers. body_seconds: how long a body may take to arrive. detokenize_tokens: tokens of /detokenize.
     """
@@ -34,6 +36,7 @@ class Limits:
     messages: int = 2048
     content_parts: int = 8192
     tool_calls: int = 8192
+    tools: int = 1024
     tools_bytes: int = 2**20
     template_kwargs_bytes: int = 2**16
     salt_chars: int = 256
@@ -100,6 +103,12 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     answers: AnswerLimits = field(default_factory=AnswerLimits)
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tool_call_parser: str = flag(
+        "auto", "How the model writes calls of tools; auto recognises it by its chat template.", metavar="NAME"
+    )
+    reasoning_parser: str = flag(
+        "auto", "How the model writes its reasoning; auto recognises it by its chat template.", metavar="NAME"
+    )
     force_include_usage: bool = flag(
         False, "Report usage in every stream, requested or not.", name="enable_force_include_usage"
     )
@@ -120,6 +129,10 @@ class ServerSettings:
     )  # fmt: skip
     cors: CorsRules | None = None
     tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a parser that there is not."""
+        response_format(self.tool_call_parser, self.reasoning_parser, "")
 
 
 @dataclass(frozen=True)

@@ -102,18 +102,15 @@ def _parse_arguments(tool_calls: Any, where: str) -> None:
             raise RequestError(f"{where}[{index}].function must be an object.", param="messages")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            function["arguments"] = _parse_object(arguments, f"{where}[{index}].function.arguments")
+            function["arguments"] = _parse_object(arguments)
         elif arguments is None:
             function["arguments"] = {}
 
 
-def _parse_object(text: str, where: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
+def _parse_object(text: str) -> dict[str, Any]:
+    """What is no JSON object, because a model wrote it, is kept as an argument: a chat must not end for it."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise RequestError(f"{where} is not valid JSON.", param="messages") from None
-    if not isinstance(value, dict):
-        raise RequestError(f"{where} must be a JSON object.", param="messages")
-    return plain_value(value, "messages")  # type: ignore[no-any-return]  # a dict for a dict
+        value = json.loads(text) if text.strip() else {}
+        return plain_value(value if isinstance(value, dict) else {"arguments": text}, "messages")  # type: ignore[no-any-return]  # a dict for a dict
+    except (ValueError, RecursionError, RequestError):
+        return {"arguments": text}

@@ -25,6 +25,7 @@ class IncrementalDetokenizer:
     prompt_ids: the prompt's last tokens, or all of them. They show whether the completion starts a text (SentencePiece
     then drops a space) or continues one, possibly in the middle of a character.
     spaces_between_special_tokens: if False, consecutive special tokens are joined even if the decoder separates them.
+    kept: special tokens, by their text, that are not skipped.
     `append` takes time proportional to the new tokens, not to the text so far.
     """
 
@@ -34,9 +35,10 @@ class IncrementalDetokenizer:
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
+        kept: Sequence[str] = (),
     ) -> None:
         self._stream: _Stream
-        skip = vocabulary.skipped_ids(skip_special_tokens)
+        skip = vocabulary.skipped_ids(skip_special_tokens, kept)
         if vocabulary.pieces is not None:
             self._stream = _ByteStream(vocabulary.pieces, prompt_ids, skip)
         else:

@@ -91,8 +91,11 @@ class Vocabulary:
         """`decode` by the tokenizers library, keeping special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def skipped_ids(self, skip_special_tokens: bool) -> frozenset[int]:
-        return self.special_ids if skip_special_tokens else frozenset()
+    def skipped_ids(self, skip_special_tokens: bool, kept: Sequence[str] = ()) -> frozenset[int]:
+        """The tokens that have no text. kept: special tokens, by their text, that have."""
+        if not skip_special_tokens:
+            return frozenset()
+        return frozenset(token for token in self.special_ids if self.added_token_texts[token] not in kept)
 
     def token(self, token_id: int) -> str | None:
         """The piece as the vocabulary spells it (`Ġhello`, `▁hello`, `<0x0A>`); None for an id outside it."""

@@ -94,7 +94,8 @@ class Start(msgspec.Struct):
 
 class ChatJob(msgspec.Struct, tag="chat"):
     """A chat's messages and the other inputs of its template. template: source to use instead of the worker's.
-    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether to return these too."""
+    max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether to return these too.
+    reasoning: the texts that begin and end reasoning, to say whether the prompt ends within it."""
 
     messages: Any
     tools: Any = None
@@ -108,6 +109,7 @@ class ChatJob(msgspec.Struct, tag="chat"):
     max_tokens: int | None = None
     text: bool = False
     spelled: bool = False
+    reasoning: tuple[str, str] | None = None
 
 
 class EncodeJob(msgspec.Struct, tag="encode"):
@@ -133,18 +135,21 @@ class GrammarJob(msgspec.Struct, tag="grammar"):
 
 
 class Ready(msgspec.Struct, tag="ready"):
-    """The worker has loaded its files. has_template: whether there is a template for chats without tools."""
+    """The worker has loaded its files. has_template: whether there is a template for chats without tools. template: the
+    source of all of the model's templates."""
 
     has_template: bool
+    template: str = ""
 
 
 class Encoded(msgspec.Struct, tag="encoded"):
     """ids: of each text. text: the chat's prompt; spelled: tokens of the first text as the vocabulary spells them. Both
-    only if requested."""
+    only if requested. reasons: whether the prompt ends within reasoning; None if it neither begins nor ends any."""
 
     ids: list[list[int]]
     text: str | None = None
     spelled: list[str] | None = None
+    reasons: bool | None = None
 
 
 class Decoded(msgspec.Struct, tag="decoded"):
@@ -186,6 +191,7 @@ class Texts:
         self._tokenizer = tokenizer
         sources = template or tokenizer.chat_templates
         self.has_template = bool(sources)
+        self.template = sources if isinstance(sources, str) else "\n".join(sources.values())
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
         self._given = lru_cache(maxsize=1)(self._compile)
 
@@ -214,7 +220,9 @@ class Texts:
         if job.max_chars is not None and len(text) > job.max_chars:
             raise RequestError(f"A chat has at most {job.max_chars} characters.", param="messages")
         ids = self._encode(text, job.add_special_tokens, job.max_tokens)
-        return Encoded([ids], text if job.text else None, self._spelled(ids) if job.spelled else None)
+        spelled = self._spelled(ids) if job.spelled else None
+        reasons = None if job.reasoning is None else _within_reasoning(text, *job.reasoning)
+        return Encoded([ids], text if job.text else None, spelled, reasons)
 
     def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
@@ -239,10 +247,19 @@ class Texts:
         return ChatTemplate(source, self._tokenizer.special_tokens)
 
 
+def _within_reasoning(prompt: str, begin: str, end: str) -> bool | None:
+    """Whether a template has begun reasoning at the end of the prompt (True), or ended it for the model (False)."""
+    tail = prompt.rstrip()
+    if tail.endswith(begin.rstrip()):
+        return True
+    return False if tail.endswith(end) else None
+
+
 class Grammars:
     """Checks grammars, over single bytes."""
 
     has_template = False
+    template = ""
 
     @cached_property
     def _bytes(self) -> LLTokenizer:
@@ -278,7 +295,7 @@ def main() -> int:
         return GIVEN_UP
     except MemoryError:
         return OUT_OF_MEMORY
-    _send(link, Ready(texts.has_template))
+    _send(link, Ready(texts.has_template, texts.template))
     # A library that panics or aborts prints its input, and prompts must not appear in the log.
     log = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -291,6 +291,7 @@ class TextWorkers:
         self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
+        self.template = ""
         process = self._short.begin()
         try:
             self.vocabulary = Vocabulary.from_folder(start.tokenizer)
@@ -312,7 +313,8 @@ class TextWorkers:
 
     async def ready(self) -> None:
         """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
-        self.has_template = (await self._short.load()).has_template
+        ready = await self._short.load()
+        self.has_template, self.template = ready.has_template, ready.template
 
     async def chat(self, job: ChatJob) -> Encoded:
         """Raises RequestError, TextLimitError or TextWorkerError."""

@@ -54,9 +54,9 @@ def hints(syntax: str) -> list[str]:
     return [text for marker in markers for text in (marker, f"{marker}\n", f"\n{marker}\n")]
 
 
-def matcher_of(syntax: str, choice: Any, *, parallel: bool) -> Any:
-    tag = forced_calls(CALLS[syntax], TOOLS, choice, parallel=parallel)
-    assert tag is not None
+def matcher_of(found: Any) -> Any:
+    assert found is not None
+    tag = {"type": "structural_tag", "format": found}
     return compile_grammar(StructuredOutputsParams(structural_tag=tag), BYTES)
 
 
@@ -73,7 +73,7 @@ def check(calls: list[tuple[str, str, str]]) -> None:
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "single"])
 @pytest.mark.parametrize("syntax", sorted(CALLS))
 def test_a_required_call_is_a_call(syntax: str, parallel: bool) -> None:
-    matcher = matcher_of(syntax, "required", parallel=parallel)
+    matcher = matcher_of(forced_calls(CALLS[syntax], TOOLS, required=True, parallel=parallel))
     draw = random.Random(3)
     seen = set()
     for _ in range(25):
@@ -89,7 +89,7 @@ def test_a_required_call_is_a_call(syntax: str, parallel: bool) -> None:
 
 @pytest.mark.parametrize("syntax", sorted(name for name in CALLS if CALLS[name].begins))
 def test_strict_tools_are_called_right_or_not_at_all(syntax: str) -> None:
-    matcher = matcher_of(syntax, "auto", parallel=True)
+    matcher = matcher_of(forced_calls(CALLS[syntax], TOOLS, required=False, parallel=True))
     own = matcher.deep_copy()
     assert own.consume_tokens(list(b"Just text, 5 < 6."))
     assert own.is_accepting()
@@ -105,7 +105,6 @@ def test_strict_tools_are_called_right_or_not_at_all(syntax: str) -> None:
 
 def test_tools_that_are_not_strict_are_not_forced_where_the_model_may_choose() -> None:
     loose = [Tool("now"), Tool("find", {"type": "object", "properties": {"a": {"uniqueItems": True}}})]
-    assert forced_calls(CALLS["hermes"], loose, "auto", parallel=True) is None
-    tag = forced_calls(CALLS["hermes"], loose, "required", parallel=True)
-    matcher = compile_grammar(StructuredOutputsParams(structural_tag=tag), BYTES)
+    assert forced_calls(CALLS["hermes"], loose, required=False, parallel=True) is None
+    matcher = matcher_of(forced_calls(CALLS["hermes"], loose, required=True, parallel=True))
     assert matcher.consume_tokens(list(b'<tool_call>\n{"name": "find", "arguments": {"a": [1, 1]}}\n</tool_call>'))

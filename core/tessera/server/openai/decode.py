@@ -37,7 +37,6 @@ GENERATION: Mapping[str, Values] = {
     "regex": (),
     "repetition_detection": (),
     "structural_tag": (),
-    "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
 }
 
@@ -46,6 +45,7 @@ COMPLETIONS: Mapping[str, Values] = {
     "max_completion_tokens": (),
     "prompt_embeds": (),
     "suffix": ("",),
+    "thinking_token_budget": (),
     "tools": ([],),
     "top_logprobs": (0,),
 }
@@ -58,14 +58,10 @@ CHAT: Mapping[str, Values] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "include_reasoning": (True,),
     "media_io_kwargs": ({},),
     "modalities": (["text"],),
-    # Neither value matters, because there are no tool calls.
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
-    "reasoning_effort": ("none",),
     "suffix": ("",),
     "verbosity": ("medium",),
     "web_search_options": (),

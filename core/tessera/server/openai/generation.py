@@ -19,7 +19,7 @@ from tessera.server.access import Counts, name_by_body, request_id_of
 from tessera.server.context import ServerContext
 from tessera.server.http import json_response, read_body, until_disconnect
 from tessera.server.openai.logprobs import Position
-from tessera.server.openai.protocol import GenerationFields, PromptTokensDetails, Usage
+from tessera.server.openai.protocol import CompletionTokensDetails, GenerationFields, PromptTokensDetails, Usage
 from tessera.server.openai.sampling import Owner, Way
 from tessera.server.sse import send_events
 
@@ -83,6 +83,7 @@ class Generation:
         self._cached = [0] * len(prompts)
         self._generated = 0
         self._prompt_only = prompt_only
+        self._reasoning: Callable[[], int] | None = None
         self._prompt_logprobs: list[Sequence[Position | None]] = [()] * len(prompts)
 
     @property
@@ -111,11 +112,18 @@ class Generation:
                 self._prompt_logprobs[index] = output.prompt_logprobs or self._prompt_logprobs[index]
                 yield index * self.params.n, output
 
+    def counts_reasoning(self, count: Callable[[], int]) -> None:
+        """count: the tokens of reasoning among those that `outputs` has yielded so far."""
+        self._reasoning = count
+
     def usage(self) -> Usage:
         """The tokens that `outputs` has yielded so far. Each prompt counts once."""
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
         details = PromptTokensDetails(sum(self._cached))
-        return Usage(num_prompt_tokens, self._generated, num_prompt_tokens + self._generated, details)
+        usage = Usage(num_prompt_tokens, self._generated, num_prompt_tokens + self._generated, details)
+        if self._reasoning is not None:
+            usage.completion_tokens_details = CompletionTokensDetails(self._reasoning())
+        return usage
 
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids

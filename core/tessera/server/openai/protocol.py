@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from tessera import sampling_params as most
 from tessera.engine.beam_search import MAX_PENALTY
+from tessera.parsing.calls import MAX_NAME_CHARS
 from tessera.server.settings import Limits
 
 
@@ -64,6 +65,17 @@ _RESPONSE_FORMAT = {
     },
     "required": ["type"],
 }
+_TOOL_CHOICES = [
+    {"enum": ["none", "auto", "required"]},
+    {
+        "type": "object",
+        "properties": {
+            "type": {"enum": ["function", "allowed_tools"]},
+            "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+        },
+        "required": ["type"],
+    },
+]
 _PROMPTS = {"type": "array", "minItems": 1, "maxItems": Limits.prompts}
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -137,11 +149,25 @@ class FunctionCall(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct):
-    """A call that the model made earlier in the chat."""
+    """A call that the model made: earlier in the chat, or now."""
 
     function: FunctionCall
     id: str | None = None
     type: str = "function"
+
+
+class FunctionSpec(msgspec.Struct):
+    """A function that the model may call. parameters: a JSON Schema."""
+
+    name: Annotated[str, shown(minLength=1, maxLength=MAX_NAME_CHARS)]
+    description: str | UnsetType | None = UNSET
+    parameters: dict[str, Any] | UnsetType | None = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class ToolSpec(msgspec.Struct):
+    type: str
+    function: FunctionSpec | UnsetType = UNSET
 
 
 class ChatMessage(msgspec.Struct):
@@ -166,6 +192,12 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[ToolSpec], shown(maxItems=Limits.tools)] | None = None
+    tool_choice: Annotated[str | dict[str, Any], shown(anyOf=_TOOL_CHOICES)] | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Annotated[str, shown(maxLength=16)] | None = None
+    thinking_token_budget: Annotated[int, shown(minimum=0)] | None = None
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -175,11 +207,16 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -222,9 +259,14 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class AnswerMessage(msgspec.Struct):
-    content: str
+    """reasoning: that of a model that has any; reasoning_content is its older name."""
+
+    content: str | None
     role: str = "assistant"
     refusal: str | None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tessera.errors import RequestError
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
@@ -46,11 +48,11 @@ def _of_format(given: Mapping[str, Any]) -> Asked:
             schema = given.get("schema")
             if schema is None:
                 return Asked(StructuredOutputsParams(json_object=True), f"{_FORMAT}.type")
-            return _made("json", schema, f"{_FORMAT}.schema")
+            return made("json", schema, f"{_FORMAT}.schema")
         case "json_schema":
             return _of_schema(given.get("json_schema"))
         case "structural_tag":
-            return _made("structural_tag", dict(given), _FORMAT)
+            return made("structural_tag", dict(given), _FORMAT)
     raise RequestError(f"{_FORMAT}.type must be one of {', '.join(_TYPES)}.", param=f"{_FORMAT}.type")
 
 
@@ -61,7 +63,7 @@ def _of_schema(given: Any) -> Asked:
     schema = given.get("schema")
     if schema is None:
         return Asked(StructuredOutputsParams(json_object=True), place)
-    return _made("json", schema, f"{place}.schema")
+    return made("json", schema, f"{place}.schema")
 
 
 def _params(given: Mapping[str, Any]) -> StructuredOutputsParams:
@@ -70,12 +72,34 @@ def _params(given: Mapping[str, Any]) -> StructuredOutputsParams:
     return params
 
 
-def _made(kind: str, given: Any, place: str) -> Asked:
+def made(kind: str, given: Any, place: str) -> Asked:
+    """What one field of StructuredOutputsParams asks for. Raises RequestError."""
     try:
         return Asked(StructuredOutputsParams(**{kind: given}), place)
     except RequestError as error:
         own = f"{FIELD}.{kind}"
         raise RequestError(error.message.replace(own, place, 1), param=place) from None
+
+
+def format_of(asked: Asked) -> dict[str, Any]:
+    """The same as a format of structural tags. Raises RequestError for a structural tag of the older kind."""
+    params = asked.params
+    assert params is not None
+    if params.choice is not None:
+        return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in params.choice]}
+    if params.regex is not None:
+        return {"type": "regex", "pattern": params.regex}
+    if params.grammar is not None:
+        return {"type": "grammar", "grammar": params.grammar}
+    if params.structural_tag is not None:
+        tag = msgspec.json.decode(params.structural_tag)
+        if "format" not in tag:
+            place = asked.place or f"{FIELD}.structural_tag"
+            raise RequestError(f"{place} must have a format where the request has tools.", param=place)
+        found: dict[str, Any] = tag["format"]
+        return found
+    schema = {"type": "object"} if params.json is None else msgspec.json.decode(params.json)
+    return {"type": "json_schema", "json_schema": schema}
 
 
 async def check_structured(context: ServerContext, asked: Asked, params: SamplingParams) -> None:

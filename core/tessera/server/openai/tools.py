@@ -1,0 +1,145 @@
+"""The tools of a chat: which the model is shown, which it may call or has to, and what a grammar demands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+
+from tessera.errors import RequestError
+from tessera.parsing.calls import CallSyntax, Format, Tool, is_name
+from tessera.parsing.forced import forced_calls
+from tessera.parsing.response import ResponseFormat
+from tessera.sampling_params import SamplingParams, StructuredOutputsParams
+from tessera.server.context import ServerContext
+from tessera.server.openai.protocol import ChatCompletionRequest, ToolSpec
+from tessera.server.openai.structured import Asked, check_structured, format_of, made
+from tessera.server.settings import Limits
+
+_MODES = ("none", "auto", "required")
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """shown: the tools as the chat template takes them; None for none. tools: those that the model may call. forced: a
+    structural tag that demands calls; None if nothing is demanded. required: whether the answer has to be calls. named:
+    whether the request names the one function to call. parallel: whether there may be several calls."""
+
+    shown: list[dict[str, Any]] | None = None
+    tools: tuple[Tool, ...] = ()
+    forced: Format | None = None
+    required: bool = False
+    named: bool = False
+    parallel: bool = True
+
+
+@dataclass(frozen=True)
+class _Choice:
+    mode: str = "auto"
+    names: frozenset[str] | None = None
+    named: bool = False
+
+
+def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limits: Limits) -> ToolUse:
+    """known: how the model writes. Raises RequestError."""
+    specs = request.tools or []
+    choice = _choice(request)
+    if len(specs) > limits.tools:
+        raise RequestError(f"tools must have at most {limits.tools} tools, got {len(specs)}.", param="tools")
+    tools = [_tool(spec, f"tools[{index}]") for index, spec in enumerate(specs)]
+    _check_names(tools, choice)
+    if not tools or choice.mode == "none":
+        # Tools that may not be called are not shown: the model would call them all the same.
+        return ToolUse()
+    if known is None or known.calls is None:
+        raise RequestError(
+            "It is not known how this model calls tools; the server's operator can say with --tool-call-parser.",
+            param="tools",
+        )
+    callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
+    forced = _forced(known.calls, callable_tools, choice, parallel=request.parallel_tool_calls is not False)
+    shown = [msgspec.to_builtins(spec) for spec in specs]
+    parallel = request.parallel_tool_calls is not False
+    return ToolUse(shown, callable_tools, forced, choice.mode == "required", choice.named, parallel)
+
+
+def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Asked:
+    """What a grammar demands of the answer: calls, or what else the request asks for, which is then for answers without
+    calls. Raises RequestError."""
+    if use.forced is None and (asked.params is None or not use.tools):
+        return asked
+    if use.required or asked.params is None:
+        assert use.forced is not None
+        return _tagged(use.forced)
+    assert known is not None
+    assert known.calls is not None
+    calls = use.forced or forced_calls(known.calls, use.tools, required=True, parallel=use.parallel)
+    return _tagged({"type": "or", "elements": [format_of(asked), calls]})
+
+
+def _tagged(content: Format | None) -> Asked:
+    tag = {"type": "structural_tag", "format": content}
+    return Asked(StructuredOutputsParams(structural_tag=tag), "tools")
+
+
+async def check_tools(context: ServerContext, use: ToolUse) -> None:
+    """Compiles the parameters of strict tools, to name the one that cannot be enforced. Raises RequestError,
+    TextWorkerError."""
+    for index, tool in enumerate(use.tools):
+        if tool.strict and tool.parameters is not None and use.forced is not None:
+            place = f"tools[{index}].function.parameters"
+            asked = made("json", tool.parameters, place)
+            await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
+
+
+def _forced(calls: CallSyntax, tools: Sequence[Tool], choice: _Choice, *, parallel: bool) -> Format | None:
+    return forced_calls(calls, tools, required=choice.mode == "required", parallel=parallel and not choice.named)
+
+
+def _tool(spec: ToolSpec, place: str) -> Tool:
+    function = spec.function
+    if spec.type != "function" or isinstance(function, UnsetType):
+        raise RequestError(f"{place}.type must be function, and {place}.function say which.", param=f"{place}.type")
+    if not is_name(function.name):
+        raise RequestError(
+            f"{place}.function.name must have 1 to 128 characters of A-Z a-z 0-9 _ . -.", param=f"{place}.function.name"
+        )
+    parameters = None if isinstance(function.parameters, UnsetType) else function.parameters
+    return Tool(function.name, parameters, strict=function.strict is True)
+
+
+def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
+    names = {tool.name for tool in tools}
+    if len(names) < len(tools):
+        raise RequestError("tools must have different names.", param="tools")
+    if choice.names is not None and not choice.names <= names:
+        raise RequestError("tool_choice names a function that is not among tools.", param="tool_choice")
+    if choice.mode == "required" and not tools:
+        raise RequestError("tool_choice demands a call, so tools must have a tool.", param="tool_choice")
+
+
+def _choice(request: ChatCompletionRequest) -> _Choice:
+    """Raises RequestError."""
+    given = request.tool_choice
+    match given:
+        case None:
+            return _Choice()
+        case "none" | "auto" | "required":
+            return _Choice(given)
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return _Choice("required", frozenset((name,)), named=True)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
+            return _Choice(mode, frozenset(_name_of(tool) for tool in tools))
+    raise RequestError(
+        f"tool_choice must be one of {', '.join(_MODES)}, or name a function of tools.", param="tool_choice"
+    )
+
+
+def _name_of(tool: Any) -> str:
+    match tool:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return name
+    raise RequestError("tool_choice.allowed_tools.tools must name functions.", param="tool_choice")
