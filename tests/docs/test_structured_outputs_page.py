@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from tessera import sampling_params
+from tessera.text import json_schema
 from tests.e2e.served import Served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "structured-outputs.md").read_text(encoding="utf-8")
 SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-EXPECTED = {"curl": r'.*"content":"(yes|no)".*\n?', "client": rf"{DATE}\n", "offline": rf"(yes|no)\n{DATE}\n"}
+EXPECTED = {
+    "curl": r'.*"content":"(yes|no)".*\n?',
+    "pydantic": r"name=.{2,14} large=(True|False)\n",
+    "client": rf"{DATE}\n",
+    "offline": rf"(yes|no)\n{DATE}\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +44,10 @@ def test_a_snippet_gives_what_its_grammar_allows(name: str, demo: Served) -> Non
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    numbers = [
-        int(number.replace(",", "")) for number in re.findall(r"[0-9]{4}|[0-9]+,[0-9]{3}", PAGE.split("| `choice`")[1])
-    ]
+    rows = PAGE.split("| `json` |")[1].split("| `structural_tag`")[0]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"[0-9]+,[0-9]{3}|[0-9]{2,4}", rows)]
     most = sampling_params
-    assert numbers[:4] == [most.MAX_CHOICES, most.MAX_CHOICE_CHARS, most.MAX_GRAMMAR_CHARS, most.MAX_GRAMMAR_CHARS]
+    assert numbers == [
+        most.MAX_SCHEMA_CHARS, json_schema.MAX_DEPTH, json_schema.MAX_SUBSCHEMAS, most.MAX_CHOICES,
+        most.MAX_CHOICE_CHARS, *[most.MAX_GRAMMAR_CHARS] * 3,
+    ]  # fmt: skip

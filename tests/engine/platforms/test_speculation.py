@@ -16,6 +16,7 @@ import pytest
 
 from tessera.arrays import Array, int32
 from tessera.errors import PlatformError
+from tessera.sampling_params import ReasoningParams
 from tessera.testing.conformance.drafts import Known, Longest
 from tests.engine.platforms.conftest import Alone, Start
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
@@ -26,6 +27,7 @@ from tests.platforms.mixed_plugin import MIXED_PLUGIN
 from tests.platforms.own_runners import PATH as OWN_RUNNERS
 from tests.platforms.tiny_models import VOCAB, save_family
 
+THINKING = ReasoningParams("<think>", "</think>", begun=True)
 ROOT = Path(__file__).parents[3]
 MOST, ROWS = 3, 256
 DRAFTS = {"method": "ngram", "num_speculative_tokens": MOST, "prompt_lookup_max": 2}
@@ -120,7 +122,8 @@ def test_masks_and_columns_hold_at_each_position(start: Start, llama: Path) -> N
         for i, question in enumerate(QUESTIONS):
             grammar = {"regex": "[a-f]{3,9}(-[0-9]+)?"} if i % 3 == 0 else None
             columns = {"push": 6.0} if i % 3 == 1 else {}
-            keys.append(run.add(question, 20, seed=i, columns=columns, structured_outputs=grammar, **SAMPLED))
+            first = {"reasoning": THINKING, "thinking_token_budget": i} if i % 2 else {}
+            keys.append(run.add(question, 20, seed=i, columns=columns, structured_outputs=grammar, **first, **SAMPLED))
         keys.append(run.add(QUESTIONS[0], 20, seed=99, columns={"even": 8.0}, **SAMPLED))
         run.finish()
         return keys

@@ -15,7 +15,7 @@ import tokenizers
 from jsonschema import Draft202012Validator
 
 from tessera.llm import LLM
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import ReasoningParams, SamplingParams
 from tests.engine.platforms.conftest import Alone, Start
 from tests.engine.platforms.test_tokens_on_every_platform import prompts
 from tests.platforms.engine_run import PLATFORMS, EngineRun
@@ -191,6 +191,24 @@ def odd_vocabulary(folder: Path, model: Path) -> Path:
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": size, "eos_token_id": END}))
     tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     return folder
+
+
+def test_reasoning_comes_first_and_ends_by_its_budget(run_of: Callable[..., EngineRun]) -> None:
+    """A random model never ends it by itself."""
+    run = run_of(max_num_seqs=4)
+    thinking = {"reasoning": ReasoningParams("<think>", "</think>", begun=True), **HOT}
+    keys = {}
+    for i, question in enumerate(QUESTIONS):
+        grammar = GRAMMARS[i % 4] if i % 3 else None
+        budget = 3 + i
+        keys[i] = run.add(question, 60, seed=i, structured_outputs=grammar, thinking_token_budget=budget, **thinking)
+    run.finish()
+    for i, key in keys.items():
+        within, end, answer = text_of(run.answers[key]).partition("</think>")
+        assert end, within
+        assert EOS not in run.answers[key][: 3 + i] or not i % 3
+        if i % 3:
+            assert allowed(GRAMMARS[i % 4], text(run, key).partition("</think>")[2]), answer
 
 
 MANY: list[dict[str, Any]] = [

@@ -1,0 +1,283 @@
+"""Tools in chats: what the model is shown, what a grammar demands, and what a client gets, whole and as a stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tessera.sampling_params import ReasoningParams
+from tessera.server.settings import ServerSettings
+from tests.server.conftest import in_process, on_socket
+from tests.server.fake_engine import MODEL, FakeEngine, Script
+from tests.server.sse import read_stream
+from tests.server.test_errors import check_error
+
+USER = {"role": "user", "content": "Weather?"}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "W", "parameters": PARAMETERS}}
+NOW = {"type": "function", "function": {"name": "now"}}
+TOOLS = [WEATHER, NOW]
+CALLS = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+HERMES = ServerSettings(tool_call_parser="hermes")
+THINKING = ServerSettings(tool_call_parser="hermes", reasoning_parser="deepseek_r1")
+
+
+def engine(said: str, **script: Any) -> FakeEngine:
+    return FakeEngine(script=Script(pieces=said, **script))
+
+
+async def test_a_client_gets_calls():
+    async with on_socket(engine(CALLS), HERMES) as server, server.openai() as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=[USER], tools=TOOLS)
+        (choice,) = answer.choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "Let me see."
+        first, second = choice.message.tool_calls
+        assert (first.type, first.function.name, first.function.arguments) == (
+            "function",
+            "weather",
+            '{"city": "Paris"}',
+        )
+        assert (second.function.name, second.function.arguments) == ("now", "{}")
+        assert len({first.id, second.id}) == 2
+        assert server.engine.calls[0].params.structured_outputs is None
+
+
+async def test_a_stream_gives_them_piece_by_piece():
+    async with on_socket(engine(CALLS), HERMES) as server, server.openai() as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=[USER], tools=TOOLS, stream=True)
+        chunks = [chunk async for chunk in stream]
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        calls = [call for delta in deltas for call in delta.tool_calls or []]
+        assert "".join(delta.content or "" for delta in deltas) == "Let me see."
+        for index, (name, arguments) in enumerate((("weather", '{"city": "Paris"}'), ("now", "{}"))):
+            mine = [call for call in calls if call.index == index]
+            assert [(call.id is not None, call.type, call.function.name) for call in mine[:1]] == [
+                (True, "function", name)
+            ]
+            assert all(call.id is None and call.function.name is None for call in mine[1:])
+            assert "".join(call.function.arguments or "" for call in mine) == arguments
+        reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+        assert reasons == [None] * (len(reasons) - 1) + ["tool_calls"]
+        assert deltas[0].role == "assistant"
+        async with client.chat.completions.stream(model=MODEL, messages=[USER], tools=TOOLS) as helper:
+            final = await helper.get_final_completion()
+        assert [call.function.name for call in final.choices[0].message.tool_calls] == ["weather", "now"]
+
+
+async def test_each_choice_has_its_own_calls():
+    async with in_process(engine(CALLS), HERMES) as api:
+        body = (await api.chat(tools=TOOLS, n=3, temperature=1.0)).json()
+        ids = [call["id"] for choice in body["choices"] for call in choice["message"]["tool_calls"]]
+        assert len(set(ids)) == 6
+        streamed = await api.chat(tools=TOOLS, n=3, temperature=1.0, stream=True)
+        found: dict[int, list[str]] = {}
+        for chunk in read_stream(streamed.text):
+            for choice in chunk["choices"]:
+                found.setdefault(choice["index"], []).extend(
+                    call["id"] for call in choice["delta"].get("tool_calls", []) if "id" in call
+                )
+        assert sorted(found) == [0, 1, 2]
+        assert len({call for calls in found.values() for call in calls}) == 6
+
+
+def tag_of(api: Any) -> Any:
+    asked = api.engine.calls[-1].params.structured_outputs
+    return None if asked is None else json.loads(asked.structural_tag)["format"]
+
+
+async def test_what_a_choice_demands():
+    said = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    async with in_process(engine(said), HERMES) as api:
+        named = {"type": "function", "function": {"name": "now"}}
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+        for choice, names, several, reason in (
+            ("required", ["weather", "now"], True, "tool_calls"),
+            (named, ["now"], False, "stop"),
+            (allowed, ["now"], True, "tool_calls"),
+        ):
+            body = (await api.chat(tools=TOOLS, tool_choice=choice)).json()
+            tag = tag_of(api)
+            assert [
+                name for name in ("weather", "now") if any(f'"{name}"' in one["begin"] for one in tag["tags"])
+            ] == names
+            assert tag["stop_after_first"] is not several
+            assert body["choices"][0]["finish_reason"] == reason
+            assert body["choices"][0]["message"]["content"] is None
+        await api.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+        assert tag_of(api)["stop_after_first"] is True
+        for free in ({"tool_choice": "auto"}, {}):
+            await api.chat(tools=TOOLS, **free)
+            assert tag_of(api) is None
+
+
+async def test_strict_tools_are_enforced_where_the_model_chooses():
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    async with in_process(engine(CALLS), HERMES) as api:
+        await api.chat(tools=[strict, NOW])
+        assert tag_of(api)["type"] == "triggered_tags"
+        wrong = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+        tool = {"type": "function", "function": {"name": "x", "parameters": wrong, "strict": True}}
+        message = check_error(await api.chat(tools=[NOW, tool]), 400, "tools[1].function.parameters.properties.a")
+        assert message == "tools[1].function.parameters.properties.a cannot be used: uniqueItems is not supported."
+        tool["function"]["strict"] = False
+        assert (await api.chat(tools=[NOW, tool], tool_choice="required")).status_code == 200
+
+
+async def test_a_format_is_for_answers_without_calls():
+    async with in_process(engine(CALLS), HERMES) as api:
+        await api.chat(tools=TOOLS, response_format={"type": "json_object"})
+        tag = tag_of(api)
+        assert (tag["type"], tag["elements"][0]["type"]) == ("or", "json_schema")
+        await api.chat(tools=TOOLS, structured_outputs={"choice": ["a", "b"]})
+        assert tag_of(api)["elements"][0]["elements"][1] == {"type": "const_string", "value": "b"}
+        await api.chat(tools=TOOLS, response_format={"type": "json_object"}, tool_choice="required")
+        assert tag_of(api)["type"] == "tags_with_separator"
+
+
+async def test_tools_are_shown_unless_none_may_be_called():
+    async with in_process(engine(CALLS), HERMES) as api:
+        await api.chat(tools=TOOLS)
+        assert "TOOLS" in api.engine.tokenizer.decode(api.engine.calls[-1].prompt)
+        body = (await api.chat(tools=TOOLS, tool_choice="none")).json()
+        assert "TOOLS" not in api.engine.tokenizer.decode(api.engine.calls[-1].prompt)
+        assert body["choices"][0]["message"]["content"] == CALLS
+        assert body["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_call_that_was_cut_short_ends_for_its_length():
+    async with in_process(engine(CALLS), HERMES) as api:
+        body = (await api.chat(tools=TOOLS, max_tokens=70)).json()
+        (choice,) = body["choices"]
+        assert choice["finish_reason"] == "length"
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"city"')
+
+
+async def test_what_the_model_wrote_never_ends_a_chat():
+    past = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "weather", "arguments": text}}
+            for text in ('{"city": ', "", "[1]", "nonsense")
+        ]},
+        {"role": "tool", "tool_call_id": "1", "content": "Sunny"},
+    ]  # fmt: skip
+    async with in_process(engine("Fine."), HERMES) as api:
+        assert (await api.chat(messages=past)).json()["choices"][0]["message"]["content"] == "Fine."
+
+
+async def test_log_probabilities_and_ids_come_once():
+    async with in_process(engine(CALLS), HERMES) as api:
+        response = await api.chat(tools=TOOLS, stream=True, logprobs=True, return_token_ids=True)
+        chunks = [chunk["choices"][0] for chunk in read_stream(response.text)]
+        ids = [token for choice in chunks for token in choice.get("token_ids", [])]
+        tokens = [entry for choice in chunks for entry in (choice["logprobs"] or {"content": []})["content"]]
+        assert ids == list(range(len(CALLS)))
+        assert "".join(entry["token"] for entry in tokens) == CALLS
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "must be function"),
+    ({"tools": [{"type": "function"}]}, "tools[0].type", "must be function"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "A-Z a-z 0-9"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name", "1 to 128"),
+    ({"tools": [NOW, NOW]}, "tools", "different names"),
+    ({"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice", "not among"),
+    ({"tool_choice": "required"}, "tool_choice", "tools must have a tool"),
+    ({"tools": [NOW], "tool_choice": "sometimes"}, "tool_choice", "one of none, auto, required"),
+    ({"tools": [NOW], "tool_choice": {"type": "x"}}, "tool_choice", "one of none, auto, required"),
+    ({"tools": [{"type": "function", "function": {"name": f"f{n}"}} for n in range(1025)]}, "tools", "at most 1024"),
+    ({"tools": [NOW], "functions": [NOW["function"]]}, "functions", "functions"),
+    ({"tools": 5}, "tools", "tools"),
+    ({"thinking_token_budget": 5}, "thinking_token_budget", "none is known"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "reason"), WRONG, ids=range(len(WRONG)))
+async def test_what_is_wrong_is_refused_by_name(fields, param, reason):
+    async with in_process(engine(CALLS), HERMES) as api:
+        assert reason in check_error(await api.chat(**fields), 400, param)
+        assert not api.engine.calls
+
+
+async def test_a_model_whose_calls_are_not_known_is_not_asked_for_any():
+    async with in_process(engine("Hello.")) as api:
+        assert "--tool-call-parser" in check_error(await api.chat(tools=TOOLS), 400, "tools")
+        assert (await api.chat(tools=TOOLS, tool_choice="none")).status_code == 200
+
+
+# ---- reasoning
+
+THOUGHT = "Hm, héllo.\n</think>\n\nIt is sunny."
+
+
+async def test_reasoning_is_apart_from_the_answer():
+    async with in_process(engine(THOUGHT), THINKING) as api:
+        body = (await api.chat()).json()
+        message = body["choices"][0]["message"]
+        assert message["content"] == "It is sunny."
+        assert message["reasoning"] == message["reasoning_content"] == "Hm, héllo."
+        assert "tool_calls" not in message
+        details = body["usage"]["completion_tokens_details"]
+        response = await api.chat(stream=True, stream_options={"include_usage": True})
+        chunks = read_stream(response.text)
+        deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        assert "".join(delta.get("reasoning", "") for delta in deltas) == "Hm, héllo."
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm, héllo."
+        assert "".join(delta.get("content", "") for delta in deltas) == "It is sunny."
+        assert chunks[-1]["usage"]["completion_tokens_details"] == details
+        # A token of the fake engine is a byte, and its answer's ids count from 0: those below the end's place.
+        assert details["reasoning_tokens"] == len("Hm, héllo.\n</think>".encode())
+
+
+async def test_reasoning_is_left_out_if_asked():
+    async with in_process(engine(THOUGHT), THINKING) as api:
+        message = (await api.chat(include_reasoning=False)).json()["choices"][0]["message"]
+        assert "reasoning" not in message
+        assert message["content"] == "It is sunny."
+        assert "Hm" not in (await api.chat(include_reasoning=False, stream=True)).text
+
+
+async def test_a_grammar_waits_for_the_end_of_reasoning():
+    async with in_process(engine(THOUGHT), THINKING) as api:
+        await api.chat(response_format={"type": "json_object"}, thinking_token_budget=7)
+        params = api.engine.calls[-1].params
+        assert params.reasoning == ReasoningParams("<think>", "</think>", begun=True)
+        assert params.thinking_token_budget == 7
+        assert "</think>" in params.kept_special_tokens
+        await api.chat()
+        assert api.engine.calls[-1].params.reasoning is None
+
+
+@pytest.mark.parametrize(("ending", "begun"), [("<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", True)])
+async def test_the_prompt_says_whether_reasoning_has_begun(ending, begun):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}" + ending.replace("\n", "{{ '\\n' }}")
+    async with in_process(FakeEngine(script=Script(pieces=THOUGHT), template=template), THINKING) as api:
+        message = (await api.chat(response_format={"type": "json_object"})).json()["choices"][0]["message"]
+        assert api.engine.calls[-1].params.reasoning.begun is begun
+        assert message["reasoning"] == ("Hm, héllo." if begun else None)
+
+
+async def test_effort_is_the_template_s_own_variable():
+    template = "{{ reasoning_effort }}|{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
+    async with in_process(FakeEngine(script=Script(), template=template), THINKING) as api:
+        for asked, prompt in (("high", "high|"), ("none", "none|False")):
+            await api.chat(reasoning_effort=asked)
+            assert api.engine.tokenizer.decode(api.engine.calls[-1].prompt) == prompt
+        await api.chat(reasoning_effort="high", chat_template_kwargs={"reasoning_effort": "low"})
+        assert api.engine.tokenizer.decode(api.engine.calls[-1].prompt) == "low|"
+    async with in_process(engine("Hi.")) as api:
+        assert (await api.chat(reasoning_effort="high")).status_code == 200
+
+
+def test_a_parser_that_there_is_not_is_refused_at_the_start():
+    from tessera.errors import ConfigError
+
+    for name in ("tool_call_parser", "reasoning_parser"):
+        with pytest.raises(ConfigError, match="is one of auto, none"):
+            ServerSettings(**{name: "other"})
