@@ -1,28 +1,14 @@
-"""Turns what the model wrote into a message: text, or text, reasoning and calls, whole or piece by piece."""
+"""Reads what the model wrote: text, or text, reasoning and calls, as it arrives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Protocol
 
-import msgspec
-
 from tessera.parsing.calls import Tool
-from tessera.parsing.response import (
-    CallArguments,
-    CallBegin,
-    Content,
-    Event,
-    Message,
-    Reasoning,
-    ResponseFormat,
-    ResponseParser,
-)
+from tessera.parsing.response import Content, Event, Reasoning, ResponseFormat, ResponseParser
 from tessera.request import CompletionOutput
-from tessera.server.openai.protocol import AnswerMessage, FunctionCall, ToolCall
 from tessera.text import Vocabulary
-
-_encode = msgspec.json.Encoder().encode
 
 
 class AnswerReader(Protocol):
@@ -34,12 +20,8 @@ class AnswerReader(Protocol):
     @property
     def reasoning_tokens(self) -> int: ...
 
-    def message(self, answer: CompletionOutput) -> AnswerMessage:
-        """The message of a whole answer."""
-        ...
-
-    def deltas(self, answer: CompletionOutput) -> list[bytes]:
-        """What is new, each as the JSON of a chunk's delta."""
+    def read(self, answer: CompletionOutput) -> list[Event]:
+        """What is new, or all of a whole answer."""
         ...
 
 
@@ -49,15 +31,12 @@ class PlainReader:
     calls: int = 0
     reasoning_tokens: int = 0
 
-    def message(self, answer: CompletionOutput) -> AnswerMessage:
-        return AnswerMessage(answer.text)
-
-    def deltas(self, answer: CompletionOutput) -> list[bytes]:
-        return [b'{"content":' + _encode(answer.text) + b"}"] if answer.text else []
+    def read(self, answer: CompletionOutput) -> list[Event]:
+        return [Content(answer.text)] if answer.text else []
 
 
 class FormatReader:
-    """For answers with reasoning or calls. reasons: whether they begin within reasoning. hidden: reasoning is left
+    """For answers with reasoning or calls. begun: whether they begin within reasoning. hidden: reasoning is left
     out."""
 
     def __init__(
@@ -66,11 +45,11 @@ class FormatReader:
         tools: Iterable[Tool],
         vocabulary: Vocabulary | None,
         *,
-        reasons: bool,
+        begun: bool,
         hidden: bool,
     ) -> None:
-        self._parser = ResponseParser(known, tools, reasons=reasons)
-        self._shows_reasoning = known.reasoning is not None and not hidden
+        self._parser = ResponseParser(known, tools, reasons=begun)
+        self._hidden = hidden
         self._counter = ReasoningCounter(self._parser, vocabulary)
 
     @property
@@ -81,24 +60,12 @@ class FormatReader:
     def reasoning_tokens(self) -> int:
         return self._counter.count
 
-    def message(self, answer: CompletionOutput) -> AnswerMessage:
-        read = Message.of(self._read(answer))
-        message = AnswerMessage(read.content if read.content or not read.calls else None)
-        if read.calls:
-            message.tool_calls = [ToolCall(FunctionCall(name, text), call_id) for call_id, name, text in read.calls]
-        if self._shows_reasoning:
-            message.reasoning = message.reasoning_content = read.reasoning or None
-        return message
-
-    def deltas(self, answer: CompletionOutput) -> list[bytes]:
-        return [_delta(event) for event in self._read(answer)]
-
-    def _read(self, answer: CompletionOutput) -> list[Event]:
+    def read(self, answer: CompletionOutput) -> list[Event]:
         events = self._parser.feed(answer.text)
         self._counter.add(answer)
         if answer.finished:
             events += self._parser.finish()
-        return events if self._shows_reasoning else [event for event in events if not isinstance(event, Reasoning)]
+        return [event for event in events if not isinstance(event, Reasoning)] if self._hidden else events
 
 
 class ReasoningCounter:
@@ -120,17 +87,3 @@ class ReasoningCounter:
                 return
             self._bytes += len(self._vocabulary.token_bytes(token))
             self.count += 1
-
-
-def _delta(event: Event) -> bytes:
-    match event:
-        case Content(text):
-            return b'{"content":' + _encode(text) + b"}"
-        case Reasoning(text):
-            shown = _encode(text)
-            return b'{"reasoning":' + shown + b',"reasoning_content":' + shown + b"}"
-        case CallBegin(index, call_id, name):
-            head = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}]}'
-            return head % (index, _encode(call_id), _encode(name))
-        case CallArguments(index, text):
-            return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (index, _encode(text))

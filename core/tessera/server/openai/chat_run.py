@@ -1,0 +1,159 @@
+"""One chat, from its request to what the model says: what every route that chats has in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.types import Scope
+
+from tessera.errors import RequestError
+from tessera.parsing.response import Event, Message
+from tessera.request import CompletionOutput
+from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
+from tessera.server.context import ServerContext
+from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
+from tessera.server.openai.generation import Generation, Identity, Prompt, collect
+from tessera.server.openai.prompts import chat_job
+from tessera.server.openai.protocol import ChatCompletionRequest
+from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
+from tessera.server.openai.structured import check_structured, structured_outputs
+from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
+
+
+class ChatRun:
+    """A chat whose answer is due. reasons: whether its answer shows reasoning."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        request: ChatCompletionRequest,
+        identity: Identity,
+        generation: Generation,
+        use: ToolUse,
+        *,
+        begun: bool,
+    ) -> None:
+        """begun: whether the answer begins within reasoning."""
+        self.identity = identity
+        self.generation = generation
+        self._named = use.named
+        known = context.format
+        choices = range(generation.num_choices)
+        self.reasons = known is not None and known.reasoning is not None and request.include_reasoning is not False
+        self._readers: Sequence[AnswerReader] = [PlainReader() for _ in choices]
+        if known is not None and (known.reasoning is not None or use.tools):
+            self._readers = [
+                FormatReader(known, use.tools, context.engine.tokenizer, begun=begun, hidden=not self.reasons)
+                for _ in choices
+            ]
+            generation.counts_reasoning(lambda: sum(reader.reasoning_tokens for reader in self._readers))
+
+    @classmethod
+    async def begin(cls, context: ServerContext, request: ChatCompletionRequest, scope: Scope, prefix: str) -> ChatRun:
+        """prefix: of the answer's id. Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
+        limits = context.settings.limits
+        check_common(request, limits)
+        context.check_model(request.model)
+        use = tool_use(request, context.format, limits)
+        asked = grammar_of(structured_outputs(request), use, context.format)
+        params = _sampling_params(context, request, asked.params)
+        way = way_of(context, request, params)
+        identity = Identity.of(prefix, request, scope)
+        await check_tools(context, use)
+        await check_structured(context, asked, params)
+        prompt, begun = await _render(context, request, use)
+        params = _reading(context, params, use, request.thinking_token_budget, begun=begun)
+        generation = Generation(context, owner_of(context, request, scope), [prompt], params, way, identity.id)
+        return cls(context, request, identity, generation, use, begun=begun)
+
+    async def updates(self) -> AsyncGenerator[list[tuple[CompletionOutput, list[Event]]], None]:
+        """What is new of each choice, as outputs arrive. Closing it aborts the request."""
+        async for _, output in self.generation.outputs():
+            yield [(answer, self._readers[answer.index].read(answer)) for answer in output.outputs]
+
+    async def whole(self) -> list[tuple[CompletionOutput, Message]]:
+        """All choices, once all have ended."""
+        answers = await collect(self.generation)
+        return [(answer, Message.of(self._readers[index].read(answer))) for index, answer in enumerate(answers)]
+
+    def finish_reason(self, answer: CompletionOutput) -> str | None:
+        """As OpenAI says it: calls that the model chose to make, or had to choose from, are why it stopped."""
+        called = self._readers[answer.index].calls and not self._named
+        return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
+
+
+async def count_tokens(context: ServerContext, request: ChatCompletionRequest) -> int:
+    """The tokens of a chat's prompt. Raises RequestError, NotFoundError, TextWorkerError."""
+    context.check_name(request.model)
+    use = tool_use(request, context.format, context.settings.limits)
+    prompt, _ = await _render(context, request, use)
+    return len(prompt.token_ids)
+
+
+def _sampling_params(
+    context: ServerContext, request: ChatCompletionRequest, structured: StructuredOutputsParams | None
+) -> SamplingParams:
+    field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    most = getattr(request, field)
+    if most is not None and not 1 <= most < 2**31:
+        raise RequestError(f"{field} must be at least 1 and below 2**31, got {most}.", param=field)
+    return sampling_params(
+        request,
+        context.settings.default_sampling,
+        max_tokens=context.settings.answers.capped(most),
+        logprobs=_logprobs(context, request),
+        detokenize=True,
+        structured=structured,
+    )
+
+
+def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | None:
+    top = request.top_logprobs
+    check_alternatives("top_logprobs", top, context.engine.config.model)
+    if top and not request.logprobs:
+        raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
+    return (top or 0) if request.logprobs else None
+
+
+async def _render(context: ServerContext, request: ChatCompletionRequest, use: ToolUse) -> tuple[Prompt, bool]:
+    """Renders and tokenizes the chat. Also returns whether the answer begins within reasoning. Raises RequestError,
+    TextWorkerError."""
+    if context.engine.text is None:
+        raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
+    job = chat_job(context, request.messages, request)
+    job.tools = use.shown
+    own = job.template_kwargs or {}
+    job.template_kwargs = {**_effort(request.reasoning_effort, context.engine.text.template), **own}
+    job.max_tokens = context.engine.info.max_model_len
+    markers = None if context.format is None else context.format.reasoning
+    if markers is not None:
+        job.reasoning = (markers.begin, markers.end)
+    rendered = await context.engine.text.chat(job)
+    reasons = markers is not None and (markers.begun if rendered.reasons is None else rendered.reasons)
+    return Prompt(rendered.ids[0]), reasons
+
+
+def _effort(asked: str | None, template: str) -> dict[str, Any]:
+    """The template's own variables for how much to reason, where it has any."""
+    if asked is None:
+        return {}
+    found: dict[str, Any] = {"reasoning_effort": asked} if "reasoning_effort" in template else {}
+    if asked == "none":
+        found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
+    return found
+
+
+def _reading(
+    context: ServerContext, params: SamplingParams, use: ToolUse, budget: int | None, *, begun: bool
+) -> SamplingParams:
+    """The params with what reading the answer needs: the markers stay in the text, and a grammar waits for the end of
+    the reasoning. Raises RequestError for a budget of reasoning that the model has none of."""
+    known = context.format
+    gate, kept = None, params.kept_special_tokens
+    if known is not None and (known.reasoning is not None or use.tools):
+        kept = known.markers
+    if known is not None and known.reasoning is not None and not (params.structured_outputs is None and budget is None):
+        gate = ReasoningParams(known.reasoning.begin, known.reasoning.end, begun=begun)
+    return msgspec.structs.replace(params, kept_special_tokens=kept, reasoning=gate, thinking_token_budget=budget)
