@@ -59,7 +59,7 @@ def test_the_limits_are_those_of_the_code():
         "characters of a prompt": str(limits.prompt_chars),
         "messages of a chat": str(limits.messages),
         "content parts, tool calls of a chat": f"{limits.content_parts} each",
-        "`tools`": f"{limits.tools_bytes // MIB} MiB",
+        "`tools`": f"{limits.tools_bytes // MIB} MiB, {limits.tools} functions",
         "`chat_template_kwargs`": f"{limits.template_kwargs_bytes // KIB} KiB",
         "`top_logprobs`, `logprobs`": str(ModelConfig.max_logprobs),
         "`cache_salt`": f"{limits.salt_chars} characters",

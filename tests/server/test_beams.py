@@ -77,7 +77,7 @@ async def test_what_does_not_go_with_it_is_refused_by_name(api, post, field):
 
 
 async def test_a_search_holds_the_context_as_every_answer_does(api, post):
-    check_error(await post(**{**SEARCH, "max_tokens": 600}), 400, "prompt", "context_length_exceeded")
+    assert (await post(**{**SEARCH, "max_tokens": 600})).status_code == 200
 
 
 async def test_what_says_nothing_is_taken(post):

@@ -75,7 +75,7 @@ async def test_answers_whole_and_streamed_then_ends_in_order():
         assert tokens == answer(PROMPT, 8)
         assert (await client.get("/readyz")).status_code == 200
         assert "tessera:generation_tokens_total" in (await client.get("/metrics")).text
-        too_long = await client.post("/v1/completions", json={**body, "prompt": PROMPT, "max_tokens": 5000})
+        too_long = await client.post("/v1/completions", json={**body, "prompt": [7] * 5000})
         assert too_long.json()["error"]["code"] == "context_length_exceeded"
         assert (await client.post("/v1/completions", json={**body, "prompt": [64]})).status_code == 400
         assert (await client.post("/v1/completions", json={**body, "prompt": [-1]})).status_code == 400

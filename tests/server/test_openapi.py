@@ -177,7 +177,7 @@ async def test_a_value_beyond_a_limit_of_the_document_is_refused(api, path):
                 search = {"use_beam_search": True} if name in ("length_penalty", "best_of") else {}
                 response = await api.post(path, {**MINIMAL[path], **extra, **search, name: value})
                 assert response.status_code == 400, (name, str(value)[:40])
-                assert response.json()["error"]["param"] == name
+                assert response.json()["error"]["param"].partition("[")[0] == name
 
 
 def test_a_field_that_is_added_is_in_it():

@@ -17,7 +17,10 @@ ROUTES = [route for route in create_app(FakeEngine(), KEYS).routes if isinstance
 
 
 def refused(response):
-    check_error(response, 401, code="invalid_api_key")
+    if response.request.url.path.startswith("/v1/messages"):  # Anthropic's form
+        assert (response.status_code, response.json()["error"]["type"]) == (401, "authentication_error")
+    else:
+        check_error(response, 401, code="invalid_api_key")
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.headers["x-request-id"]
 
@@ -45,6 +48,8 @@ def test_the_walk_saw_all_routes():
         "/v1/models/{model:path}",
         "/v1/completions",
         "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/version",
         "/metrics",
         "/load",

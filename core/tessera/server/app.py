@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.server import status, tokenization
 from tessera.server.access import Access
+from tessera.server.anthropic import messages
+from tessera.server.anthropic.errors import AnthropicErrors
 from tessera.server.context import ServerContext
 from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, RequestsPerKey
@@ -32,7 +34,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """
     context = ServerContext(engine, settings)
     routes: list[Route] = [
-        route for family in (chat, completions, tokenization, status) for route in family.routes(context)
+        route for family in (chat, completions, messages, tokenization, status) for route in family.routes(context)
     ]
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
@@ -57,6 +59,7 @@ def _middleware(context: ServerContext, all_routes: Callable[[], Sequence[BaseRo
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
+    yield Middleware(AnthropicErrors)
     yield Middleware(Access, context.counts, all_routes, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)

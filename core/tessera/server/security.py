@@ -28,7 +28,8 @@ _READABLE_HEADERS = ("X-Request-Id", "Retry-After")
 
 
 class ApiKeys:
-    """ASGI middleware: answers 401 unless the request has one of the keys or its path is open.
+    """ASGI middleware: answers 401 unless the request has one of the keys, as a bearer token or as x-api-key, or its
+    path is open.
 
     The hash of the given key is compared with those of all keys, so that the time taken reveals nothing. If there are
     several keys, each is a tenant, named by its number so that the key is never shown.
@@ -55,9 +56,11 @@ class ApiKeys:
 
     def _number_of(self, scope: Scope) -> int | None:
         scheme, _, token = (header(scope, b"authorization") or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            token = header(scope, b"x-api-key") or b""  # as Anthropic's clients send it
         given = _digest(token.strip())
         matches = [hmac.compare_digest(given, known) for known in self._hashes]
-        return matches.index(True) if scheme.lower() == b"bearer" and any(matches) else None
+        return matches.index(True) if token and any(matches) else None
 
 
 def tenant_of(scope: Scope) -> str:

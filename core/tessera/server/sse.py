@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,8 +29,20 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-async def send_events(send: Send, events: AsyncGenerator[bytes, None]) -> None:
-    """Sends whole events as they come, then [DONE].
+@dataclass(frozen=True)
+class EventWire:
+    """How an API writes the end of a stream. error: the event of an error after the first event. end: what follows the
+    last event."""
+
+    error: Callable[[Exception], bytes]
+    end: bytes
+
+
+OPENAI = EventWire(lambda error: event(body_of(error)), DONE)
+
+
+async def send_events(send: Send, events: AsyncGenerator[bytes, None], wire: EventWire = OPENAI) -> None:
+    """Sends whole events as they come, then the end.
 
     Raises what `events` raises before the first event. A later error is sent as an event, and raised too unless it is a
     TesseraError.
@@ -42,11 +55,11 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None]) -> None:
             async for data in events:
                 await _send(send, data)
         except TesseraError as error:
-            await _send(send, event(body_of(error)))
+            await _send(send, wire.error(error))
         except Exception as error:
-            await _end(send, event(body_of(error)) + DONE)
+            await _end(send, wire.error(error) + wire.end)
             raise
-        await _end(send, DONE)
+        await _end(send, wire.end)
 
 
 async def _send(send: Send, data: bytes) -> None:

@@ -86,9 +86,6 @@ def test_messages_of_the_caller_are_left_alone() -> None:
         ({"role": "user", "content": "x", 5: "y"}, "key that is not a string"),
         ({"role": "assistant", "tool_calls": {}}, r"messages\[0\]\.tool_calls must be a list"),
         ({"role": "assistant", "tool_calls": [{}]}, r"tool_calls\[0\]\.function must be an object"),
-        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "arguments is not valid JSON"),
-        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "[1]"}}]}, "arguments must be a JSON object"),
-        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 99999}}]}, "is not valid JSON"),
     ],
 )
 def test_bad_message_is_named(message: Any, complaint: str) -> None:

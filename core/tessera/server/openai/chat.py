@@ -30,6 +30,7 @@ from tessera.server.openai.protocol import (
 from tessera.server.openai.sampling import check_allowed, shown_alternatives
 from tessera.server.openapi import JsonRoute
 from tessera.server.settings import Limits
+from tessera.server.sse import OPENAI
 
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 _NO_DELTA = b'"delta":{}'
@@ -77,6 +78,8 @@ def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None
 
 class ChatAnswer:
     """The answer to one chat, whole or as a stream."""
+
+    wire = OPENAI
 
     def __init__(self, context: ServerContext, request: ChatCompletionRequest, run: ChatRun) -> None:
         self.stream = bool(request.stream)

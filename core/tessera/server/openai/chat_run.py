@@ -16,7 +16,7 @@ from tessera.server.context import ServerContext
 from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
 from tessera.server.openai.prompts import chat_job
-from tessera.server.openai.protocol import ChatCompletionRequest
+from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
@@ -136,9 +136,11 @@ async def _render(context: ServerContext, request: ChatCompletionRequest, use: T
 
 
 def _effort(asked: str | None, template: str) -> dict[str, Any]:
-    """The template's own variables for how much to reason, where it has any."""
+    """The template's own variables for how much to reason, where it has any. Raises RequestError."""
     if asked is None:
         return {}
+    if len(asked) > MAX_EFFORT_CHARS:
+        raise RequestError(f"reasoning_effort has at most {MAX_EFFORT_CHARS} characters.", param="reasoning_effort")
     found: dict[str, Any] = {"reasoning_effort": asked} if "reasoning_effort" in template else {}
     if asked == "none":
         found |= {name: False for name in ("enable_thinking", "thinking") if name in template}

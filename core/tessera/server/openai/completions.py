@@ -42,6 +42,7 @@ from tessera.server.openai.sampling import (
 )
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openapi import JsonRoute
+from tessera.server.sse import OPENAI
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -108,6 +109,8 @@ def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
 
 class CompletionAnswer:
     """The answer to one completions request, whole or as a stream."""
+
+    wire = OPENAI
 
     def __init__(
         self, context: ServerContext, request: CompletionRequest, identity: Identity, generation: Generation

@@ -21,7 +21,7 @@ from tessera.server.http import json_response, read_body, until_disconnect
 from tessera.server.openai.logprobs import Position
 from tessera.server.openai.protocol import CompletionTokensDetails, GenerationFields, PromptTokensDetails, Usage
 from tessera.server.openai.sampling import Owner, Way
-from tessera.server.sse import send_events
+from tessera.server.sse import EventWire, send_events
 
 # The finish reasons that clients see. Any other one means that the engine cut the answer short, which is an error.
 _REASONS = frozenset({None, "stop", "length"})
@@ -140,11 +140,12 @@ class Generation:
         )
 
     def _bounded(self, num_prompt_tokens: int) -> SamplingParams:
-        """The params, with the server's limit on tokens if the request sets none."""
-        limit = self._answers.unasked(self._engine.info.max_model_len - num_prompt_tokens)
-        if self.params.max_tokens is not None or limit is None:
-            return self.params
-        return msgspec.structs.replace(self.params, max_tokens=limit)
+        """The params, with the server's limit on tokens if the request sets none, and with the room that is left if it
+        asks for more. The engine refuses a prompt that leaves none."""
+        room = self._engine.info.max_model_len - num_prompt_tokens
+        asked = self.params.max_tokens
+        limit = self._answers.unasked(room) if asked is None else min(asked, max(room, 1))
+        return self.params if limit == asked else msgspec.structs.replace(self.params, max_tokens=limit)
 
 
 def _blank(answer: CompletionOutput) -> None:
@@ -200,9 +201,10 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
 
 
 class Answer(Protocol):
-    """The answer to a valid request: whole, or as events if `stream`."""
+    """The answer to a valid request: whole, or as events if `stream`. wire: how its stream ends."""
 
     stream: bool
+    wire: EventWire
 
     async def whole(self) -> msgspec.Struct: ...
     def events(self) -> AsyncGenerator[bytes, None]: ...
@@ -224,7 +226,7 @@ class GenerationEndpoint:
     async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._read(body, scope)
         if answer.stream:
-            await send_events(send, answer.events())
+            await send_events(send, answer.events(), answer.wire)
         else:
             await json_response(await answer.whole())(scope, receive, send)
 

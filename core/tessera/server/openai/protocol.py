@@ -65,6 +65,7 @@ _RESPONSE_FORMAT = {
     },
     "required": ["type"],
 }
+MAX_EFFORT_CHARS = 16
 _TOOL_CHOICES = [
     {"enum": ["none", "auto", "required"]},
     {
@@ -196,7 +197,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     tool_choice: Annotated[str | dict[str, Any], shown(anyOf=_TOOL_CHOICES)] | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
-    reasoning_effort: Annotated[str, shown(maxLength=16)] | None = None
+    reasoning_effort: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
     thinking_token_budget: Annotated[int, shown(minimum=0)] | None = None
 
 

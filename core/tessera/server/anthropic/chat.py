@@ -1,0 +1,166 @@
+"""Turns a request of Anthropic's API into the chat that the other routes know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from tessera.errors import RequestError
+from tessera.server.anthropic.protocol import Block, CountTokensRequest, MessageParam, MessagesRequest, ToolParam
+from tessera.server.context import ServerContext
+from tessera.server.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    ContentPart,
+    FunctionCall,
+    FunctionSpec,
+    ToolCall,
+    ToolSpec,
+)
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_of(context: ServerContext, asked: CountTokensRequest) -> ChatCompletionRequest:
+    """Raises RequestError."""
+    chat = ChatCompletionRequest(model=asked.model, messages=[*_system(asked), *_messages(asked.messages)])
+    if asked.tools:
+        chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
+    if asked.tool_choice is not None:
+        chat.tool_choice = _choice(asked)
+        chat.parallel_tool_calls = not asked.tool_choice.disable_parallel_tool_use
+    _think(context, asked, chat)
+    return chat
+
+
+def whole_chat_of(context: ServerContext, asked: MessagesRequest) -> ChatCompletionRequest:
+    """Raises RequestError."""
+    chat = chat_of(context, asked)
+    chat.max_tokens, chat.stream = asked.max_tokens, asked.stream
+    chat.temperature, chat.top_p, chat.top_k = asked.temperature, asked.top_p, asked.top_k
+    chat.stop = asked.stop_sequences or None
+    if asked.metadata is not None and asked.metadata.user_id:
+        chat.user = asked.metadata.user_id[: context.settings.limits.salt_chars]
+    config = asked.output_config
+    wanted = asked.output_format if config is None or config.format is None else config.format
+    if wanted is not None:
+        place = "output_format" if config is None or config.format is None else "output_config.format"
+        if wanted.type != "json_schema" or wanted.schema is None:
+            raise RequestError(f"{place} must have the type json_schema and a schema.", param=place)
+        chat.response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted.schema}}
+    if config is not None and config.effort is not None and chat.reasoning_effort is None:
+        chat.reasoning_effort = config.effort
+    return chat
+
+
+def _think(context: ServerContext, asked: CountTokensRequest, chat: ChatCompletionRequest) -> None:
+    """A model without reasoning has none to limit: clients send `thinking` to every model."""
+    thinking = asked.thinking
+    if thinking is None or context.format is None or context.format.reasoning is None:
+        return
+    if thinking.type == "disabled":
+        chat.reasoning_effort = "none"
+    elif thinking.budget_tokens is not None:
+        chat.thinking_token_budget = thinking.budget_tokens
+
+
+def _tool(tool: ToolParam, place: str) -> ToolSpec:
+    if tool.type not in (None, "custom") or tool.input_schema is UNSET:
+        raise RequestError(
+            f"{place} is not a tool with an input_schema; Anthropic's own tools are not served.", param=place
+        )
+    description = UNSET if tool.description is None else tool.description
+    return ToolSpec("function", FunctionSpec(tool.name, description, tool.input_schema, tool.strict))
+
+
+def _choice(asked: CountTokensRequest) -> str | dict[str, Any]:
+    choice = asked.tool_choice
+    assert choice is not None
+    if choice.type == "tool" and choice.name is not None:
+        return {"type": "function", "function": {"name": choice.name}}
+    if choice.type not in _CHOICES:
+        raise RequestError("tool_choice.type must be auto, any, none, or tool with a name.", param="tool_choice.type")
+    return _CHOICES[choice.type] if asked.tools else "none"
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def _system(asked: CountTokensRequest) -> Iterator[ChatMessage]:
+    if asked.system:
+        yield ChatMessage("system", _texts(asked.system, "system"))
+
+
+def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:
+    for index, message in enumerate(messages):
+        place = f"messages[{index}]"
+        if message.role not in ("user", "assistant"):
+            raise RequestError(f"{place}.role must be user or assistant.", param=f"{place}.role")
+        if isinstance(message.content, str):
+            yield ChatMessage(message.role, message.content)
+        elif message.role == "user":
+            yield from _of_user(message.content, f"{place}.content")
+        else:
+            yield _of_assistant(message.content, f"{place}.content")
+
+
+def _of_user(blocks: Sequence[Block], place: str) -> Iterator[ChatMessage]:
+    """The results of tools, each a message of its own, and then the rest."""
+    parts: list[ContentPart] = []
+    for index, block in enumerate(blocks):
+        where = f"{place}[{index}]"
+        match block:
+            case {"type": "text", "text": str(text)}:
+                parts.append(ContentPart("text", text))
+            case {"type": "tool_result", "tool_use_id": str(call_id)}:
+                content = block.get("content") or ""
+                yield ChatMessage("tool", _texts(content, f"{where}.content"), tool_call_id=call_id)
+            case _:
+                raise _unserved(block, where)
+    if parts:
+        yield ChatMessage("user", parts)
+
+
+def _of_assistant(blocks: Sequence[Block], place: str) -> ChatMessage:
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(blocks):
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thoughts.append(text)
+            case {"type": "redacted_thinking"}:
+                pass  # of another server: there is nothing to read
+            case {"type": "tool_use", "id": str(call_id), "name": str(name), "input": given}:
+                calls.append(ToolCall(FunctionCall(name, msgspec.json.encode(given).decode()), call_id))
+            case _:
+                raise _unserved(block, f"{place}[{index}]")
+    message = ChatMessage("assistant", "".join(texts) or None, tool_calls=calls or None)
+    message.reasoning = "".join(thoughts) or None
+    return message
+
+
+def _texts(content: Any, place: str) -> str:
+    """The texts of blocks, joined."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, block in enumerate(content if isinstance(content, list) else [content]):
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                raise _unserved(block, f"{place}[{index}]")
+    return "\n".join(texts)
+
+
+def _unserved(block: Any, place: str) -> RequestError:
+    kind = block.get("type") if isinstance(block, dict) else None
+    known = (
+        kind if kind in ("image", "document", "search_result", "server_tool_use", "web_search_tool_result") else None
+    )
+    said = f"is of the type {known}, which is not supported" if known else "is no block of a type that belongs here"
+    return RequestError(f"{place} {said}.", param=place)
