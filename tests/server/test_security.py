@@ -58,6 +58,7 @@ def test_the_walk_saw_all_routes():
         "/detokenize",
         "/docs",
         "/openapi.json",
+        "/",
     }
 
 

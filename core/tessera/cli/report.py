@@ -50,13 +50,25 @@ class Started(Protocol):
 
 
 def report(
-    info: Started, *, model: str, url: str, chat: bool, guarded: bool, seconds: float, socket_path: str | None = None
+    info: Started,
+    *,
+    model: str,
+    url: str,
+    chat: bool,
+    guarded: bool,
+    seconds: float,
+    page: bool = True,
+    socket_path: str | None = None,
 ) -> str:
     """The report printed when the server is ready. chat: whether there is a chat template. guarded: whether an API key
-    is required. seconds: time since the command started. socket_path: the Unix socket for `url`, if any."""
+    is required. seconds: time since the command started. page: whether the web page is served. socket_path: the Unix
+    socket for `url`, if any."""
     lines = [f"Tessera {__version__} is serving {model}", ""]
     shown = url if socket_path is None else f"{url} over the Unix socket {socket_path}"
-    lines += [f"  {label:<{_LABEL}} {text}" for label, text in _rows(info, shown, seconds)]
+    rows = [*_rows(info, shown, seconds)]
+    if page and socket_path is None:
+        rows.append(("web page", f"{url}/"))
+    lines += [f"  {label:<{_LABEL}} {text}" for label, text in rows]
     line = curl(url, model, chat=chat, guarded=guarded, socket_path=socket_path)
     return "\n".join([*lines, "", "Try it:", f"  {line}", ""])
 

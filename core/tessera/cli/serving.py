@@ -263,6 +263,7 @@ class _Served:
                 chat=engine.text is not None and engine.text.has_template,
                 guarded=bool(self.settings.api_keys),
                 seconds=time.monotonic() - self.began,
+                page=not self.settings.disable_ui,
             )
         )
         return server.ready_app(engine, app)

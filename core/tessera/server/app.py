@@ -19,6 +19,7 @@ from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, RequestsPerKey
 from tessera.server.openai import chat, completions
 from tessera.server.openapi import docs_routes
+from tessera.server.page import Page
 from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
 from tessera.server.sse import KeepAlive
@@ -38,6 +39,8 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     ]
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
+    if not settings.disable_ui:
+        routes.append(Page.read().route())
 
     app = FastAPI(
         routes=[*routes],
@@ -67,7 +70,7 @@ def _middleware(context: ServerContext, all_routes: Callable[[], Sequence[BaseRo
     if settings.cors is not None:
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
-        yield Middleware(ApiKeys, settings.api_keys)
+        yield Middleware(ApiKeys, settings.api_keys, None if settings.disable_ui else Page.read().without_key())
     if settings.max_requests_per_key is not None:
         yield Middleware(RequestsPerKey, settings.max_requests_per_key)
     yield Middleware(BodyLimits, settings.limits)

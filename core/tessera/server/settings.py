@@ -122,6 +122,7 @@ class ServerSettings:
     )  # fmt: skip
     vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
     disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
+    disable_ui: bool = flag(False, "Do not serve the web page at /.")
     root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
     allowed_hosts: tuple[str, ...] = flag(
         (), "Accepted values of the Host header, such as api.example.com,*.lan; * accepts any.", group="security",

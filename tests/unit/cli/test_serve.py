@@ -106,8 +106,15 @@ def test_the_report():
         "warm up     1.25 s",
         "total       2.35 s since the command started",
         "URL         http://127.0.0.1:8000",
+        "web page    http://127.0.0.1:8000/",
     ):
         assert row in rows
+
+
+def test_the_report_names_the_web_page_only_where_a_browser_can_open_it():
+    given = {"model": "m", "url": "u", "chat": True, "guarded": False, "seconds": 1}
+    assert "web page" not in report(Info(), **given, page=False)
+    assert "web page" not in report(Info(), **given, socket_path="/run/s")
 
 
 def test_the_report_of_several_devices():

@@ -106,6 +106,13 @@ def test_the_docs_are_served_unless_they_are_switched_off(model, served):
         assert [client.get(path).status_code for path in ("/docs", "/openapi.json")] == [status, status]
 
 
+def test_the_web_page_is_served_unless_it_is_switched_off(model, served, capsys):
+    for flags, status in (((), 200), (("--disable-ui",), 404)):
+        assert serve(model, *flags) == 0
+        assert TestClient(served.app, base_url="http://127.0.0.1").get("/").status_code == status
+        assert ("web page" in capsys.readouterr().out) == (status == 200)
+
+
 def test_the_engines_process_begins_once_and_ends_with_the_command(model, served, children, tmp_path):
     assert serve(model) == 0
     assert serve(model, "--tensor-parallel-size", "2") == 0
