@@ -83,6 +83,7 @@ function baseline() {
 }
 
 export function number(value) {
+  if (value >= 1e6) return value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
   const digits = value >= 100 || Number.isInteger(value) ? 0 : value >= 10 ? 1 : 2;
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }

@@ -11,7 +11,7 @@ import { forget, load, save } from "./storage.js";
 const ROUTE = "v1/chat/completions";
 const NEAR = 80; // pixels from the end within which the view follows the answer
 const MOST_CHATS = 50;
-const EXAMPLES = ["What is the capital of France?", "Explain how rainbows form.", "Write a haiku about autumn."];
+const EXAMPLES = ["What is the capital of France?", "What is 12 plus 30?", "Give me JSON with the keys name and age for Anna, 31."];
 
 export class Chat {
   // onFieldProblem: shows the panel of parameters.

@@ -28,7 +28,7 @@ export class Engine {
   // Begins or ends reading.
   show(shown) {
     this.shown = shown;
-    if (shown) this.schedule(0);
+    this.schedule(0);
   }
 
   // At most one reading waits; none does while nobody looks.
@@ -67,8 +67,8 @@ export class Engine {
       running: new Tile("Running"),
       waiting: new Tile("Waiting"),
       cache: new Tile("KV cache in use", { meter: true }),
-      prefix: new Tile("Prompt tokens from the cache", { meter: true }),
-      drafts: new Tile("Draft tokens accepted", { meter: true }),
+      prefix: new Tile("Prefix cache hits", { meter: true }),
+      drafts: new Tile("Drafts accepted", { meter: true }),
       done: new Tile("Requests done"),
     };
     this.latencies = Object.entries(LATENCIES).map(([name, title]) => [name, new HistogramChart(title)]);

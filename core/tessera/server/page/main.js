@@ -101,6 +101,7 @@ async function listModels() {
   const select = byId("model");
   try {
     models = (await requestJson("v1/models")).data;
+    await engine.describe();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     chat.warn(error.message);
@@ -111,7 +112,6 @@ async function listModels() {
   if (models.some(model => model.id === chosen)) select.value = chosen;
   byId("forget-key").hidden = load("key", null) === null;
   describeModel();
-  await engine.describe();
 }
 
 function describeModel() {

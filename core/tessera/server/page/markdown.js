@@ -58,7 +58,9 @@ function fence(lines, at) {
   let end = at + 1;
   while (end < lines.length && !closes(lines[end], mark)) end++;
   const code = lines.slice(at + 1, end).map(line => line.startsWith(indent) ? line.slice(indent.length) : line.trimStart());
-  return { end: Math.min(end + 1, lines.length), make: () => codeBlock(code.join("\n"), info.trim().split(/\s/)[0].slice(0, 40)) };
+  if (end === lines.length && code.at(-1) === "") code.pop(); // still being written
+  const language = info.trim().split(/\s/)[0].slice(0, 40);
+  return { end: Math.min(end + 1, lines.length), make: () => codeBlock(code.join("\n"), language) };
 }
 
 function closes(line, mark) {
