@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import httpx
 import pytest
 
 import tessera.server.page
 from tessera.server.page import EXPORT, IMPORT, MODULES, Page
 from tessera.server.settings import CorsRules, ServerSettings
-from tests.server.conftest import in_process
+from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_errors import check_error
 
@@ -209,3 +211,36 @@ async def test_hosts_and_origins_are_checked_as_for_every_route():
             response = await api.client.get("/", headers={**BROWSER, "Origin": origin})
             assert response.status_code == 401
             assert ("access-control-allow-origin" in response.headers) == allowed
+
+
+# ---- while the model loads -------------------------------------------------------------------------------------------
+
+
+async def test_a_browser_gets_the_page_that_waits_and_other_clients_the_json_error():
+    loading = asyncio.Event()
+    async with on_socket(FakeEngine(), loading=loading) as server, httpx.AsyncClient(base_url=server.url) as http:
+        response = await http.get("/", headers=BROWSER)
+        assert (response.status_code, response.content) == (503, PAGE.document)
+        assert response.headers["retry-after"] == "1"
+        assert response.headers["content-security-policy"] == PAGE.policy
+        for path, headers in (("/", {}), ("/v1/models", BROWSER)):
+            response = await http.get(path, headers=headers)
+            assert response.status_code == 503
+            assert response.json()["error"]["message"] == "The model is still loading; try again."
+        loading.set()
+        async with asyncio.timeout(10):
+            response = await http.get("/", headers=BROWSER)
+            while response.status_code == 503:
+                response = await http.get("/", headers=BROWSER)
+        assert (response.status_code, response.content) == (200, PAGE.document)
+
+
+async def test_none_waits_where_it_is_switched_off():
+    settings, loading = ServerSettings(disable_ui=True, drain_seconds=0.1), asyncio.Event()
+    async with (
+        on_socket(FakeEngine(), settings, loading=loading) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        response = await http.get("/", headers=BROWSER)
+        loading.set()
+        assert (response.status_code, response.headers["content-type"]) == (503, "application/json")

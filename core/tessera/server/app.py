@@ -39,12 +39,13 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     ]
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
-    if not settings.disable_ui:
-        routes.append(Page.read().route())
+    page = None if settings.disable_ui else Page.read()
+    if page is not None:
+        routes.append(page.route())
 
     app = FastAPI(
         routes=[*routes],
-        middleware=list(_middleware(context, lambda: app.routes)),
+        middleware=list(_middleware(context, lambda: app.routes, page)),
         exception_handlers=error_handlers(),
         # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
         redirect_slashes=False,
@@ -56,7 +57,9 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     return app
 
 
-def _middleware(context: ServerContext, all_routes: Callable[[], Sequence[BaseRoute]]) -> Iterator[Middleware]:
+def _middleware(
+    context: ServerContext, all_routes: Callable[[], Sequence[BaseRoute]], page: Page | None
+) -> Iterator[Middleware]:
     """The middleware, outermost first. A feature that is off adds none. all_routes: a function, because plugins add
     routes later."""
     settings = context.settings
@@ -70,7 +73,7 @@ def _middleware(context: ServerContext, all_routes: Callable[[], Sequence[BaseRo
     if settings.cors is not None:
         yield Middleware(Cors, settings.cors)
     if settings.api_keys:
-        yield Middleware(ApiKeys, settings.api_keys, None if settings.disable_ui else Page.read().without_key())
+        yield Middleware(ApiKeys, settings.api_keys, page)
     if settings.max_requests_per_key is not None:
         yield Middleware(RequestsPerKey, settings.max_requests_per_key)
     yield Middleware(BodyLimits, settings.limits)

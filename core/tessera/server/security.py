@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import AuthenticationError, RequestError
 from tessera.server.http import error_response, header
+from tessera.server.page import Page, opened_by_browser
 from tessera.server.settings import CorsRules
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
@@ -34,11 +35,10 @@ class ApiKeys:
     The hash of the given key is compared with those of all keys, so that the time taken reveals nothing. If there are
     several keys, each is a tenant, named by its number so that the key is never shown.
 
-    page: the 401 of a browser that opens `/`, instead of the JSON error. Browsers cannot send the header when they open
-    an address, so the page asks for the key.
+    page: the body of the 401 for a browser that opens it, instead of the JSON error.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], page: Response | None = None) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], page: Page | None = None) -> None:
         self._app = app
         self._page = page
         self._hashes = [_digest(key.encode()) for key in keys]
@@ -54,11 +54,12 @@ class ApiKeys:
             scope[KEY_NUMBER] = number
             scope[_TENANT] = self._tenants[number]
             await self._app(scope, receive, send)
-        elif self._page is not None and _opens_page(scope):
-            await self._page(scope, receive, send)
         else:
             error = AuthenticationError('The API key is missing or wrong: send the header "Authorization: Bearer KEY".')
-            await error_response(error)(scope, receive, send)
+            response = error_response(error)
+            if self._page is not None and opened_by_browser(scope):
+                response = self._page.instead_of(response)
+            await response(scope, receive, send)
 
     def _number_of(self, scope: Scope) -> int | None:
         scheme, _, token = (header(scope, b"authorization") or b"").partition(b" ")
@@ -67,13 +68,6 @@ class ApiKeys:
         given = _digest(token.strip())
         matches = [hmac.compare_digest(given, known) for known in self._hashes]
         return matches.index(True) if token and any(matches) else None
-
-
-def _opens_page(scope: Scope) -> bool:
-    """Whether a browser opens `/`: other clients do not ask for HTML."""
-    kinds = (header(scope, b"accept") or b"").lower().split(b",")
-    accepts_html = any(kind.partition(b";")[0].strip() == b"text/html" for kind in kinds)
-    return scope["method"] in ("GET", "HEAD") and scope["path"] == "/" and accepts_html
 
 
 def tenant_of(scope: Scope) -> str:

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.errors import EngineDeadError, OverloadedError
-from tessera.server.http import error_body, json_response, refuse
+from tessera.server.http import error_body, error_response, json_response, refuse
+from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
 
@@ -60,7 +61,7 @@ async def serve(starting: Coroutine[Any, Any, ReadyApp], listener: socket.socket
     stops it at once; the exit code is 0. If the engine dies for good, streams end with an error event, every other
     request gets a 503, and the exit code is 4.
     """
-    door = Door()
+    door = Door(None if settings.disable_ui else Page.read())
     server = Server(_config(door, settings))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     start = asyncio.create_task(starting)
@@ -184,9 +185,10 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
 
 class Door:
     """The ASGI application that listens from the start. Until open() it answers that the model is loading; after that,
-    the opened application answers."""
+    the opened application answers. page: shown to browsers from the start; it waits until the model is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: Page | None) -> None:
+        self._page = page
         self._app: Starlette | None = None
         self._lifespan = AsyncExitStack()
 
@@ -201,7 +203,17 @@ class Door:
         elif self._app is not None:
             await self._app(scope, receive, send)
         else:
-            await _starting(scope, receive, send)
+            await self._starting(scope, receive, send)
+
+    async def _starting(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = OverloadedError("The model is still loading; try again.")
+        if scope["path"] in OPEN_PATHS:
+            live = scope["path"] == _LIVE
+            await json_response({"status": "ok" if live else "starting"}, 200 if live else 503)(scope, receive, send)
+        elif self._page is not None and opened_by_browser(scope):
+            await self._page.instead_of(error_response(error))(scope, receive, send)
+        else:
+            await refuse(error, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -209,14 +221,6 @@ class Door:
         await receive()
         await self._lifespan.aclose()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _starting(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["path"] in OPEN_PATHS:
-        live = scope["path"] == _LIVE
-        await json_response({"status": "ok" if live else "starting"}, 200 if live else 503)(scope, receive, send)
-    else:
-        await refuse(OverloadedError("The model is still loading; try again."), receive, send)
 
 
 # ---- HTTP/1.1 on the wire --------------------------------------------------------------------------------------------

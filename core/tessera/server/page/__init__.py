@@ -1,8 +1,8 @@
 """The web page at `GET /`: a chat with the model, and what the engine is doing.
 
-Its files are joined into one document, so that nothing else is requested and the document can be the body of a 401. The
-Content-Security-Policy names the style and the script by their hashes: no other style or script runs, whatever a model
-writes.
+Its files are joined into one document, so that nothing else is requested and the document can be the body of an error.
+The Content-Security-Policy names the style and the script by their hashes: no other style or script runs, whatever a
+model writes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Self
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
+
+from tessera.server.http import header
 
 _FOLDER = Path(__file__).parent
 MODULES = (
@@ -47,6 +50,7 @@ _HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_OF_REFUSALS = ("WWW-Authenticate", "Retry-After")
 
 
 @dataclass(frozen=True)
@@ -75,16 +79,20 @@ class Page:
 
         return Route("/", page)
 
-    def without_key(self) -> Response:
-        """The page as the body of a 401: it asks for the API key and sends it with each of its requests."""
-        headers = {
-            **_HEADERS,
-            "Content-Security-Policy": self.policy,
-            "Cache-Control": "no-store",
-            "Vary": "Accept, Authorization",
-            "WWW-Authenticate": "Bearer",
-        }
-        return Response(self.document, 401, headers, media_type="text/html")
+    def instead_of(self, refusal: Response) -> Response:
+        """The page with the status of a refusal, and its headers for clients. The page asks for the API key, or waits
+        until the model is loaded: what a browser cannot do when it opens an address."""
+        headers = {**_HEADERS, "Content-Security-Policy": self.policy, "Cache-Control": "no-store"}
+        headers |= {"Vary": "Accept, Authorization"}
+        headers |= {name: refusal.headers[name] for name in _OF_REFUSALS if name in refusal.headers}
+        return Response(self.document, refusal.status_code, headers, media_type="text/html")
+
+
+def opened_by_browser(scope: Scope) -> bool:
+    """Whether a request is a browser's that opens the page: other clients do not ask for HTML."""
+    kinds = (header(scope, b"accept") or b"").lower().split(b",")
+    accepts_html = any(kind.partition(b";")[0].strip() == b"text/html" for kind in kinds)
+    return scope["method"] in ("GET", "HEAD") and scope["path"] == "/" and accepts_html
 
 
 def _joined() -> str:

@@ -3,7 +3,13 @@
 import { byId } from "./dom.js";
 import { forget, load, save } from "./storage.js";
 
-export class ApiError extends Error {}
+// status: the response's; 0 if there was none.
+export class ApiError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
 
 const UNREACHABLE = "The server does not answer. Is it still running?";
 const CUT = "The connection ended before the answer was complete.";
@@ -23,7 +29,7 @@ export async function request(path, { body, signal } = {}) {
       throw error.name === "AbortError" ? error : new ApiError(UNREACHABLE);
     }
     if (response.ok) return response;
-    if (response.status !== 401) throw new ApiError(await messageOf(response));
+    if (response.status !== 401) throw new ApiError(await messageOf(response), response.status);
     await keyAfter(key);
   }
 }

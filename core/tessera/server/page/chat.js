@@ -2,7 +2,7 @@
 
 import { Announcer } from "./announcer.js";
 import { ApiError, events, request } from "./api.js";
-import { Conversation, extend } from "./conversation.js";
+import { Conversation, extend, parts } from "./conversation.js";
 import { byId, element, textButton } from "./dom.js";
 import { FieldError, Fields } from "./fields.js";
 import { messageView } from "./messages.js";
@@ -163,7 +163,7 @@ export class Chat {
       if (this.abort === abort) { // else another answer has begun
         this.abort = null;
         this.busy(view, false);
-        this.announcer.finish(node.content, node.error ?? (node.finish === "stopped" ? "Stopped." : "End of the answer."));
+        this.announcer.finish(parts(node).content, node.error ?? (node.finish === "stopped" ? "Stopped." : "End of the answer."));
       }
       this.keep();
       this.listChats();
@@ -177,7 +177,7 @@ export class Chat {
       frame = 0;
       const follow = this.atEnd();
       view.update(true);
-      this.announcer.update(node.content);
+      this.announcer.update(parts(node).content);
       if (follow) this.toEnd();
     };
     try {

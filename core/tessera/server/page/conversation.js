@@ -3,6 +3,8 @@
 // A node: { id, parent, role, content } and, for an answer, { reasoning, calls, finish, error, model, tokens, first, rate }.
 // calls: the tool calls, { index, id, name, arguments }. call: of a tool's result, the id of the call. Times are in seconds.
 
+const THINK = /^\s*<think>([\s\S]*?)(?:<\/think>\s*|$)/;
+
 export class Conversation {
   constructor(stored = {}) {
     this.id = stored.id ?? `${Date.now()}-${Math.floor(Math.random() * 1e9)}`;
@@ -65,6 +67,13 @@ export class Conversation {
     const sent = nodes.filter(node => node.role !== "assistant" || node.content || node.calls?.length).map(message);
     return system.trim() ? [{ role: "system", content: system }, ...sent] : sent;
   }
+}
+
+// What an answer thinks and says. Where the server does not tell them apart, a model's <think> tags do.
+export function parts(node) {
+  const found = node.reasoning ? null : THINK.exec(node.content);
+  if (!found) return { reasoning: node.reasoning ?? "", content: node.content };
+  return { reasoning: found[1].trim(), content: node.content.slice(found[0].length) };
 }
 
 function message(node) {

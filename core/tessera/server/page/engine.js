@@ -13,6 +13,12 @@ const LATENCIES = {
   request_time_per_output_token_seconds: "Time per token",
   e2e_request_latency_seconds: "Whole request",
 };
+const NOTICES = {
+  num_preemptions_total: "preemptions",
+  engine_restarts_total: "restarts of the engine",
+  replayed_requests_total: "requests run again",
+  text_worker_restarts_total: "restarts of text workers",
+};
 const STATES = { ok: "Serving" };
 
 export class Engine {
@@ -71,6 +77,7 @@ export class Engine {
       drafts: new Tile("Drafts accepted", { meter: true }),
       done: new Tile("Requests done"),
     };
+    this.notices = element("p", { class: "muted", hidden: true });
     this.latencies = Object.entries(LATENCIES).map(([name, title]) => [name, new HistogramChart(title)]);
     this.period = element("select", { id: "period", onchange: () => this.updateLatencies() },
       element("option", { value: "start" }, "since the server began"),
@@ -80,6 +87,7 @@ export class Engine {
       this.facts,
       element("div", { class: "grid two" }, this.output.root, this.input.root),
       element("div", { class: "grid tiles" }, ...Object.values(this.tiles).map(tile => tile.root)),
+      this.notices,
       element("div", { class: "sheet-head" }, element("h2", {}, "Latency"),
         element("label", { for: "period", class: "unseen" }, "Latency of requests"), this.period),
       element("div", { class: "grid three" }, ...this.latencies.map(([, chart]) => chart.root))));
@@ -98,6 +106,8 @@ export class Engine {
     tiles.drafts.root.hidden = drafts === 0; // no speculation
     share(tiles.drafts, now.value("spec_decode_num_accepted_tokens_total"), drafts);
     tiles.done.update(number(now.value("request_success_total")), reasons(now));
+    this.notices.textContent = notices(now).join(" \u00b7 ");
+    this.notices.hidden = !this.notices.textContent;
     this.updateLatencies();
   }
 
@@ -131,6 +141,16 @@ function share(tile, part, whole) {
 function reasons(reading) {
   const ended = reading.all("request_success_total").filter(one => one.value);
   return ended.map(one => `${number(one.value)} ${one.labels.finished_reason}`).join(", ") || "none yet";
+}
+
+// What does not occur while all is well, since the server began.
+function notices(reading) {
+  const counted = Object.entries(NOTICES).map(([name, words]) => [words, reading.value(name)]);
+  const ops = reading.all("reference_fallbacks_total").map(one => one.labels.op);
+  return [
+    ...counted.filter(([, count]) => count).map(([words, count]) => `${words}: ${number(count)}`),
+    ...(ops.length ? [`on the reference implementation: ${ops.join(", ")}`] : []),
+  ];
 }
 
 // A speed in tokens per second, and how it was in the last minutes.

@@ -9,6 +9,7 @@ import { load, save } from "./storage.js";
 
 const WIDE = matchMedia("(min-width: 68rem)"); // as in page.css
 const PANELS = ["chats", "settings"];
+const RETRY_MS = 2000;
 let models = [];
 
 // ---- the two views ---------------------------------------------------------------------------------------------------
@@ -105,8 +106,10 @@ async function listModels() {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     chat.warn(error.message);
+    if (error.status === 0 || error.status === 503) setTimeout(listModels, RETRY_MS); // it may be starting
     return;
   }
+  chat.warn("");
   select.replaceChildren(...models.map(model => element("option", {}, model.id)));
   const chosen = load("model", null);
   if (models.some(model => model.id === chosen)) select.value = chosen;

@@ -1,5 +1,6 @@
 // How the messages of a chat look: what the user wrote, an answer as it grows, the results of tools.
 
+import { parts } from "./conversation.js";
 import { copyButton, element, icon, textButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 
@@ -96,14 +97,15 @@ class AnswerView {
   // growing: while the answer is being generated.
   update(growing = false) {
     const { node } = this;
-    const begun = node.content || node.calls?.length;
-    this.reasoning.hidden = !node.reasoning;
+    const { reasoning, content } = parts(node);
+    const begun = content || node.calls?.length;
+    this.reasoning.hidden = !reasoning;
     this.thinking.textContent = growing && !begun ? "Thinking\u2026" : "Reasoning";
     this.thinking.classList.toggle("pulse", growing && !begun);
-    if (node.reasoning) this.thoughtsMarkdown.update(node.reasoning);
-    this.markdown.update(node.content);
+    this.thoughtsMarkdown.update(reasoning);
+    this.markdown.update(content);
     this.updateCalls();
-    this.wait.hidden = !growing || Boolean(begun || node.reasoning);
+    this.wait.hidden = !growing || Boolean(begun || reasoning);
     this.problem.hidden = !node.error;
     this.problem.textContent = node.error ?? "";
     this.note.hidden = growing || !ENDINGS[node.finish];
@@ -128,7 +130,7 @@ class AnswerView {
   updateActions() {
     const { node, actions } = this;
     this.tools.replaceChildren(
-      copyButton("Copy", () => node.content, { "aria-label": "Copy this answer" }),
+      copyButton("Copy", () => parts(node).content, { "aria-label": "Copy this answer" }),
       textButton("Regenerate", () => actions.regenerate(node), { "aria-label": "Regenerate this answer" }),
       ...versionSwitch(node, actions),
       element("span", { class: "figures" }, figures(node)));
