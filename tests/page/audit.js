@@ -37,14 +37,14 @@
   // Texts whose contrast with what is behind them is below 4.5 (WCAG 1.4.3).
   function contrast() {
     const low = [];
-    for (const [one, colour, what] of texts()) {
-      const behind = background(one), value = ratio(over(rgba(colour), behind), behind);
+    for (const [one, color, what] of texts()) {
+      const behind = background(one), value = ratio(over(rgba(color), behind), behind);
       if (value < 4.5) low.push(`${value.toFixed(2)} ${what}`);
     }
     return low;
   }
 
-  // Visible texts: element, colour, content.
+  // Visible texts: element, color, content.
   function texts() {
     const found = [];
     for (const one of shown("body *")) {
@@ -58,9 +58,9 @@
 
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
-  function rgba(colour) {
+  function rgba(color) {
     canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
+    canvas.fillStyle = color;
     canvas.fillRect(0, 0, 1, 1);
     const [red, green, blue, alpha] = canvas.getImageData(0, 0, 1, 1).data;
     return [red, green, blue, alpha / 255];
@@ -79,9 +79,9 @@
     return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
   }
 
-  function luminance(colour) {
+  function luminance(color) {
     const linear = part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-    return [0.2126, 0.7152, 0.0722].reduce((sum, weight, index) => sum + weight * linear(colour[index] / 255), 0);
+    return [0.2126, 0.7152, 0.0722].reduce((sum, weight, index) => sum + weight * linear(color[index] / 255), 0);
   }
 
   function ratio(one, other) {

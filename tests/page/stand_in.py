@@ -24,6 +24,9 @@ tessera:kv_cache_usage_perc{{model_name="m"}} 0.25
 tessera:cache_config_info{{block_size="16",num_gpu_blocks="100",model_name="m"}} 1
 tessera:spec_decode_num_draft_tokens_total{{model_name="m"}} 200
 tessera:spec_decode_num_accepted_tokens_total{{model_name="m"}} 150
+tessera:num_preemptions_total{{model_name="m"}} 4
+tessera:engine_restarts_total{{model_name="m"}} 0
+tessera:reference_fallbacks_total{{model_name="m",op="moe"}} 9
 tessera:request_success_total{{model_name="m",finished_reason="stop"}} 7
 tessera:request_success_total{{model_name="m",finished_reason="abort"}} 2
 tessera:time_to_first_token_seconds_bucket{{model_name="m",le="0.1"}} 0
@@ -43,13 +46,15 @@ def text(*pieces: str) -> list[dict[str, Any]]:
 
 class StandIn:
     """`with StandIn() as server:`. script: the deltas of the next answers, HOLD, or {"error": ...} as an event.
-    requests: the bodies of the chats so far. paths: of all requests. cut: how many streams the client has left."""
+    requests: the bodies of the chats so far. paths: of all requests. cut: how many streams the client has left.
+    loading: whether all but the page is a 503."""
 
     def __init__(self) -> None:
         self.script: Sequence[Any] = text("Hello.")
         self.requests: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.cut = 0
+        self.loading = False
         self.tokens = 0
         self.finish = "stop"
         self._go = threading.Event()
@@ -88,7 +93,10 @@ class StandIn:
 
             def do_GET(self) -> None:
                 stand_in.paths.append(self.path)
-                self._send(200, *stand_in._resource(self.path))
+                if stand_in.loading and self.path != "/":
+                    self._send(503, "application/json", b'{"error": {"message": "The model is still loading."}}')
+                else:
+                    self._send(200, *stand_in._resource(self.path))
 
             def do_POST(self) -> None:
                 stand_in.paths.append(self.path)

@@ -20,8 +20,8 @@ AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
 FOCUSED = """(one => one.getAttribute("aria-label") ?? one.labels?.[0]?.textContent ?? one.textContent.trim())(
   document.activeElement)"""
 # The composer shows its focus with a ring around the whole box.
-RING = """(one => [getComputedStyle(one).outlineStyle, getComputedStyle(one.parentElement).boxShadow])(
-  document.activeElement)"""
+RING = """(one => getComputedStyle(one).outlineStyle !== "none" && parseFloat(getComputedStyle(one).outlineWidth) >= 2
+  || getComputedStyle(one.parentElement).boxShadow !== "none")(document.activeElement)"""
 
 
 def audit(page):
@@ -60,14 +60,14 @@ def test_names_structure_contrast_and_width(open_page, stand_in, scheme, size):
     ):
         prepare()
         assert audit(page) == {}
-        assert page.evaluate(f"({AUDIT}).texts().length") > 10
+        assert page.evaluate(f"({AUDIT}).texts().length") > 5
 
 
-def test_the_toggle_changes_the_colours_and_the_tab_remembers(chat):
+def test_the_toggle_changes_the_colors_and_the_tab_remembers(chat):
     def dark():
         return chat.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128")
 
-    toggle = chat.get_by_role("button", name="Dark colours")
+    toggle = chat.get_by_role("button", name="Dark colors")
     assert (dark(), toggle.get_attribute("aria-pressed")) == (False, "false")
     toggle.click()
     assert (dark(), toggle.get_attribute("aria-pressed")) == (True, "true")
@@ -86,8 +86,7 @@ def test_with_the_keyboard_alone(open_page, stand_in):
         for _ in range(60):
             page.keyboard.press(key)
             if focused() == name:
-                outline, shadow = page.evaluate(RING)
-                assert (outline, shadow) != ("none", "none"), name
+                assert page.evaluate(RING), name
                 return
         raise AssertionError(f"{key} never reaches {name}")
 

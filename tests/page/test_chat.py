@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.page.conftest import ended, last_answer, send, until
+from tests.page.conftest import PHONE, ended, last_answer, send, until
 from tests.page.stand_in import HOLD, text
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
@@ -80,6 +80,29 @@ def test_an_answer_shows_as_it_comes_and_can_be_stopped(chat, stand_in):
                 break
         assert stand_in.cut == 1
         stand_in.cut = 0
+
+
+def test_the_view_follows_an_answer_until_the_user_scrolls_away(open_page, stand_in):
+    page = open_page(stand_in.url, viewport=PHONE)
+    jump = page.get_by_role("button", name="Newest")
+    assert jump.is_hidden()
+    lines = [f"Line {number}\n\n" for number in range(60)]
+    stand_in.answer(*text(*lines), HOLD, *text(*lines))
+    send(page, "Count")
+    scrolled = "(one => one.scrollHeight - one.scrollTop - one.clientHeight)(document.querySelector('#scroller'))"
+    until(page, f"document.querySelectorAll('.assistant p').length > 60 && {scrolled} < 2")
+    page.evaluate("document.querySelector('#scroller').scrollTop = 0")
+    jump.wait_for()
+    stand_in.release()
+    ended(page)
+    assert page.evaluate("document.querySelector('#scroller').scrollTop") == 0
+    jump.click()
+    until(page, f"{scrolled} < 2")
+    assert jump.is_hidden()
+    stand_in.answer(*text("".join(lines)))  # all at once
+    send(page, "Again")
+    ended(page)
+    assert page.evaluate(scrolled) < 2
 
 
 def test_each_version_of_a_message_keeps_its_answer(chat, stand_in):
@@ -188,6 +211,30 @@ def test_reasoning_is_folded(chat, stand_in):
         "content": "Done.",
         "reasoning": "Let me think.",
     }
+
+
+def test_so_is_what_a_model_thinks_in_tags(chat, stand_in):
+    stand_in.answer(*text("<think>\nLet ", "me think."), HOLD, *text("\n</think>\n\n", "Done."))
+    send(chat, "Why?")
+    chat.locator("summary", has_text="Thinking").wait_for()
+    assert last_answer(chat) == ""
+    stand_in.release()
+    ended(chat)
+    assert last_answer(chat) == "Done."
+    chat.locator("summary").click()
+    assert chat.locator("details .quiet").inner_text() == "Let me think."
+
+
+def test_the_page_waits_until_the_model_is_loaded(open_page, stand_in):
+    stand_in.loading = True
+    page = open_page(stand_in.url, errors="503")
+    page.get_by_text("The model is still loading.").wait_for()
+    stand_in.loading = False
+    until(page, "document.querySelector('#model').value === 'scripted'")
+    assert page.locator("#alert").is_hidden()
+    send(page, "Hi")
+    ended(page)
+    assert last_answer(page) == "Hello."
 
 
 def test_tool_calls_are_folded_and_their_results_sent(chat, stand_in):

@@ -42,13 +42,13 @@ LARGE = {
     "quotes": ">" * 20_000 + " x",
     "lists": "\n".join(" " * (2 * depth) + "- x" for depth in range(400)),
     "brackets": "[" * 20_000 + "](x)",
-    "stars": "*a **b " * 5_000,
+    "stars": "*a **b " * 40_000,
     "underscores": "_" * 20_001 + "x",
     "backticks": "".join("`" * (number % 90 + 1) + "x" for number in range(1_000)),
     "hashes": "# " + "#" * 20_000 + "x",
     "dots": "http://page.example" + "." * 20_000 + "x",
     "spaces": "[x](" + " " * 20_000 + "x",
-    "columns": "|" * 5_000 + "\n" + "|-" * 5_000 + "|",
+    "columns": "|x" * 4_000 + "|\n" + "|-" * 4_000 + "|\n" + "|x|\n" * 2_000,
     "fences": "```\n" * 2_000,
     "one line": "x" * 100_000,
     "emphasis in emphasis": "**_" * 3_000 + "x" + "_**" * 3_000,
@@ -131,7 +131,7 @@ def test_nor_what_is_in_the_name_of_a_tool_in_reasoning_or_in_an_error(chat, sta
 def test_no_text_holds_up_the_page(chat, stand_in, name):
     began = time.monotonic()
     markdown = answered(chat, stand_in, LARGE[name])
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 5
     assert markdown.inner_text().strip()
     assert markdown.evaluate(DEPTH) < 60
 

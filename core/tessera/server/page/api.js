@@ -38,7 +38,8 @@ export async function requestJson(path) {
   return (await request(path)).json();
 }
 
-// The data of a stream's events, decoded, up to [DONE]. Throws ApiError if an event is an error or the stream breaks off.
+// The data of a stream's events, decoded, up to [DONE]. Throws ApiError if an event is an error or the stream breaks
+// off.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -85,7 +86,7 @@ async function messageOf(response) {
   }
 }
 
-// ---- the key ---------------------------------------------------------------------------------------------------------
+// ---- the key --------------------------------------------------------------------------------------------------------
 
 let asking = null;
 

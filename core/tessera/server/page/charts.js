@@ -1,4 +1,5 @@
-// Small charts as SVG: a line over time and the bars of a histogram. Their labels are HTML, so that text keeps its size.
+// Small charts as SVG: a line over time and the bars of a histogram. Their labels are HTML, so that text keeps its
+// size.
 
 import { element, svg } from "./dom.js";
 import { quantile, total } from "./metrics.js";
@@ -14,10 +15,11 @@ export class LineChart {
     this.seconds = seconds;
     this.area = svg("path", { class: "area" });
     this.line = svg("path", { class: "line" });
-    this.picture = picture(svg("path", { class: "grid", d: `M0 ${HEIGHT / 2}H${WIDTH}M0 0.5H${WIDTH}` }), this.area, this.line);
+    const grid = svg("path", { class: "grid", d: `M0 ${HEIGHT / 2}H${WIDTH}M0 0.5H${WIDTH}` });
+    this.picture = picture(grid, this.area, this.line);
     this.most = element("span");
-    this.root = element("div", { class: "chart" }, this.picture, element("div", { class: "axis", "aria-hidden": "true" },
-      element("span", {}, `${seconds / 60} min ago`), this.most, element("span", {}, "now")));
+    this.root = element("div", { class: "chart" }, this.picture,
+      axis(element("span", {}, `${seconds / 60} min ago`), this.most, element("span", {}, "now")));
   }
 
   update(points) {
@@ -26,8 +28,9 @@ export class LineChart {
     const x = time => WIDTH * (1 - (now - time) / this.seconds);
     const y = value => HEIGHT - 1 - (HEIGHT - 3) * value / most;
     const drawn = points.map(([time, value]) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
+    const start = points.length > 1 ? x(points[0][0]).toFixed(1) : 0;
     this.line.setAttribute("d", points.length > 1 ? `M${drawn}` : "");
-    this.area.setAttribute("d", points.length > 1 ? `M${drawn}L${WIDTH} ${HEIGHT}L${x(points[0][0]).toFixed(1)} ${HEIGHT}Z` : "");
+    this.area.setAttribute("d", points.length > 1 ? `M${drawn}L${WIDTH} ${HEIGHT}L${start} ${HEIGHT}Z` : "");
     const highest = most < 0.05 ? "" : `highest ${number(most)}`;
     this.most.textContent = highest;
     const latest = number(points.at(-1)?.[1] ?? 0);
@@ -45,8 +48,7 @@ export class HistogramChart {
     this.words = element("p", { class: "figures" });
     this.drawn = "";
     this.root = element("section", { class: "card" }, element("h3", {}, name), this.words,
-      element("div", { class: "chart" }, this.picture,
-        element("div", { class: "axis", "aria-hidden": "true" }, this.low, this.high)));
+      element("div", { class: "chart" }, this.picture, axis(this.low, this.high)));
   }
 
   update(histogram) {
@@ -58,15 +60,15 @@ export class HistogramChart {
     const last = count ? Math.min(histogram.counts.length - 1, histogram.counts.findLastIndex(Boolean) + 1) : 0;
     const shown = count ? histogram.counts.slice(first, last + 1) : [];
     const most = Math.max(...shown, 1), width = WIDTH / Math.max(shown.length, 1);
-    const span = index => `${duration(histogram.bounds[first + index - 1] ?? 0)} to ${duration(histogram.bounds[first + index])}`;
+    const bound = index => duration(histogram.bounds[first + index] ?? 0);
     this.picture.replaceChildren(baseline(), ...shown.map((value, index) => {
       const height = value ? Math.max(2, (HEIGHT - 2) * value / most) : 0;
       return svg("rect", {
         class: "column", x: index * width + GAP / 2, width: Math.max(1, width - GAP), y: HEIGHT - 1 - height, height,
-      }, svg("title", {}, `${span(index)}: ${number(value)}`));
+      }, svg("title", {}, `${bound(index - 1)} to ${bound(index)}: ${number(value)}`));
     }));
-    this.low.textContent = count ? duration(histogram.bounds[first - 1] ?? 0) : "";
-    this.high.textContent = count ? duration(histogram.bounds[last]) : "";
+    this.low.textContent = count ? bound(-1) : "";
+    this.high.textContent = count ? bound(shown.length - 1) : "";
     const median = quantile(histogram, 0.5), slow = quantile(histogram, 0.95);
     const words = count ? `median ${duration(median)}, 95% within ${duration(slow)}` : "no requests yet";
     this.words.textContent = words;
@@ -76,6 +78,10 @@ export class HistogramChart {
 
 function picture(...children) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, ...children);
+}
+
+function axis(...labels) {
+  return element("div", { class: "axis", "aria-hidden": "true" }, ...labels);
 }
 
 function baseline() {

@@ -11,7 +11,12 @@ import { forget, load, save } from "./storage.js";
 const ROUTE = "v1/chat/completions";
 const NEAR = 80; // pixels from the end within which the view follows the answer
 const MOST_CHATS = 50;
-const EXAMPLES = ["What is the capital of France?", "What is 12 plus 30?", "Give me JSON with the keys name and age for Anna, 31."];
+const TOO_SHORT = 0.01; // seconds, below which a speed says nothing
+const EXAMPLES = [
+  "What is the capital of France?",
+  "What is 12 plus 30?",
+  "Give me JSON with the keys name and age for Anna, 31.",
+];
 
 export class Chat {
   // onFieldProblem: shows the panel of parameters.
@@ -45,14 +50,16 @@ export class Chat {
     });
     byId("stop").addEventListener("click", () => this.stop());
     document.addEventListener("keydown", event => {
-      if (event.key === "Escape" && !event.defaultPrevented && !event.target.closest("dialog, .edit, .panel.open")) this.stop();
+      if (event.key === "Escape" && !event.target.closest("dialog, .edit, .panel.open")) this.stop();
     });
     byId("new-chat").addEventListener("click", () => this.open(new Conversation()));
     byId("jump").addEventListener("click", () => {
       this.toEnd();
       this.input.focus();
     });
-    this.scroller.addEventListener("scroll", () => { byId("jump").hidden = this.atEnd(); });
+    const moved = () => { byId("jump").hidden = this.atEnd(); };
+    this.scroller.addEventListener("scroll", moved);
+    new ResizeObserver(moved).observe(this.scroller);
     addEventListener("pagehide", () => this.keep());
     byId("suggestions").append(...EXAMPLES.map(text => element("li", {},
       element("button", { type: "button", class: "suggestion", onclick: () => this.send(text) }, text))));
@@ -159,11 +166,13 @@ export class Chat {
       else if (error instanceof ApiError) node.error = error.message;
       else throw error;
     } finally {
-      view.update();
-      if (this.abort === abort) { // else another answer has begun
+      if (this.abort !== abort) { // another answer has begun
+        view.update();
+      } else {
         this.abort = null;
         this.busy(view, false);
-        this.announcer.finish(parts(node).content, node.error ?? (node.finish === "stopped" ? "Stopped." : "End of the answer."));
+        const ending = node.finish === "stopped" ? "Stopped." : "End of the answer.";
+        this.announcer.finish(parts(node).content, node.error ?? ending);
       }
       this.keep();
       this.listChats();
@@ -192,7 +201,7 @@ export class Chat {
       const seconds = (performance.now() - first) / 1000;
       node.tokens ??= pieces; // a stopped stream has no usage
       if (first) node.first = (first - began) / 1000;
-      if (first && node.tokens > 1 && seconds > 0) node.rate = (node.tokens - 1) / seconds;
+      if (first && node.tokens > 1 && seconds > TOO_SHORT) node.rate = (node.tokens - 1) / seconds;
     }
   }
 
@@ -276,11 +285,16 @@ export class Chat {
   }
 
   listChats() {
-    byId("chat-list").replaceChildren(...this.chats.map(chat => element("li", {},
-      element("button", {
-        type: "button", class: "chat-link", "aria-current": chat === this.current ? "true" : null, onclick: () => this.open(chat),
-      }, chat.title),
-      textButton("Delete", () => this.remove(chat), { "aria-label": `Delete the chat: ${chat.title}`, hidden: chat.leaf === null }))));
+    byId("chat-list").replaceChildren(...this.chats.map(chat => this.listed(chat)));
+  }
+
+  listed(chat) {
+    const current = chat === this.current ? "true" : null;
+    const link = { type: "button", class: "chat-link", "aria-current": current, onclick: () => this.open(chat) };
+    const remove = { "aria-label": `Delete the chat: ${chat.title}`, hidden: chat.leaf === null };
+    return element("li", {},
+      element("button", link, chat.title),
+      textButton("Delete", () => this.remove(chat), remove));
   }
 
   // ---- the next request as a shell command ----

@@ -1,8 +1,8 @@
-// Blocks of code: coloured by a few rules that most languages share, with a button that copies them.
+// Blocks of code: colored by a few rules that most languages share, with a button that copies them.
 
 import { copyButton, element } from "./dom.js";
 
-const LONGEST = 30_000; // characters that are coloured
+const LONGEST = 30_000; // characters that are colored
 const STRING = String.raw`"""[\s\S]*?(?:"""|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?`;
 const NUMBER = String.raw`\b\d[\w.]*`;
 const WORD = String.raw`[A-Za-z_]\w*`;
@@ -12,29 +12,33 @@ const COMMENTS = {
   dash: String.raw`--[^\n]*`,
 };
 const LANGUAGES = {
-  hash: "bash cmake console dockerfile elixir make makefile perl py python python3 r rb ruby sh shell toml yaml yml zsh",
-  slash: "c c++ cpp cs csharp css cuda dart go hip java javascript js json jsonc jsx kotlin metal php rs rust scala scss swift ts tsx typescript zig",
+  hash: "bash cmake console dockerfile elixir make makefile perl py python python3 r rb ruby sh shell toml yaml yml",
+  slash: "c c++ cpp cs csharp css dart go java javascript js json jsonc jsx kotlin php rs rust scala scss swift ts tsx "
+    + "typescript zig",
   dash: "haskell hs lua sql",
 };
 const KEYWORDS = new Set(`
   abstract and as assert async await begin bool boolean break by case catch char class const constexpr continue create
-  def default defer del delete do double done echo elif else elsif end enum esac except export extends extern false fi
-  final finally float fn for foreach from func function global go group guard having if impl implements import in
-  inner insert instanceof int interface into is join lambda let limit local long loop match mod module mut namespace
-  new nil none not null of on or order out override package pass private protected pub public raise return select self
-  set short signed sizeof static std str string struct super switch table template then this throw trait true try type
-  typedef typeof typename union unless unsafe unsigned until update use using val values var virtual void volatile
-  when where while with yield
+  def default defer del delete do done double echo elif else elsif end enum esac except export extends extern False
+  false fi final finally float fn for foreach from func function global go group guard having if impl implements
+  import in inner insert instanceof int interface into is join lambda let limit local long loop match mod module mut
+  namespace new nil None none not null of on or order out override package pass private protected pub public raise
+  return select self set short signed sizeof static std str string struct super switch table template then this throw
+  trait True true try type typedef typename typeof union unless unsafe unsigned until update use using val values var
+  virtual void volatile when where while with yield
 `.split(/\s+/));
 
 export function codeBlock(code, language) {
-  const name = language.toLowerCase();
+  const name = language ? `Code, ${language}` : "Code";
   return element("figure", { class: "code" },
-    element("figcaption", {}, element("span", {}, language || "text"), copyButton("Copy", () => code, { "aria-label": "Copy this code" })),
-    element("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, element("code", {}, coloured(code, name))));
+    element("figcaption", {},
+      element("span", {}, language || "text"),
+      copyButton("Copy", () => code, { "aria-label": "Copy this code" })),
+    element("pre", { tabindex: "0", role: "group", "aria-label": name },
+      element("code", {}, colored(code, language.toLowerCase()))));
 }
 
-function coloured(code, language) {
+function colored(code, language) {
   const family = Object.keys(LANGUAGES).find(one => LANGUAGES[one].split(" ").includes(language));
   if (!family || code.length > LONGEST) return code;
   const made = document.createDocumentFragment();
@@ -54,6 +58,6 @@ function kindOf([, comment, string, number, word]) {
   if (comment !== undefined) return "comment";
   if (string !== undefined) return "string";
   if (number !== undefined) return "number";
-  return KEYWORDS.has(word) || KEYWORDS.has(word.toLowerCase()) && word === word.toUpperCase() || ["True", "False", "None"].includes(word)
-    ? "keyword" : null;
+  const known = KEYWORDS.has(word) || (word === word.toUpperCase() && KEYWORDS.has(word.toLowerCase())); // as in SQL
+  return known ? "keyword" : null;
 }

@@ -1,7 +1,8 @@
 // A chat as a tree: an edited message, and an answer that is generated again, stand beside the earlier one.
 //
-// A node: { id, parent, role, content } and, for an answer, { reasoning, calls, finish, error, model, tokens, first, rate }.
-// calls: the tool calls, { index, id, name, arguments }. call: of a tool's result, the id of the call. Times are in seconds.
+// A node: { id, parent, role, content } and, for an answer, { reasoning, calls, finish, error, model, tokens, first,
+// rate }. calls: the tool calls, { index, id, name, arguments }. call: of a tool's result, the id of the call. first:
+// seconds to the first token. rate: tokens per second after it.
 
 const THINK = /^\s*<think>([\s\S]*?)(?:<\/think>\s*|$)/;
 

@@ -14,7 +14,8 @@ export function svg(tag, attributes = {}, ...children) {
 function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") made.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
   }
   made.append(...children.filter(child => child !== null && child !== undefined));
   return made;

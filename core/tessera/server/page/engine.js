@@ -134,7 +134,8 @@ function cacheTokens(reading) {
 }
 
 function share(tile, part, whole) {
-  tile.update(whole ? percent(part / whole) : "\u2013", whole ? `of ${number(whole)} tokens` : "none yet", whole ? part / whole : 0);
+  if (whole) tile.update(percent(part / whole), `of ${number(whole)} tokens`, part / whole);
+  else tile.update("\u2013", "none yet");
 }
 
 // What ended the requests, without what did not occur.
@@ -166,7 +167,8 @@ class Speed {
   update(readings) {
     const before = readings.at(-1 - Math.min(SMOOTHED, readings.length - 1));
     this.value.textContent = number(rate(this.metric, before, readings.at(-1)));
-    this.chart.update(readings.slice(1).map((reading, index) => [reading.time, rate(this.metric, readings[index], reading)]));
+    const speed = (reading, index) => [reading.time, rate(this.metric, readings[index], reading)];
+    this.chart.update(readings.slice(1).map(speed));
   }
 }
 
@@ -175,7 +177,8 @@ class Tile {
     this.value = element("span", { class: "value" }, "\u2013");
     this.note = element("p", { class: "muted" });
     this.meter = meter ? element("meter", { min: 0, max: 1, value: 0, "aria-label": name }) : null;
-    this.root = element("section", { class: "card" }, element("h3", {}, name), element("p", { class: "figure" }, this.value), this.meter, this.note);
+    this.root = element("section", { class: "card" }, element("h3", {}, name),
+      element("p", { class: "figure" }, this.value), this.meter, this.note);
   }
 
   update(value, note, level = 0) {

@@ -58,18 +58,19 @@ export class Fields {
   }
 
   number({ name, label, ...limits }) {
-    const input = element("input", { type: "number", id: `field-${name}`, placeholder: "default", inputmode: "decimal", ...limits });
-    return element("div", { class: "field" }, element("label", { for: `field-${name}` }, label), this.control(name, input));
+    const id = `field-${name}`;
+    const input = element("input", { type: "number", id, placeholder: "default", inputmode: "decimal", ...limits });
+    return element("div", { class: "field" }, element("label", { for: id }, label), this.control(name, input));
   }
 
   area(name, label, { json, ...attributes }) {
-    const area = element("textarea", {
-      id: `field-${name}`, spellcheck: json ? "false" : "true", class: json ? "json" : null,
-      "aria-describedby": json ? `problem-${name}` : null, ...attributes,
-    });
-    const problem = json ? element("p", { class: "alert", id: `problem-${name}`, role: "alert", hidden: true }) : null;
+    const id = `field-${name}`, about = `problem-${name}`;
+    const ofJson = json ? { class: "json", spellcheck: "false", "aria-describedby": about } : {};
+    const area = element("textarea", { id, ...ofJson, ...attributes });
+    const problem = json ? element("p", { class: "alert", id: about, role: "alert", hidden: true }) : null;
     if (json) area.addEventListener("change", () => this.checked(name));
-    return element("div", { class: "field tall" }, element("label", { for: `field-${name}` }, label), this.control(name, area), problem);
+    return element("div", { class: "field tall" },
+      element("label", { for: id }, label), this.control(name, area), problem);
   }
 
   control(name, control) {

@@ -100,7 +100,8 @@ class Inline {
     if (!this.text.startsWith(open, this.at)) return false;
     const end = this.find(close, this.at + open.length);
     if (end <= this.at + open.length) return false;
-    return this.add(element("code", { class: "formula" }, this.text.slice(this.at + open.length, end).trim()), end + close.length);
+    const formula = this.text.slice(this.at + open.length, end).trim();
+    return this.add(element("code", { class: "formula" }, formula), end + close.length);
   }
 
   code() {

@@ -1,4 +1,4 @@
-// The page's frame: its two views, the panels beside the chat, colours, and the list of models.
+// The page's frame: its two views, the panels beside the chat, colors, and the list of models.
 
 import { ApiError, requestJson } from "./api.js";
 import { Chat } from "./chat.js";
@@ -12,7 +12,7 @@ const PANELS = ["chats", "settings"];
 const RETRY_MS = 2000;
 let models = [];
 
-// ---- the two views ---------------------------------------------------------------------------------------------------
+// ---- the two views --------------------------------------------------------------------------------------------------
 
 const TABS = { chat: byId("chat-tab"), engine: byId("engine-tab") };
 
@@ -38,7 +38,7 @@ for (const [name, tab] of Object.entries(TABS)) {
   });
 }
 
-// ---- the panels: beside the chat where there is room, otherwise over it ------------------------------------------------
+// ---- the panels: beside the chat where there is room, otherwise over it ---------------------------------------------
 
 function openPanel(name, open) {
   const panel = byId(name), over = open && !WIDE.matches;
@@ -80,11 +80,11 @@ function arrange() {
 }
 WIDE.addEventListener("change", arrange);
 
-// ---- colours ---------------------------------------------------------------------------------------------------------
+// ---- colors --------------------------------------------------------------------------------------------------------
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
-function colour(theme) {
+function color(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   byId("theme").setAttribute("aria-pressed", String((theme ?? (DARK.matches ? "dark" : "light")) === "dark"));
 }
@@ -92,11 +92,11 @@ function colour(theme) {
 byId("theme").addEventListener("click", () => {
   const theme = byId("theme").getAttribute("aria-pressed") === "true" ? "light" : "dark";
   save("theme", theme);
-  colour(theme);
+  color(theme);
 });
-DARK.addEventListener("change", () => colour(load("theme", null)));
+DARK.addEventListener("change", () => color(load("theme", null)));
 
-// ---- models ----------------------------------------------------------------------------------------------------------
+// ---- models ---------------------------------------------------------------------------------------------------------
 
 async function listModels() {
   const select = byId("model");
@@ -128,12 +128,12 @@ byId("model").addEventListener("change", () => {
   describeModel();
 });
 
-// ----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 const engine = new Engine(byId("engine"), () => models);
 const chat = new Chat({ onFieldProblem: () => openPanel("settings", true) });
 
-colour(load("theme", null));
+color(load("theme", null));
 arrange();
 choose(load("view", "chat"));
 if (WIDE.matches) byId("message").focus();

@@ -38,8 +38,8 @@ function blocksOf(lines) {
       at++;
       continue;
     }
-    const { end, make } = fence(lines, at) ?? heading(lines, at) ?? rule(lines, at) ?? quote(lines, at) ?? list(lines, at)
-      ?? table(lines, at) ?? paragraph(lines, at);
+    const { end, make } = fence(lines, at) ?? heading(lines, at) ?? rule(lines, at) ?? quote(lines, at)
+      ?? list(lines, at) ?? table(lines, at) ?? paragraph(lines, at);
     blocks.push({ source: lines.slice(at, end).join("\n"), make });
     at = end;
   }
@@ -57,7 +57,8 @@ function fence(lines, at) {
   const [, indent, mark, info] = open;
   let end = at + 1;
   while (end < lines.length && !closes(lines[end], mark)) end++;
-  const code = lines.slice(at + 1, end).map(line => line.startsWith(indent) ? line.slice(indent.length) : line.trimStart());
+  const outdented = line => line.startsWith(indent) ? line.slice(indent.length) : line.trimStart();
+  const code = lines.slice(at + 1, end).map(outdented);
   if (end === lines.length && code.at(-1) === "") code.pop(); // still being written
   const language = info.trim().split(/\s/)[0].slice(0, 40);
   return { end: Math.min(end + 1, lines.length), make: () => codeBlock(code.join("\n"), language) };
@@ -74,8 +75,9 @@ function heading(lines, at) {
   let text = lines[at].slice(found[0].length).trim();
   const bare = withoutEnd(text, "#");
   if (bare === bare.trimEnd() + " " || !bare) text = bare.trim();
-  // The page's own headings are the first two levels.
-  return { end: at + 1, make: () => element(`h${Math.min(found[1].length + 2, 6)}`, { class: `level-${found[1].length}` }, inline(text)) };
+  const level = found[1].length;
+  const tag = `h${Math.min(level + 2, 6)}`; // the first two levels are the page's own
+  return { end: at + 1, make: () => element(tag, { class: `level-${level}` }, inline(text)) };
 }
 
 function rule(lines, at) {
@@ -134,18 +136,18 @@ function listItem(lines, depth) {
 function table(lines, at) {
   if (!lines[at].includes("|") || !lines[at + 1]?.includes("-")) return null;
   const heads = cells(lines[at]), rules = cells(lines[at + 1]);
-  if (rules.length !== heads.length || heads.length > MOST_COLUMNS || !rules.every(cell => CELL_RULE.test(cell))) return null;
+  if (rules.length !== heads.length || heads.length > MOST_COLUMNS) return null;
+  if (!rules.every(cell => CELL_RULE.test(cell))) return null;
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end++;
   const aligned = rules.map(cell => cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : "left");
   const row = (line, tag) => element("tr", {}, ...aligned.map((align, index) =>
     element(tag, { class: align, scope: tag === "th" ? "col" : null }, inline(line[index] ?? ""))));
-  return {
-    end,
-    make: () => element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, element("table", {},
+  const make = () => element("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },
+    element("table", {},
       element("thead", {}, row(heads, "th")),
-      element("tbody", {}, ...lines.slice(at + 2, end).map(line => row(cells(line), "td"))))),
-  };
+      element("tbody", {}, ...lines.slice(at + 2, end).map(line => row(cells(line), "td")))));
+  return { end, make };
 }
 
 function cells(line) {

@@ -23,7 +23,8 @@ class UserView {
     this.actions = actions;
     this.text = element("div", { class: "bubble" }, node.content);
     this.tools = element("div", { class: "message-actions" });
-    this.root = element("article", { class: "message user" }, element("h2", { class: "unseen" }, "You"), this.text, this.tools);
+    this.root = element("article", { class: "message user" },
+      element("h2", { class: "unseen" }, "You"), this.text, this.tools);
     this.update();
   }
 
@@ -35,7 +36,8 @@ class UserView {
   }
 
   edit() {
-    const area = element("textarea", { "aria-label": "Your message", rows: Math.min(12, this.node.content.split("\n").length + 1) });
+    const rows = Math.min(12, this.node.content.split("\n").length + 1);
+    const area = element("textarea", { "aria-label": "Your message", rows });
     area.value = this.node.content;
     const end = () => {
       form.replaceWith(this.text);
@@ -65,7 +67,7 @@ class ResultView {
   constructor(node) {
     this.node = node;
     this.root = element("article", { class: "message tool" }, element("h2", { class: "unseen" }, "Result of a tool"),
-      fold("Result", element("pre", { tabindex: "0", "aria-label": "Result of a tool" }, node.content)));
+      fold("Result", element("pre", { tabindex: "0", role: "group", "aria-label": "Result of a tool" }, node.content)));
   }
 
   update() {}
@@ -81,13 +83,13 @@ class AnswerView {
     this.reasoning = element("details", { class: "fold" }, element("summary", {}, this.thinking), this.thoughts);
     this.body = element("div", { class: "markdown" });
     this.calls = element("div", { class: "calls" });
-    this.wait = element("p", { class: "wait", "aria-hidden": "true" }, element("span"), element("span"), element("span"));
+    this.wait = element("p", { class: "wait", "aria-hidden": "true" }, ...[1, 2, 3].map(() => element("span")));
     this.problem = element("p", { class: "alert", role: "alert" });
     this.note = element("p", { class: "note" });
     this.tools = element("div", { class: "message-actions" });
     this.results = element("div");
-    this.root = element("article", { class: "message assistant" }, this.head, this.reasoning, this.body, this.calls, this.wait,
-      this.problem, this.note, this.tools, this.results);
+    this.root = element("article", { class: "message assistant" }, this.head, this.reasoning, this.body, this.calls,
+      this.wait, this.problem, this.note, this.tools, this.results);
     this.markdown = new MarkdownView(this.body);
     this.thoughtsMarkdown = new MarkdownView(this.thoughts);
     this.folds = [];
@@ -118,7 +120,8 @@ class AnswerView {
   updateCalls() {
     for (const [index, call] of (this.node.calls ?? []).entries()) {
       if (!this.folds[index]) {
-        const name = element("code"), text = element("pre", { tabindex: "0", "aria-label": "Arguments" });
+        const name = element("code");
+        const text = element("pre", { tabindex: "0", role: "group", "aria-label": "Arguments" });
         this.folds[index] = { name, text };
         this.calls.append(fold(element("span", {}, "Tool call: ", name), text));
       }
@@ -144,10 +147,11 @@ class AnswerView {
       event.preventDefault();
       this.actions.giveResults(calls.map((call, index) => ({ call: call.id, content: areas[index].value })));
     };
-    return element("form", { class: "edit results", onsubmit: send },
-      ...calls.map((call, index) => element("label", {}, element("span", {}, "Result of ", element("code", {}, call.name)), areas[index])),
+    const named = (call, index) => element("label", {},
+      element("span", {}, "Result of ", element("code", {}, call.name)), areas[index]);
+    return element("form", { class: "edit results", onsubmit: send }, ...calls.map(named),
       element("div", { class: "message-actions" },
-        element("button", { class: "small-button strong" }, calls.length === 1 ? "Send the result" : "Send the results")));
+        element("button", { class: "small-button strong" }, `Send the result${calls.length === 1 ? "" : "s"}`)));
   }
 }
 
