@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.served import Served
 from tests.page.conftest import ended, last_answer, send, until
 
-KEY = "a-key-of-the-test"
+KEY = "a-key-of-the-test-ü"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ const CUT = "The connection ended before the answer was complete.";
 export async function request(path, { body, signal } = {}) {
   for (;;) {
     const key = load("key", null);
-    const headers = key === null ? {} : { Authorization: `Bearer ${key}` };
+    const headers = key === null ? {} : { Authorization: `Bearer ${inBytes(key)}` };
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const options = { method: body === undefined ? "GET" : "POST", headers, signal, cache: "no-store" };
     if (body !== undefined) options.body = JSON.stringify(body);
@@ -63,6 +63,11 @@ export async function* events(response) {
   } finally {
     reader.cancel().catch(() => {}); // it may have ended by itself
   }
+}
+
+// A header holds bytes: those of UTF-8, as which the server knows its keys.
+function inBytes(text) {
+  return String.fromCharCode(...new TextEncoder().encode(text));
 }
 
 function decode(data) {

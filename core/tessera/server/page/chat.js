@@ -3,7 +3,7 @@
 import { Announcer } from "./announcer.js";
 import { ApiError, events, request } from "./api.js";
 import { Conversation, extend, parts } from "./conversation.js";
-import { byId, element, textButton } from "./dom.js";
+import { byId, element, sends, textButton } from "./dom.js";
 import { FieldError, Fields } from "./fields.js";
 import { messageView } from "./messages.js";
 import { forget, load, save } from "./storage.js";
@@ -43,8 +43,7 @@ export class Chat {
     });
     this.input.addEventListener("input", () => this.fit());
     this.input.addEventListener("keydown", event => {
-      const touch = matchMedia("(pointer: coarse)").matches; // there Enter is the only key for a new line
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing || touch) return;
+      if (!sends(event)) return;
       event.preventDefault();
       this.send(this.input.value);
     });

@@ -33,6 +33,11 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+// Whether a key pressed in a text means to send it. On a touch screen Enter is the only key for a new line.
+export function sends(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
+}
+
 // Says something once to screen readers, such as "Copied".
 export function announce(text) {
   byId("status").textContent = "";

@@ -1,7 +1,7 @@
 // How the messages of a chat look: what the user wrote, an answer as it grows, the results of tools.
 
 import { parts } from "./conversation.js";
-import { copyButton, element, icon, textButton } from "./dom.js";
+import { copyButton, element, icon, sends, textButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 
 const ENDINGS = {
@@ -55,7 +55,7 @@ class UserView {
       element("button", { type: "button", class: "small-button", onclick: end }, "Cancel")));
     area.addEventListener("keydown", event => {
       if (event.key === "Escape") end();
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+      if (sends(event)) send(event);
     });
     this.text.replaceWith(form);
     this.tools.hidden = true;
