@@ -53,6 +53,7 @@ BODIES = [
             {"messages": [USER], "prompt": CANARY, "request_id": f"{CANARY} /etc/passwd"},
             {"messages": [USER], "chat_template_kwargs": {"messages": CANARY}, "prompt": [1.5]},
             {"messages": [USER], "prompt": CANARY, "tokens": [1], "max_tokens": 5, "model": "../../etc/passwd"},
+            {"input": CANARY, "model": "../../etc/passwd"},
         )
     ),
 ]
@@ -90,12 +91,12 @@ async def test_every_body_on_every_route(route):
                 for headers in ({**KEY, "Content-Type": "application/json"}, {**KEY, "Content-Type": "text/plain"}):
                     response = await api.client.request(method, path, content=body, headers=headers)
                     seen.add(response.status_code)
-                    if response.status_code != 200:
+                    if response.status_code != 200 and method != "HEAD":
                         message = check(response)
                         assert CANARY not in message
                         assert not LEAKS.search(message.replace("../../etc/passwd", "")), message
     assert not api.engine.running
-    if "POST" in route.methods and path != "/ping":
+    if "POST" in route.methods and path not in ("/ping", "/v1/conversations") and "{" not in path:
         assert {400, 404, 415} <= seen <= {200, 400, 404, 415}
 
 
@@ -108,6 +109,8 @@ async def test_every_other_method_on_every_route(route):
                 headers = {**KEY, "Content-Type": "application/json"}
                 response = await api.client.request(method, path, content=b"{}", headers=headers)
                 check(response)
+                if path == "/v1/responses/input_tokens" and response.status_code == 404:
+                    continue  # of /v1/responses/{id}
                 assert response.status_code == 405
                 assert set(response.headers["allow"].split(", ")) == route.methods
 

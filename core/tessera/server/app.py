@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -20,6 +21,9 @@ from tessera.server.limits import BodyLimits, RequestsPerKey
 from tessera.server.openai import chat, completions
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
+from tessera.server.responses import conversations
+from tessera.server.responses import routes as responses
+from tessera.server.responses.store import Store
 from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
 from tessera.server.sse import KeepAlive
@@ -34,9 +38,11 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     Its API routes are JsonRoutes: msgspec decodes each body once, and FastAPI's own parsing of requests is not used.
     """
     context = ServerContext(engine, settings)
+    store = Store(settings.response_store, settings.response_store_bytes)
     routes: list[Route] = [
         route for family in (chat, completions, messages, tokenization, status) for route in family.routes(context)
     ]
+    routes += [*responses.routes(context, store), *conversations.routes(context, store)]
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
     page = None if settings.disable_ui else Page.read()
@@ -45,6 +51,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
 
     app = FastAPI(
         routes=[*routes],
+        lifespan=lambda _: _until_end(context, store),
         middleware=list(_middleware(context, lambda: app.routes, page)),
         exception_handlers=error_handlers(),
         # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
@@ -55,6 +62,16 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     return app
+
+
+@asynccontextmanager
+async def _until_end(context: ServerContext, store: Store) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for close in context.closers:
+            await close()
+        store.close()
 
 
 def _middleware(

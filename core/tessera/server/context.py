@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tessera.errors import EngineDeadError, NotFoundError
@@ -29,6 +30,8 @@ class ServerContext:
         """How the model writes its reasoning and calls; None: its answers are text."""
         self.created = int(time.time())
         self.counts = Counts()
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+        """What to do when the server ends, before the engine does."""
         self.numbers = itertools.count()
         """Numbers that make the names of requests unique, because clients may send the same id twice."""
 

@@ -68,6 +68,11 @@ class JsonRoute(APIRoute):
 
         self.app = app
 
+    @property
+    def kinds(self) -> list[type[msgspec.Struct]]:
+        """The structs of its requests and responses."""
+        return [kind for kind in (self.body, self.answer) if kind is not None]
+
     def operations(self, schemas: Schemas) -> dict[str, Any]:
         """The route's OpenAPI path item. schemas: the schema of each struct."""
         answer = {self.media_type: {"schema": schemas[self.answer] if self.answer else {"type": "string"}}}
@@ -94,13 +99,34 @@ class JsonRoute(APIRoute):
         return {method: {**operation, "operationId": f"{method}{name}"} for method in methods}
 
 
+class MethodRoutes(JsonRoute):
+    """Routes of the same path, each with methods of its own, as one: so that a method that none has is a 405 that names
+    those of all."""
+
+    def __init__(self, *routes: JsonRoute) -> None:
+        self._routes = {method: route for route in routes for method in route.methods or ()}
+        (path,) = {route.path for route in routes}
+        methods = [method for route in routes for method in route.documented_methods]
+        super().__init__(path, self._respond, routes[0].summary or "", methods=methods)
+
+    async def _respond(self, request: Request) -> ASGIApp:
+        return self._routes[request.method].app
+
+    @property
+    def kinds(self) -> list[type[msgspec.Struct]]:
+        return [kind for route in self._routes.values() for kind in route.kinds]
+
+    def operations(self, schemas: Schemas) -> dict[str, Any]:
+        return {name: said for route in self._routes.values() for name, said in route.operations(schemas).items()}
+
+
 def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> dict[str, Any]:
     """The OpenAPI document of an application's routes. A plugin's routes are in it if they are FastAPI routes.
     guarded: routes need an API key. root_path: the path prefix that a reverse proxy adds."""
     routes = list(routes)
     own = [route for route in routes if isinstance(route, JsonRoute)]
     kinds: list[type[msgspec.Struct]] = [ErrorBody]
-    kinds += [kind for route in own for kind in (route.body, route.answer) if kind is not None]
+    kinds += dict.fromkeys(kind for route in own for kind in route.kinds)
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     named = dict(zip(kinds, references, strict=True))
     document = get_openapi(

@@ -109,6 +109,14 @@ class ServerSettings:
     reasoning_parser: str = flag(
         "auto", "How the model writes its reasoning; auto recognises it by its chat template.", metavar="NAME"
     )
+    response_store: str = flag(
+        "", "File in which /v1/responses and conversations are kept.", metavar="FILE",
+        shown_default="in memory, until the server ends",
+    )  # fmt: skip
+    response_store_bytes: int = flag(
+        256 * 2**20, "Size of what is kept of responses and conversations; the oldest are dropped.", kind="size",
+        low=2**20, high=2**50, metavar="BYTES", shown_default="256MiB",
+    )  # fmt: skip
     force_include_usage: bool = flag(
         False, "Report usage in every stream, requested or not.", name="enable_force_include_usage"
     )

@@ -42,7 +42,8 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def read(body: bytes, scope: Scope) -> MessagesAnswer:
         asked = decoder.decode(body)
-        return MessagesAnswer(asked, await ChatRun.begin(context, whole_chat_of(context, asked), scope, "msg"))
+        chat = whole_chat_of(context, asked)
+        return MessagesAnswer(asked, await ChatRun.begin(context, chat, scope, "msg", NAMES))
 
     answering = GenerationEndpoint(read, context.counts)
 
@@ -51,7 +52,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def count(request: Request) -> Response:
         asked = counting.decode(await read_body(request.receive))
-        return json_response(TokenCount(await count_tokens(context, chat_of(context, asked))))
+        return json_response(TokenCount(await count_tokens(context, chat_of(context, asked), NAMES)))
 
     return [
         JsonRoute(
@@ -74,6 +75,13 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     ]
 
 
+NAMES = {
+    "response_format.json_schema.schema": "output_config.format.schema",
+    ".function.parameters": ".input_schema",
+    ".function.": ".",
+    "stop": "stop_sequences",
+}
+"""What errors of a chat are called in a message."""
 _NOT_SERVED: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],)}
 
 

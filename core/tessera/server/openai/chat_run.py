@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionReque
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
+
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class ChatRun:
@@ -51,8 +55,21 @@ class ChatRun:
             generation.counts_reasoning(lambda: sum(reader.reasoning_tokens for reader in self._readers))
 
     @classmethod
-    async def begin(cls, context: ServerContext, request: ChatCompletionRequest, scope: Scope, prefix: str) -> ChatRun:
-        """prefix: of the answer's id. Raises RequestError, NotFoundError, EngineDeadError, TextWorkerError."""
+    async def begin(
+        cls,
+        context: ServerContext,
+        request: ChatCompletionRequest,
+        scope: Scope,
+        prefix: str,
+        names: Mapping[str, str] = NO_NAMES,
+    ) -> ChatRun:
+        """prefix: of the answer's id. names: what another API calls the fields, to say in errors. Raises RequestError,
+        NotFoundError, EngineDeadError, TextWorkerError."""
+        with in_terms_of(names):
+            return await cls._begin(context, request, scope, prefix)
+
+    @classmethod
+    async def _begin(cls, context: ServerContext, request: ChatCompletionRequest, scope: Scope, prefix: str) -> ChatRun:
         limits = context.settings.limits
         check_common(request, limits)
         context.check_model(request.model)
@@ -84,12 +101,30 @@ class ChatRun:
         return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
 
 
-async def count_tokens(context: ServerContext, request: ChatCompletionRequest) -> int:
-    """The tokens of a chat's prompt. Raises RequestError, NotFoundError, TextWorkerError."""
-    context.check_name(request.model)
-    use = tool_use(request, context.format, context.settings.limits)
-    prompt, _ = await _render(context, request, use)
-    return len(prompt.token_ids)
+async def count_tokens(
+    context: ServerContext, request: ChatCompletionRequest, names: Mapping[str, str] = NO_NAMES
+) -> int:
+    """The tokens of a chat's prompt. names: as of ChatRun.begin. Raises RequestError, NotFoundError,
+    TextWorkerError."""
+    with in_terms_of(names):
+        context.check_name(request.model)
+        use = tool_use(request, context.format, context.settings.limits)
+        prompt, _ = await _render(context, request, use)
+        return len(prompt.token_ids)
+
+
+@contextmanager
+def in_terms_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors name fields as another API calls them: the first of `names` that is in the param is replaced."""
+    try:
+        yield
+    except RequestError as error:
+        own = next((name for name in names if error.param is not None and name in error.param), None)
+        if own is None or error.param is None:
+            raise
+        param = error.param.replace(own, names[own], 1)
+        message = error.message.replace(error.param, param, 1)
+        raise type(error)(message, param=param, code=error.code) from None
 
 
 def _sampling_params(

@@ -1,0 +1,130 @@
+"""The routes of conversations: items that responses follow and add to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tessera.errors import NotFoundError, RequestError
+from tessera.server.context import ServerContext
+from tessera.server.http import json_response, read_body
+from tessera.server.openai.decode import RequestDecoder
+from tessera.server.openapi import JsonRoute, MethodRoutes
+from tessera.server.responses.items import input_items, new_id
+from tessera.server.responses.paging import page_of
+from tessera.server.responses.protocol import Conversation, ConversationRequest, Deleted, Item, ItemList
+from tessera.server.responses.store import Store
+from tessera.server.responses.turns import check_metadata, conversation_of
+from tessera.server.security import tenant_of
+
+MAX_NEW_ITEMS = 20
+
+
+def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
+    served = Conversations(context, store)
+    every, one = "/v1/conversations", "/v1/conversations/{id}"
+    items, item = f"{one}/items", f"{one}/items/{{item}}"
+    posting: dict[str, Any] = {"methods": ("POST",), "body": ConversationRequest}
+    return [
+        JsonRoute(every, served.create, "Begins a conversation.", answer=Conversation, **posting),
+        MethodRoutes(
+            JsonRoute(one, served.retrieve, "A conversation.", answer=Conversation),
+            JsonRoute(one, served.update, "Changes a conversation's metadata.", answer=Conversation, **posting),
+            JsonRoute(one, served.delete, "Drops a conversation.", methods=("DELETE",), answer=Deleted),
+        ),
+        MethodRoutes(
+            JsonRoute(items, served.items, "The items of a conversation.", answer=ItemList),
+            JsonRoute(items, served.add, "Adds items to a conversation.", answer=ItemList, **posting),
+        ),
+        MethodRoutes(
+            JsonRoute(item, served.retrieve_item, "An item of a conversation."),
+            JsonRoute(
+                item, served.delete_item, "Drops an item of a conversation.", methods=("DELETE",), answer=Conversation
+            ),
+        ),
+    ]
+
+
+class Conversations:
+    """The conversations of one server."""
+
+    def __init__(self, context: ServerContext, store: Store) -> None:
+        limits = context.settings.limits
+        self._store = store
+        self._decoder = RequestDecoder(ConversationRequest, {}, {"items": limits.body_bytes}, limits.other_bytes)
+
+    async def create(self, request: Request) -> Response:
+        asked = await self._decoded(request)
+        metadata = {} if isinstance(asked.metadata, UnsetType) else asked.metadata or {}
+        made = Conversation(new_id("conv"), int(time.time()), metadata)
+        await self._save(request, {**msgspec.to_builtins(made), "items": input_items(asked.items)})
+        return json_response(made)
+
+    async def retrieve(self, request: Request) -> Response:
+        return json_response(_shown(await self._kept(request)))
+
+    async def update(self, request: Request) -> Response:
+        asked, found = await self._decoded(request), await self._kept(request)
+        if not isinstance(asked.metadata, UnsetType):
+            found["metadata"] = asked.metadata or {}
+        await self._save(request, found)
+        return json_response(_shown(found))
+
+    async def delete(self, request: Request) -> Response:
+        key = (await self._kept(request))["id"]
+        await self._store.delete("conversation", key, tenant_of(request.scope))
+        return json_response(Deleted(key, "conversation.deleted"))
+
+    async def items(self, request: Request) -> Response:
+        return json_response(page_of((await self._kept(request))["items"], request))
+
+    async def add(self, request: Request) -> Response:
+        asked, found = await self._decoded(request), await self._kept(request)
+        new = input_items(asked.items)
+        if not new:
+            raise RequestError("items is missing.", param="items")
+        await self._store.extend(found["id"], tenant_of(request.scope), new)
+        return json_response(ItemList(new, new[0]["id"], new[-1]["id"], has_more=False))
+
+    async def retrieve_item(self, request: Request) -> Response:
+        return json_response(_item(await self._kept(request), request))
+
+    async def delete_item(self, request: Request) -> Response:
+        conversation = await self._kept(request)
+        conversation["items"].remove(_item(conversation, request))
+        await self._save(request, conversation)
+        return json_response(_shown(conversation))
+
+    async def _decoded(self, request: Request) -> ConversationRequest:
+        """Raises RequestError."""
+        asked = self._decoder.decode(await read_body(request.receive) or b"{}")
+        if asked.metadata is not None and not isinstance(asked.metadata, UnsetType):
+            check_metadata(asked.metadata)
+        if asked.items is not None and len(asked.items) > MAX_NEW_ITEMS:
+            raise RequestError(f"items must have at most {MAX_NEW_ITEMS} items at once.", param="items")
+        return asked
+
+    async def _kept(self, request: Request) -> dict[str, Any]:
+        """Raises NotFoundError."""
+        return await conversation_of(self._store, request.path_params["id"], tenant_of(request.scope))
+
+    async def _save(self, request: Request, value: dict[str, Any]) -> None:
+        await self._store.put("conversation", value["id"], tenant_of(request.scope), value)
+
+
+def _item(conversation: dict[str, Any], request: Request) -> Item:
+    """Raises NotFoundError."""
+    wanted = request.path_params["item"]
+    item: Item | None = next((item for item in conversation["items"] if item["id"] == wanted), None)
+    if item is None:
+        raise NotFoundError("The conversation has no such item.")
+    return item
+
+
+def _shown(kept: dict[str, Any]) -> Conversation:
+    return Conversation(kept["id"], kept["created_at"], kept["metadata"])

@@ -1,0 +1,163 @@
+"""Items of the Responses API: their ids, and what a chat template makes of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.errors import RequestError
+from tessera.parsing.response import Message
+from tessera.server.openai.protocol import ChatMessage, ContentPart, FunctionCall, ToolCall
+from tessera.server.responses.protocol import Item
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_SERVED = ", ".join(_PREFIXES)
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def input_items(given: str | Sequence[Item] | None) -> list[Item]:
+    """A request's input as items with ids and types. Raises RequestError."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    return [_item(item, f"input[{index}]") for index, item in enumerate(given or ())]
+
+
+def _item(item: Item, place: str) -> Item:
+    kind = item.get("type", "message")
+    if kind not in _PREFIXES:
+        raise RequestError(f"{place}.type must be one of {_SERVED}.", param=f"{place}.type")
+    named = item.get("id")
+    found = {**item, "type": kind, "id": named if isinstance(named, str) and named else new_id(_PREFIXES[kind])}
+    if kind == "message" and isinstance(item.get("content"), str):
+        text = "output_text" if item.get("role") == "assistant" else "input_text"
+        found["content"] = [{"type": text, "text": item["content"]}]
+    if kind in ("message", "function_call"):
+        found.setdefault("status", "completed")
+    return found
+
+
+def output_items(message: Message, status: str) -> list[Item]:
+    """What the model said, as items. status: of the last of them."""
+    items: list[Item] = []
+    if message.reasoning:
+        items.append(reasoning_item(new_id("rs"), message.reasoning))
+    if message.content:
+        items.append(message_item(new_id("msg"), message.content))
+    items += [call_item(new_id("fc"), call_id, name, arguments) for call_id, name, arguments in message.calls]
+    if items:
+        items[-1]["status"] = status
+    return items
+
+
+def reasoning_item(item_id: str, text: str | None, status: str = "completed") -> Item:
+    """text: None: none yet."""
+    content = [] if text is None else [{"type": "reasoning_text", "text": text}]
+    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "encrypted_content": None,
+            "status": status}  # fmt: skip
+
+
+def message_item(item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Any] = ()) -> Item:
+    """text: None: none yet."""
+    content = [] if text is None else [text_part(text, logprobs)]
+    return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
+
+
+def text_part(text: str, logprobs: Sequence[Any] = ()) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Item:
+    return {"id": item_id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments,
+            "status": status}  # fmt: skip
+
+
+# ---- the chat --------------------------------------------------------------------------------------------------------
+
+
+def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
+    """The messages of a chat: what the model said in one turn is one of them. Raises RequestError."""
+    turn = _Turn()
+    for index, item in enumerate(items):
+        place = f"input[{index}]"
+        match item:
+            case {"type": "message", "role": "assistant"}:
+                turn.say(_text(item.get("content"), f"{place}.content"))
+            case {"type": "message", "role": str(role)}:
+                turn.other(ChatMessage(role, _parts(item.get("content"), f"{place}.content")))
+            case {"type": "function_call", "call_id": str(call_id), "name": str(name), "arguments": str(arguments)}:
+                turn.call(ToolCall(FunctionCall(name, arguments), call_id))
+            case {"type": "function_call_output", "call_id": str(call_id), "output": output}:
+                turn.other(ChatMessage("tool", _text(output, f"{place}.output"), tool_call_id=call_id))
+            case {"type": "reasoning"}:
+                turn.reason(_text(item.get("content") or item.get("summary") or [], f"{place}.content"))
+            case _:
+                raise RequestError(f"{place} lacks a field of its type, such as role, call_id or output.", param=place)
+    return turn.finish()
+
+
+class _Turn:
+    """Collects messages; those of the model that follow one another are one."""
+
+    def __init__(self) -> None:
+        self._messages: list[ChatMessage] = []
+        self._said: ChatMessage | None = None
+
+    def _own(self) -> ChatMessage:
+        if self._said is None:
+            self._said = ChatMessage("assistant")
+            self._messages.append(self._said)
+        return self._said
+
+    def reason(self, text: str) -> None:
+        if self._said is not None and (self._said.content or self._said.tool_calls):
+            self._said = None
+        own = self._own()
+        own.reasoning = (own.reasoning or "") + text
+
+    def say(self, text: str) -> None:
+        if self._said is not None and (self._said.content or self._said.tool_calls):
+            self._said = None
+        self._own().content = text
+
+    def call(self, call: ToolCall) -> None:
+        own = self._own()
+        own.tool_calls = [*(own.tool_calls or ()), call]
+
+    def other(self, message: ChatMessage) -> None:
+        self._said = None
+        self._messages.append(message)
+
+    def finish(self) -> list[ChatMessage]:
+        return self._messages
+
+
+def _parts(content: Any, place: str) -> str | list[ContentPart]:
+    if isinstance(content, str):
+        return content
+    return [ContentPart("text", text) for text in _texts(content, place)]
+
+
+def _text(content: Any, place: str) -> str:
+    return content if isinstance(content, str) else "\n".join(_texts(content, place))
+
+
+def _texts(content: Any, place: str) -> list[str]:
+    """Raises RequestError for what is no text."""
+    if not isinstance(content, list):
+        raise RequestError(f"{place} must be a text or a list of parts.", param=place)
+    texts = []
+    for index, part in enumerate(content):
+        match part:
+            case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
+                texts.append(text)
+            case {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case _:
+                where = f"{place}[{index}]"
+                raise RequestError(f"{where} must be a part of text: only texts are supported.", param=where)
+    return texts

@@ -1,0 +1,110 @@
+"""Keeps responses and conversations, in memory or in a file, by SQLite: within a limit, and apart for each tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from tessera.errors import ConfigError
+
+T = TypeVar("T")
+Kind = Literal["response", "conversation"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, used REAL NOT NULL, size INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_use ON kept (used);
+"""
+
+
+class Store:
+    """Objects by id. path: of a file; "" keeps them in memory, until the server ends. most_bytes: of all objects
+    together; those that were used least recently are dropped for new ones. Work is done on a thread of its own, because
+    a disk may be slow."""
+
+    def __init__(self, path: str, most_bytes: int) -> None:
+        """Raises ConfigError if the file cannot be used."""
+        self._most_bytes = most_bytes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        try:
+            self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.executescript(_SCHEMA)
+            (self._bytes,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()
+        except sqlite3.Error as error:
+            raise ConfigError(f"The file of --response-store cannot be used: {error}.") from error
+
+    async def put(self, kind: Kind, key: str, tenant: str, value: Any) -> None:
+        """Keeps an object, in place of an earlier one with this id."""
+        await self._do(self._put, kind, key, tenant, msgspec.json.encode(value))
+
+    async def get(self, kind: Kind, key: str, tenant: str) -> Any:
+        """The object; None if there is none for this tenant."""
+        body = await self._do(self._get, kind, key, tenant)
+        return None if body is None else msgspec.json.decode(body)
+
+    async def delete(self, kind: Kind, key: str, tenant: str) -> bool:
+        """Returns whether there was one."""
+        return await self._do(self._delete, kind, key, tenant)
+
+    async def extend(self, key: str, tenant: str, items: list[Any]) -> None:
+        """Adds items to a conversation, if it is still there."""
+        await self._do(self._extend, key, tenant, items)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
+
+    async def _do(self, work: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*given))
+
+    # ---- on the thread
+
+    def _put(self, kind: Kind, key: str, tenant: str, body: bytes) -> None:
+        self._delete(kind, key, tenant)
+        row = (key, kind, tenant, time.time(), len(body), body)
+        self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._bytes += len(body)
+        while self._bytes > self._most_bytes:
+            oldest, size = self._database.execute("SELECT id, size FROM kept ORDER BY used LIMIT 1").fetchone()
+            self._database.execute("DELETE FROM kept WHERE id = ?", (oldest,))
+            self._bytes -= size
+
+    def _extend(self, key: str, tenant: str, items: list[Any]) -> None:
+        body = self._get("conversation", key, tenant)
+        if body is not None:
+            value = msgspec.json.decode(body)
+            value["items"] += items
+            self._put("conversation", key, tenant, msgspec.json.encode(value))
+
+    def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
+        found = self._database.execute(
+            "SELECT body FROM kept WHERE id = ? AND kind = ? AND tenant = ?", (key, kind, tenant)
+        ).fetchone()
+        if found is None:
+            return None
+        self._database.execute("UPDATE kept SET used = ? WHERE id = ?", (time.time(), key))
+        body: bytes = found[0]
+        return body
+
+    def _delete(self, kind: Kind, key: str, tenant: str) -> bool:
+        given = (key, kind, tenant)
+        found = self._database.execute(
+            "SELECT size FROM kept WHERE id = ? AND kind = ? AND tenant = ?", given
+        ).fetchone()
+        if found is None:
+            return False
+        self._database.execute("DELETE FROM kept WHERE id = ? AND kind = ? AND tenant = ?", given)
+        self._bytes -= found[0]
+        return True

@@ -1,0 +1,154 @@
+"""A turn of the Responses API: what came before it, the chat that it is, and what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Scope
+
+from tessera.errors import NotFoundError, RequestError
+from tessera.server.context import ServerContext
+from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, FunctionSpec, ToolSpec
+from tessera.server.responses.items import input_items, messages_of
+from tessera.server.responses.protocol import (
+    MAX_METADATA,
+    ConversationRef,
+    InputTokensRequest,
+    Item,
+    ResponsesRequest,
+)
+from tessera.server.responses.store import Store
+from tessera.server.security import tenant_of
+
+MAX_TURNS = 1000
+"""Responses that one may follow, each after another."""
+MAX_METADATA_CHARS = 512
+
+NAMES = {
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    ".function.": ".",
+}
+"""What errors of a chat are called in a response."""
+
+
+@dataclass
+class Turn:
+    """items: the turn's own input. before: what came before it."""
+
+    items: list[Item]
+    before: list[Item]
+    tenant: str
+    previous: str | None = None
+    conversation: str | None = None
+
+    @classmethod
+    async def of(cls, store: Store, asked: InputTokensRequest, scope: Scope) -> Turn:
+        """Raises RequestError, NotFoundError."""
+        tenant, items = tenant_of(scope), input_items(asked.input)
+        conversation = asked.conversation.id if isinstance(asked.conversation, ConversationRef) else asked.conversation
+        if asked.previous_response_id is not None and conversation is not None:
+            raise RequestError(
+                "previous_response_id and conversation cannot be combined: leave out one of them.", param="conversation"
+            )
+        before: list[Item] = []
+        if asked.previous_response_id is not None:
+            before = await _history(store, asked.previous_response_id, tenant)
+        elif conversation is not None:
+            before = (await conversation_of(store, conversation, tenant))["items"]
+        if not items and not before:
+            raise RequestError("input is missing.", param="input")
+        return cls(items, before, tenant, asked.previous_response_id, conversation)
+
+
+async def _history(store: Store, key: str, tenant: str) -> list[Item]:
+    """The items of a response and of those before it. Raises NotFoundError, RequestError."""
+    turns: list[list[Item]] = []
+    following: str | None = key
+    while following is not None:
+        kept = await store.get("response", following, tenant)
+        if kept is None:
+            raise NotFoundError(
+                "The previous response does not exist, or is no longer kept.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        turns.append([*kept["input"], *kept["response"]["output"]])
+        following = kept["previous"]
+        if len(turns) > MAX_TURNS:
+            raise RequestError(f"A response follows at most {MAX_TURNS} others.", param="previous_response_id")
+    return [item for turn in reversed(turns) for item in turn]
+
+
+async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]:
+    """Raises NotFoundError."""
+    kept: dict[str, Any] | None = await store.get("conversation", key[:256], tenant)
+    if kept is None:
+        raise NotFoundError("The conversation does not exist, or is no longer kept.", param="conversation")
+    return kept
+
+
+def chat_of(context: ServerContext, asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
+    """Raises RequestError."""
+    if asked.truncation not in (None, "disabled"):
+        raise RequestError("truncation is disabled here; remove it.", param="truncation")
+    messages = messages_of([*turn.before, *turn.items])
+    if asked.instructions:
+        messages.insert(0, ChatMessage("system", asked.instructions))
+    chat = ChatCompletionRequest(model=asked.model or context.model_names[0], messages=messages)
+    if asked.tools:
+        chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
+    chat.tool_choice, chat.parallel_tool_calls = asked.tool_choice, asked.parallel_tool_calls
+    if asked.reasoning is not None:
+        chat.reasoning_effort = asked.reasoning.effort
+    if asked.text is not None and asked.text.format is not None:
+        chat.response_format = _format(asked.text.format)
+    return chat
+
+
+def whole_chat_of(context: ServerContext, asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
+    """Raises RequestError."""
+    check_metadata(asked.metadata)
+    chat = chat_of(context, asked, turn)
+    chat.max_tokens, chat.temperature, chat.top_p = asked.max_output_tokens, asked.temperature, asked.top_p
+    chat.user, chat.prompt_cache_key = asked.user, asked.prompt_cache_key
+    chat.stream = asked.stream
+    if asked.top_logprobs or "message.output_text.logprobs" in (asked.include or ()):
+        chat.logprobs, chat.top_logprobs = True, asked.top_logprobs
+    return chat
+
+
+def check_metadata(given: dict[str, str] | None) -> None:
+    """Raises RequestError."""
+    if given is not None and (
+        len(given) > MAX_METADATA
+        or any(len(name) > 64 or len(text) > MAX_METADATA_CHARS for name, text in given.items())
+    ):
+        raise RequestError(
+            f"metadata has at most {MAX_METADATA} names of 64 characters with texts of {MAX_METADATA_CHARS}.",
+            param="metadata",
+        )
+
+
+def _format(given: dict[str, Any]) -> dict[str, Any]:
+    if given.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": {"name": given.get("name"), "schema": given.get("schema")}}
+    return given
+
+
+def _tool(given: dict[str, Any], place: str) -> ToolSpec:
+    match given:
+        case {"type": "function", "name": str(name)}:
+            parameters = given.get("parameters")
+            if not isinstance(parameters, dict | None):
+                raise RequestError(f"{place}.parameters must be an object.", param=f"{place}.parameters")
+            description = given.get("description")
+            spec = FunctionSpec(name, parameters=parameters, strict=given.get("strict") is True)
+            if isinstance(description, str):
+                spec.description = description
+            return ToolSpec("function", spec)
+    raise RequestError(f"{place} must be a function with a name; other tools are not served.", param=place)
