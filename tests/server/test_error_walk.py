@@ -66,7 +66,11 @@ def check(response):
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
     error = response.json()["error"]
-    if response.request.url.path.startswith("/v1/messages"):  # Anthropic's form
+    if response.request.url.path.startswith("/api/"):  # Ollama's form
+        assert set(response.json()) == {"error"}
+        assert isinstance(error, str)
+        error = {"message": error, "type": ""}
+    elif response.request.url.path.startswith("/v1/messages"):  # Anthropic's form
         assert set(response.json()) == {"type", "error"}
         assert set(error) == {"message", "type"}
     else:

@@ -17,8 +17,11 @@ ROUTES = [route for route in create_app(FakeEngine(), KEYS).routes if isinstance
 
 
 def refused(response):
-    if response.request.url.path.startswith("/v1/messages"):  # Anthropic's form
+    path = response.request.url.path
+    if path.startswith("/v1/messages"):  # Anthropic's form
         assert (response.status_code, response.json()["error"]["type"]) == (401, "authentication_error")
+    elif path.startswith("/api/"):  # Ollama's
+        assert (response.status_code, set(response.json())) == (401, {"error"})
     else:
         check_error(response, 401, code="invalid_api_key")
     assert response.headers["www-authenticate"] == "Bearer"
@@ -48,6 +51,12 @@ def test_the_walk_saw_all_routes():
         "/v1/models/{model:path}",
         "/v1/completions",
         "/v1/chat/completions",
+        "/api/chat",
+        "/api/generate",
+        "/api/ps",
+        "/api/show",
+        "/api/tags",
+        "/api/version",
         "/v1/conversations",
         "/v1/conversations/{id}",
         "/v1/conversations/{id}/items",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from tessera.parsing.calls import CallSyntax, Tool
 from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
@@ -248,3 +250,12 @@ class Message:
         message.content, message.reasoning = "".join(parts[Content]), "".join(parts[Reasoning])
         message.calls = [(head.id, head.name, "".join(pieces)) for head, pieces in zip(heads, arguments, strict=True)]
         return message
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments as an object. Those that were cut short, or are none, are given as they are written."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": text}

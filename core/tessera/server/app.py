@@ -14,10 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tessera.server import status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import messages
-from tessera.server.anthropic.errors import AnthropicErrors
+from tessera.server.anthropic.errors import error_form as anthropic_error
 from tessera.server.context import ServerContext
+from tessera.server.error_forms import ErrorForms
 from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, RequestsPerKey
+from tessera.server.ollama import routes as ollama
 from tessera.server.openai import chat, completions
 from tessera.server.openapi import docs_routes
 from tessera.server.page import Page
@@ -42,6 +44,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     routes: list[Route] = [
         route for family in (chat, completions, messages, tokenization, status) for route in family.routes(context)
     ]
+    routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
@@ -82,7 +85,7 @@ def _middleware(
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(AnthropicErrors)
+    yield Middleware(ErrorForms, {"/v1/messages": anthropic_error, "/api/": ollama.error_form})
     yield Middleware(Access, context.counts, all_routes, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)

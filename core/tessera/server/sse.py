@@ -17,11 +17,7 @@ from tessera.errors import TesseraError
 from tessera.server.http import body_of
 
 DONE = b"data: [DONE]\n\n"
-_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 _COMMENT: Message = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
 
 
@@ -31,11 +27,12 @@ def event(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class EventWire:
-    """How an API writes the end of a stream. error: the event of an error after the first event. end: what follows the
-    last event."""
+    """How an API writes a stream. error: the event of an error after the first event. end: what follows the last
+    event."""
 
     error: Callable[[Exception], bytes]
     end: bytes
+    media_type: bytes = b"text/event-stream; charset=utf-8"
 
 
 OPENAI = EventWire(lambda error: event(body_of(error)), DONE)
@@ -49,7 +46,8 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None], wire: Eve
     """
     async with aclosing(events):
         first = await anext(events)
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        headers = ((b"content-type", wire.media_type), *_HEADERS)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             await _send(send, first)
             async for data in events:

@@ -217,7 +217,7 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
 def test_what_is_off_is_absent(model, served):
     assert serve(model, "--sse-keep-alive-interval", "0") == 0
     names = [middleware.cls.__name__ for middleware in served.app.user_middleware]
-    assert names == ["AnthropicErrors", "Access", "Hosts", "BodyLimits"]
+    assert names == ["ErrorForms", "Access", "Hosts", "BodyLimits"]
     assert served.settings.allowed_hosts == ("localhost", "127.0.0.1", "[::1]")
     assert served.settings.answers == AnswerLimits(default=24)
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning, arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.anthropic.chat import chat_of, whole_chat_of
 from tessera.server.anthropic.errors import EVENTS
@@ -205,13 +205,4 @@ def _blocks(message: Message) -> Iterator[TextBlock | ThinkingBlock | ToolUseBlo
     if message.content:
         yield TextBlock(message.content)
     for call_id, name, arguments in message.calls:
-        yield ToolUseBlock(call_id, name, _input(arguments))
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object. Those that were cut short or are no object are given as they are written."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"arguments": arguments}
+        yield ToolUseBlock(call_id, name, arguments_of(arguments))

@@ -1,0 +1,65 @@
+"""Errors in the form of each API, whatever part of the server raised them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tessera.server.http import ErrorBody, body_of
+
+Form = Callable[[str, int], bytes]
+"""The body of an error, from its message and HTTP status."""
+
+_decoder = msgspec.json.Decoder(ErrorBody)
+
+
+class ErrorForms:
+    """ASGI middleware: rewrites the bodies of errors on paths that begin with one of `forms`."""
+
+    def __init__(self, app: ASGIApp, forms: Mapping[str, Form]) -> None:
+        self._app = app
+        self._forms = forms
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        form = None
+        if scope["type"] == "http":
+            form = next((self._forms[begin] for begin in self._forms if scope["path"].startswith(begin)), None)
+        await self._app(scope, receive, send if form is None else Rewriting(send, form).send)
+
+
+class Rewriting:
+    """An ASGI `send` that rewrites the body of an error."""
+
+    def __init__(self, send: Send, form: Form) -> None:
+        self._send = send
+        self._form = form
+        self._start: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            self._start = message
+            return
+        start, self._start = self._start, None
+        if start is None or message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        body = self._rewritten(message.get("body", b""), start["status"])
+        headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
+        if not message.get("more_body", False):
+            headers.append((b"content-length", b"%d" % len(body)))
+        await self._send({**start, "headers": headers})
+        await self._send({**message, "body": body})
+
+    def _rewritten(self, body: bytes, status: int) -> bytes:
+        try:
+            message = _decoder.decode(body).error.message
+        except msgspec.DecodeError:
+            return body  # a HEAD has none, and a page is no error
+        return self._form(message, status)
+
+
+def message_of(error: Exception) -> str:
+    """What a client is told of an error."""
+    return _decoder.decode(body_of(error)).error.message

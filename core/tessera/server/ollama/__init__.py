@@ -1,0 +1,1 @@
+"""Ollama's API, for tools that were made for it."""

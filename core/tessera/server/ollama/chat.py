@@ -1,0 +1,112 @@
+"""Turns a request of Ollama's API into the chat that the other routes know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+
+from tessera.errors import RequestError
+from tessera.server.context import ServerContext
+from tessera.server.ollama.protocol import Asked, ChatMessage, ChatRequest, GenerateRequest
+from tessera.server.openai import protocol as openai
+from tessera.server.openai.decode import decoded
+
+LATEST = ":latest"
+_OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "num_predict": "max_tokens",
+    "stop": "stop",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+_CHANGING = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1.0}
+"""Options that change the answer and are not served, with the value that changes nothing."""
+_request = msgspec.json.Decoder(openai.ChatCompletionRequest)
+
+
+def of_chat(context: ServerContext, asked: ChatRequest) -> openai.ChatCompletionRequest:
+    """Raises RequestError."""
+    fields: dict[str, Any] = {"messages": _messages(asked)}
+    if asked.tools:
+        fields["tools"] = asked.tools
+    return _chat(context, asked, fields)
+
+
+def of_prompt(context: ServerContext, asked: GenerateRequest) -> openai.ChatCompletionRequest:
+    """Raises RequestError."""
+    if asked.raw:
+        raise RequestError("raw is not supported here; use /v1/completions.", param="raw")
+    system = [{"role": "system", "content": asked.system}] if asked.system else []
+    return _chat(context, asked, {"messages": [*system, {"role": "user", "content": asked.prompt}]})
+
+
+def name_of(context: ServerContext, asked: str) -> str:
+    """The served name that is meant: Ollama's tools add a tag."""
+    if asked in context.model_names or asked in context.adapters:
+        return asked
+    return asked.removesuffix(LATEST)
+
+
+def _chat(context: ServerContext, asked: Asked, fields: dict[str, Any]) -> openai.ChatCompletionRequest:
+    """By way of the JSON that a client of the other API would send, so that the same checks are made."""
+    fields |= {
+        "model": name_of(context, asked.model),
+        "stream": asked.stream is not False,
+        **_options(asked.options or {}),
+    }
+    if asked.think is not None:
+        fields["reasoning_effort"] = asked.think if isinstance(asked.think, str) else None if asked.think else "none"
+    if asked.format == "json":
+        fields["response_format"] = {"type": "json_object"}
+    elif isinstance(asked.format, dict):
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked.format}}
+    elif asked.format:
+        raise RequestError("format must be json or a JSON Schema.", param="format")
+    return decoded(_request, msgspec.json.encode(fields))
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    for name, nothing in _CHANGING.items():
+        if given.get(name, nothing) != nothing:
+            raise RequestError(f"options.{name} is not supported; remove it.", param=f"options.{name}")
+    found = {own: given[name] for name, own in _OPTIONS.items() if given.get(name) is not None}
+    if found.get("max_tokens") in (-1, -2):  # as long as it likes
+        del found["max_tokens"]
+    return found
+
+
+def _messages(asked: ChatRequest) -> list[dict[str, Any]]:
+    """Results of tools belong to the calls before them, in order: Ollama's messages have no ids."""
+    found, waiting = [], []
+    for index, message in enumerate(asked.messages):
+        if not isinstance(message.images, UnsetType) and message.images:
+            raise RequestError(f"messages[{index}].images are not supported.", param=f"messages[{index}].images")
+        one: dict[str, Any] = {"role": message.role, "content": message.content}
+        if not isinstance(message.thinking, UnsetType):
+            one["reasoning"] = message.thinking
+        if not isinstance(message.tool_calls, UnsetType):
+            one["tool_calls"] = [_call(index, number, message) for number in range(len(message.tool_calls))]
+            waiting = [call["id"] for call in one["tool_calls"]]
+        elif message.role == "tool":
+            one["tool_call_id"] = waiting.pop(0) if waiting else "call"
+        found.append(one)
+    return found
+
+
+def _call(index: int, number: int, message: ChatMessage) -> dict[str, Any]:
+    assert not isinstance(message.tool_calls, UnsetType)
+    function = message.tool_calls[number].function
+    arguments = msgspec.json.encode(function.arguments).decode()
+    return {
+        "id": f"call_{index}_{number}",
+        "type": "function",
+        "function": {"name": function.name, "arguments": arguments},
+    }

@@ -1,0 +1,218 @@
+"""Ollama's routes: /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Scope
+
+from tessera._version import __version__
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning, arguments_of
+from tessera.request import CompletionOutput
+from tessera.server.context import ServerContext
+from tessera.server.error_forms import message_of
+from tessera.server.http import json_response, read_body
+from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
+from tessera.server.ollama.protocol import (
+    Answer,
+    Call,
+    ChatAnswer,
+    ChatMessage,
+    ChatRequest,
+    Details,
+    Function,
+    GenerateAnswer,
+    GenerateRequest,
+    Shown,
+    ShowRequest,
+    Tag,
+    Tags,
+    VersionAnswer,
+)
+from tessera.server.openai.chat_run import ChatRun
+from tessera.server.openai.decode import RequestDecoder, decoded
+from tessera.server.openai.generation import GenerationEndpoint
+from tessera.server.openapi import JsonRoute
+from tessera.server.sse import EventWire
+
+_NAMES = {
+    "response_format.json_schema.schema": "format",
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+}
+_UNSERVED: dict[str, tuple[Any, ...]] = {"suffix": ("",), "images": ([],), "context": ([],)}
+
+
+def error_form(message: str, _status: int) -> bytes:
+    return msgspec.json.encode({"error": message})
+
+
+LINES = EventWire(lambda error: error_form(message_of(error), 500) + b"\n", b"", b"application/x-ndjson")
+
+
+def routes(context: ServerContext) -> list[JsonRoute]:
+    limits = context.settings.limits
+    chats = RequestDecoder(
+        ChatRequest, {}, {"messages": limits.body_bytes, "tools": limits.tools_bytes}, limits.other_bytes
+    )
+    prompts = RequestDecoder(GenerateRequest, _UNSERVED, {"prompt": limits.body_bytes}, limits.other_bytes)
+    served = Served(context)
+
+    async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:
+        chat = of_chat(context, chats.decode(body))
+        return OllamaAnswer(
+            await ChatRun.begin(context, chat, scope, "chat", _NAMES), stream=bool(chat.stream), chats=True
+        )
+
+    async def read_prompt(body: bytes, scope: Scope) -> OllamaAnswer:
+        chat = of_prompt(context, prompts.decode(body))
+        run = await ChatRun.begin(context, chat, scope, "generate", _NAMES)
+        return OllamaAnswer(run, stream=bool(chat.stream), chats=False)
+
+    answering = GenerationEndpoint(read_chat, context.counts)
+    generating = GenerationEndpoint(read_prompt, context.counts)
+
+    async def chat(_request: Request) -> ASGIApp:
+        return answering
+
+    async def generate(_request: Request) -> ASGIApp:
+        return generating
+
+    posting: dict[str, Any] = {"methods": ("POST",), "events": True}
+    return [
+        JsonRoute("/api/chat", chat, "Answers a chat by Ollama's API.", body=ChatRequest, answer=ChatAnswer, **posting),
+        JsonRoute(
+            "/api/generate",
+            generate,
+            "Answers a prompt by Ollama's API.",
+            body=GenerateRequest,
+            answer=GenerateAnswer,
+            **posting,
+        ),
+        JsonRoute("/api/tags", served.tags, "The models, by Ollama's API.", answer=Tags),
+        JsonRoute("/api/ps", served.tags, "The models that are loaded, by Ollama's API.", answer=Tags),
+        JsonRoute(
+            "/api/show", served.show, "One model, by Ollama's API.", methods=("POST",), body=ShowRequest, answer=Shown
+        ),
+        JsonRoute("/api/version", served.version, "The version, by Ollama's API.", answer=VersionAnswer),
+    ]
+
+
+class Served:
+    """What is served, as Ollama's tools ask for it."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._decoder = msgspec.json.Decoder(ShowRequest)
+        self._since = _time(context.created)
+
+    async def tags(self, _request: Request) -> Response:
+        return json_response(Tags([self._tag(name) for name in (*self._context.model_names, *self._context.adapters)]))
+
+    async def show(self, request: Request) -> Response:
+        asked = decoded(self._decoder, await read_body(request.receive))
+        self._context.check_name(name_of(self._context, asked.model or asked.name or ""))
+        family, known = self._details().family, self._context.format
+        capabilities = ["completion"]
+        capabilities += ["tools"] if known is not None and known.calls is not None else []
+        capabilities += ["thinking"] if known is not None and known.reasoning is not None else []
+        info = {
+            "general.architecture": family,
+            f"{family}.context_length": self._context.engine.info.max_model_len,
+            f"{family}.vocab_size": self._context.engine.config.model.vocab_size,
+        }
+        return json_response(Shown(details=self._details(), model_info=info, capabilities=capabilities))
+
+    async def version(self, _request: Request) -> Response:
+        return json_response(VersionAnswer(__version__))
+
+    def _tag(self, name: str) -> Tag:
+        named = name if ":" in name else f"{name}{LATEST}"
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        return Tag(name=named, model=named, modified_at=self._since, size=0, digest=digest, details=self._details())
+
+    def _details(self) -> Details:
+        config = self._context.engine.config.model
+        family = str(config.checkpoint.get("model_type") or "unknown")
+        return Details(family=family, families=[family], parameter_size="", quantization_level=config.dtype)
+
+
+class OllamaAnswer:
+    """One answer, whole or as lines. chats: whether it is a message, or a text."""
+
+    wire = LINES
+
+    def __init__(self, run: ChatRun, *, stream: bool, chats: bool) -> None:
+        self.stream = stream
+        self._run = run
+        self._chats = chats
+        self._began = time.monotonic_ns()
+        self._first: int | None = None
+
+    async def whole(self) -> Answer:
+        ((answer, message),) = await self._run.whole()
+        self._first = self._began
+        return self._ended(self._line(message), answer)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Calls are whole: their arguments are objects."""
+        calls: list[tuple[CallBegin, list[str]]] = []
+        async for update in self._run.updates():
+            self._first = self._first or time.monotonic_ns()
+            lines = []
+            for answer, events in update:
+                lines += [self._line(message) for message in _spoken(events, calls)]
+                if answer.finished:
+                    if calls:
+                        lines.append(self._line(_called(calls)))
+                    lines.append(self._ended(self._line(Message()), answer))
+            if lines:
+                yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+    def _line(self, message: Message) -> Answer:
+        common: dict[str, Any] = {"model": self._run.identity.model, "created_at": _time(time.time())}
+        thinking = message.reasoning or UNSET
+        if not self._chats:
+            return GenerateAnswer(response=message.content, thinking=thinking, **common)
+        calls = [Call(Function(name, arguments_of(arguments))) for _, name, arguments in message.calls]
+        said = ChatMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
+        return ChatAnswer(message=said, **common)
+
+    def _ended(self, line: Answer, answer: CompletionOutput) -> Answer:
+        usage, now = self._run.generation.usage(), time.monotonic_ns()
+        first = self._first or now
+        line.done, line.done_reason = True, answer.finish_reason or "stop"
+        line.total_duration, line.load_duration = now - self._began, 0
+        line.prompt_eval_count, line.prompt_eval_duration = usage.prompt_tokens, first - self._began
+        line.eval_count, line.eval_duration = usage.completion_tokens, now - first
+        return line
+
+
+def _spoken(events: list[Event], calls: list[tuple[CallBegin, list[str]]]) -> Iterator[Message]:
+    """What is new, as messages; calls are collected."""
+    for event in events:
+        match event:
+            case Content(text):
+                yield Message(content=text)
+            case Reasoning(text):
+                yield Message(reasoning=text)
+            case CallBegin():
+                calls.append((event, []))
+            case CallArguments(_, text):
+                calls[-1][1].append(text)
+
+
+def _called(calls: list[tuple[CallBegin, list[str]]]) -> Message:
+    return Message(calls=[(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
