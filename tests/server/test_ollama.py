@@ -135,3 +135,14 @@ async def test_an_error_in_a_stream_is_a_line():
     async with in_process(engine(error=EngineStepError("x"), error_at=2)) as api:
         response = await api.post("/api/chat", {"model": MODEL, "messages": [USER]})
         assert set(json.loads(response.text.splitlines()[-1])) == {"error"}
+
+
+async def test_a_body_need_not_say_that_it_is_json_unless_a_web_page_sends_it():
+    body = json.dumps({"model": MODEL, "messages": [USER], "stream": False}).encode()
+    async with in_process(engine()) as api:
+        for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
+            assert (await api.client.post("/api/chat", content=body, headers=headers)).status_code == 200
+            for name in ("Origin", "Sec-Fetch-Site"):
+                response = await api.client.post("/api/chat", content=body, headers={**headers, name: "cross-site"})
+                assert response.status_code == 415
+        assert (await api.client.post("/v1/chat/completions", content=body)).status_code == 415

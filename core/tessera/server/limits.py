@@ -88,9 +88,16 @@ class BodyLimits:
         if (not length and header(scope, b"transfer-encoding") is None) or scope["method"] in _WITHOUT_BODY:
             return None
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":
+        if kind != b"application/json" and not _says_no_kind(scope):
             return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
         return None
+
+
+def _says_no_kind(scope: Scope) -> bool:
+    """Whether a body may be JSON without saying so: Ollama's tools do not say it. Not from a web page, which may send
+    other kinds to any server without asking; browsers send one of these headers."""
+    of_a_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
+    return bool(scope["path"].startswith("/api/")) and not of_a_page
 
 
 class HeldBytes:
