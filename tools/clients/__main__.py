@@ -1,0 +1,96 @@
+"""Runs clients and agents that people use, unmodified, against a server whose model is scripted: `python -m
+tools.clients`. They are installed into build/clients, in the versions of constraints.txt beside this file; the server
+is this tree's. Names choose some of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+from tools.clients.programs import PROGRAMS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ENVIRONMENT = ROOT / "build/clients"
+STARTING_SECONDS = 60.0
+PROGRAM_SECONDS = 120.0
+PACKAGES = (
+    "instructor", "litellm", "langchain-openai", "langchain-anthropic", "openai-agents",
+    "pydantic-ai-slim[openai]", "llama-index-llms-openai-like",
+)  # fmt: skip
+
+
+def installed() -> Path:
+    """The clients' Python. Raises CalledProcessError."""
+    python = ENVIRONMENT / "bin/python"
+    done = ENVIRONMENT / "installed"
+    wanted = (HERE / "constraints.txt").read_text(encoding="utf-8")
+    if not done.exists() or done.read_text(encoding="utf-8") != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.run([*pip, "-c", str(HERE / "constraints.txt"), *PACKAGES], check=True)
+        done.write_text(wanted, encoding="utf-8")
+    return python
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def started(port: int) -> subprocess.Popen[bytes]:
+    """The scripted server, once it answers. Raises TimeoutError."""
+    server = subprocess.Popen([sys.executable, "-m", "tools.clients.scripted", str(port)], cwd=ROOT)
+    deadline = time.monotonic() + STARTING_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
+                return server
+        except OSError:
+            time.sleep(0.1)
+    server.kill()
+    raise TimeoutError("The scripted server did not start.")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(PROGRAMS), help=f"some of {', '.join(PROGRAMS)}")
+    asked = parser.parse_args()
+    python, port = installed(), free_port()
+    server = started(port)
+    base = f"http://127.0.0.1:{port}"
+    environment = {
+        **os.environ, "OPENAI_API_KEY": "any", "OPENAI_BASE_URL": f"{base}/v1", "ANTHROPIC_API_KEY": "any",
+        "ANTHROPIC_BASE_URL": base, "OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }  # fmt: skip
+    environment.pop("PYTHONPATH", None)
+    wrong = []
+    try:
+        for name in asked.names:
+            program = str(HERE / "programs.py")
+            done = subprocess.run(
+                [str(python), program, name, base], env=environment, capture_output=True, text=True,
+                timeout=PROGRAM_SECONDS, check=False,
+            )  # fmt: skip
+            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}", flush=True)
+            if done.returncode:
+                wrong.append(name)
+                print("\n".join(done.stderr.splitlines()[-15:]), flush=True)
+    finally:
+        server.terminate()
+        server.wait()
+    print(f"{len(asked.names) - len(wrong)} of {len(asked.names)} clients work")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
