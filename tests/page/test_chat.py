@@ -46,10 +46,10 @@ def test_a_chat_streams_and_ends(open_page, demo):
 def test_what_the_server_refuses_is_shown(open_page, demo):
     page = open_page(f"{demo.url}/", errors="400")
     until(page, "document.querySelector('#model').value === 'tessera-demo'")
-    page.get_by_label("Max tokens").fill("100000")
+    page.get_by_label("JSON schema of the answer").fill('{"not": {}}')
     send(page, "Hello!")
     ended(page)
-    assert "maximum context length is 1024" in page.locator(".assistant .alert").inner_text()
+    assert "schema cannot be used: not is not supported" in page.locator(".assistant .alert").inner_text()
     page.get_by_role("button", name="Reset").click()
     page.get_by_role("button", name="Regenerate this answer").click()
     ended(page)
