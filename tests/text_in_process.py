@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from tessera.text.worker import (
 )
 from tessera.text.workers import packed
 
+T = TypeVar("T")
+
 
 class TextInProcess:
     """template: in place of the tokenizer's own."""
@@ -37,24 +40,26 @@ class TextInProcess:
         self._jobs = msgspec.msgpack.Decoder(Job)
 
     async def chat(self, job: ChatJob) -> Encoded:
-        return self._do(job)
+        return self._do(job, Encoded)
 
     async def encoded(self, job: EncodeJob) -> Encoded:
-        return self._do(job)
+        return self._do(job, Encoded)
 
     async def encode(
         self, texts: Sequence[str], add_special_tokens: bool = True, *, max_tokens: int | None = None
     ) -> list[list[int]]:
-        return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens)).ids
+        return self._do(EncodeJob(list(texts), add_special_tokens, max_tokens), Encoded).ids
 
     async def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self._do(DecodeJob(list(ids), skip_special_tokens)).text
+        return self._do(DecodeJob(list(ids), skip_special_tokens), Decoded).text
 
     async def check_grammar(self, params: SamplingParams) -> None:
         if params.structured_outputs is not None:
-            self._do(GrammarJob(params.structured_outputs))
+            self._do(GrammarJob(params.structured_outputs), Checked)
 
-    def _do(self, job: Job) -> Encoded | Decoded | Checked:
+    def _do(self, job: Job, kind: type[T]) -> T:
         """By way of the bytes that would go to a worker."""
         worker = self._grammars if isinstance(job, GrammarJob) else self._texts
-        return worker.do(self._jobs.decode(packed(job)[LENGTH.size :]))
+        done = worker.do(self._jobs.decode(packed(job)[LENGTH.size :]))
+        assert isinstance(done, kind)
+        return done

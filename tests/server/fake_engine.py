@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -223,7 +223,7 @@ class FakeEngine:
     ) -> RequestOutput:
         finished = all(answer.finished for answer in answers)
         cached = self.script.num_cached_tokens
-        scored = None
+        scored: list[Mapping[int, Logprob] | None] | None = None
         if params.prompt_logprobs is not None:
             assert self.tokenizer is not None
             texts = [self.tokenizer.token_text(token).text for token in prompt]
