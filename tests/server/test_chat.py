@@ -243,7 +243,7 @@ async def test_without_a_tokenizer_a_chat_is_refused():
         ([], "messages"),
         ("Hi", "messages"),
         ([{"content": "x"}], "messages[0].role"),
-        ([USER, {"role": "robot", "content": "x"}], "messages[1].role"),
+        ([USER, {"role": "x" * 65, "content": "x"}], "messages[1].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),

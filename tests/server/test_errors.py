@@ -75,7 +75,7 @@ async def test_a_field_of_the_wrong_type_is_named(api):
         "max_tokens": 1.5,
         "stream": 1,
         "stop": [1],
-        "seed": 1.0,
+        "seed": 1.5,
         "stop_token_ids": ["x"],
         "logprobs": {},
         "stream_options": [],

@@ -35,12 +35,17 @@ class ServerContext:
         self.numbers = itertools.count()
         """Numbers that make the names of requests unique, because clients may send the same id twice."""
 
-    def check_name(self, name: str) -> None:
+    def named(self, asked: str | None) -> str:
+        """The model that a request means: the first that is served, if it names none."""
+        return self.model_names[0] if asked is None else asked
+
+    def check_name(self, asked: str | None) -> None:
         """Raises NotFoundError for a model that is not served."""
+        name = self.named(asked)
         if name not in self.model_names and name not in self.adapters:
             raise NotFoundError(f"The model `{name[:256]}` does not exist.", param="model", code="model_not_found")
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, name: str | None) -> None:
         """Raises NotFoundError for a model that is not served, and EngineDeadError if the engine is not running."""
         self.check_name(name)
         if not self.engine.health.alive:

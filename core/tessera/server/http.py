@@ -21,6 +21,7 @@ from tessera.errors import (
     RequestError,
     TesseraError,
 )
+from tessera.server.unserved import why_not
 
 REQUEST_ID = "tessera.request_id"
 """The key under which the ASGI scope of a request holds its id."""
@@ -177,6 +178,8 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS" and error.status_code == 405:
         return Response(status_code=204, headers=error.headers)
     message = _HTTP_MESSAGES.get(error.status_code, "The request was refused.")
+    if error.status_code == 404:
+        message = why_not(request.scope["path"]) or message
     code = "unknown_url" if error.status_code == 404 else None
     body = error_body(message, "invalid_request_error", None, code)
     return Response(body, error.status_code, error.headers, media_type="application/json")

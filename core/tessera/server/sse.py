@@ -17,6 +17,7 @@ from tessera.errors import TesseraError
 from tessera.server.http import body_of
 
 DONE = b"data: [DONE]\n\n"
+_LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
 _HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 _COMMENT: Message = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
 
@@ -61,7 +62,14 @@ async def send_events(send: Send, events: AsyncGenerator[bytes, None], wire: Eve
 
 
 async def _send(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+    await send({"type": "http.response.body", "body": escaped(data), "more_body": True})
+
+
+def escaped(data: bytes) -> bytes:
+    """Events without characters that some clients take for the end of a line. They only occur within JSON strings."""
+    for character, escape in _LINE_ENDS:
+        data = data.replace(character, escape)
+    return data
 
 
 async def _end(send: Send, data: bytes) -> None:

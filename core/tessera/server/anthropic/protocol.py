@@ -62,7 +62,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
     """A chat whose prompt is counted. null is the same as leaving a field out."""
 
     messages: Annotated[list[MessageParam], shown(minItems=1, maxItems=Limits.messages)]
-    model: str
+    model: str | None = None
     system: Annotated[str | list[Block], shown(**_TEXT_OR_BLOCKS)] | None = None
     tools: Annotated[list[ToolParam], shown(maxItems=Limits.tools)] | None = None
     tool_choice: ToolChoice | None = None

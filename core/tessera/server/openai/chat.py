@@ -98,12 +98,16 @@ class ChatAnswer:
             choices=[self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)],
             usage=self._run.generation.usage(),
             prompt_logprobs=self._prompt_logprobs(),
+            prompt_token_ids=self._prompt_ids(),
         )
 
     def _prompt_logprobs(self) -> PromptLogprobs | msgspec.UnsetType:
         if self._request.prompt_logprobs is None:
             return msgspec.UNSET
         return of_prompt(self._run.generation.prompt_logprobs_of(0))
+
+    def _prompt_ids(self) -> list[int] | msgspec.UnsetType:
+        return list(self._run.generation.prompt_of(0).token_ids) if self._request.return_token_ids else msgspec.UNSET
 
     def _choice(self, index: int, answer: CompletionOutput, message: Message) -> ChatChoice:
         return ChatChoice(
@@ -130,8 +134,9 @@ class ChatAnswer:
             data = []
             for answer, events in output:
                 if not begun[answer.index]:
+                    ids = self._prompt_ids() if not any(begun) else msgspec.UNSET
                     begun[answer.index] = True
-                    data.append(writer.chunk(piece(answer.index, _ROLE)))
+                    data.append(writer.chunk(piece(answer.index, _ROLE), prompt_ids=ids))
                 data += [writer.chunk(choice) for choice in self._pieces(answer, events)]
                 if answer.finished:
                     answer.finish_reason = self._run.finish_reason(answer)

@@ -77,7 +77,7 @@ class ChatRun:
         asked = grammar_of(structured_outputs(request), use, context.format)
         params = _sampling_params(context, request, asked.params)
         way = way_of(context, request, params)
-        identity = Identity.of(prefix, request, scope)
+        identity = Identity.of(context, prefix, request, scope)
         await check_tools(context, use)
         await check_structured(context, asked, params)
         prompt, begun = await _render(context, request, use)

@@ -78,7 +78,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         way = way_of(context, request, params, request.best_of)
         await check_structured(context, asked, params)
         prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
-        identity = Identity.of("cmpl", request, scope)
+        identity = Identity.of(context, "cmpl", request, scope)
         owner = owner_of(context, request, scope)
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
         return CompletionAnswer(context, request, identity, generation)
@@ -144,8 +144,12 @@ class CompletionAnswer:
             finish_reason=answer.finish_reason,
             stop_reason=answer.stop_reason,
             token_ids=answer.token_ids if self._request.return_token_ids else msgspec.UNSET,
+            prompt_token_ids=self._prompt_ids(index),
             prompt_logprobs=self._prompt_logprobs(index),
         )
+
+    def _prompt_ids(self, index: int) -> list[int] | msgspec.UnsetType:
+        return list(self._generation.prompt_of(index).token_ids) if self._request.return_token_ids else msgspec.UNSET
 
     def _prompt_logprobs(self, index: int) -> PromptLogprobs | msgspec.UnsetType:
         if self._request.prompt_logprobs is None:
@@ -163,7 +167,7 @@ class CompletionAnswer:
                 begun[index] = True
                 echoed = self._echoed(index) if first_token and self._request.echo else None
                 if first_token or answer.text or self._has_news(answer):
-                    data.append(writer.chunk(self._piece(index, answer, echoed)))
+                    data.append(writer.chunk(self._piece(index, answer, echoed, first=first_token)))
                 if answer.finished:
                     data.append(writer.chunk(finish(index, b'"text":""', answer)))
             if data:
@@ -171,10 +175,12 @@ class CompletionAnswer:
         if last := writer.last():
             yield last
 
-    def _piece(self, index: int, answer: CompletionOutput, echoed: str | None) -> bytes:
+    def _piece(self, index: int, answer: CompletionOutput, echoed: str | None, *, first: bool) -> bytes:
         logprobs = self._logprobs_of(index, answer, echoed)
         content = b'"text":' + encode((echoed or "") + answer.text)
         ids = token_ids(answer) if self._request.return_token_ids else b""
+        if ids and first:
+            ids += b',"prompt_token_ids":' + encode(self._prompt_ids(index))
         return piece(index, content, encode(logprobs), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:

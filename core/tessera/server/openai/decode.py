@@ -14,6 +14,9 @@ from tessera.errors import RequestError
 R = TypeVar("R")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
+_FLOAT = re.compile(r"Expected `int[^,]*, got `float`")
+_EXACT = 2**53
+_MARK = b"\xef\xbb\xbf"  # a byte order mark, with which some programs begin a UTF-8 text
 Values = tuple[Any, ...]
 
 # Known fields that are not supported yet. A request that uses one is refused rather than answered without it. Each
@@ -38,6 +41,19 @@ GENERATION: Mapping[str, Values] = {
     "repetition_detection": (),
     "structural_tag": (),
     "truncate_prompt_tokens": (),
+    # of other servers
+    "dry_multiplier": (0, 0.0),
+    "dynatemp_range": (0, 0.0),
+    "logprob_token_ids": ([],),
+    "mirostat": (0,),
+    "n_predict": (),
+    "options": ({},),
+    "repeat_penalty": (1, 1.0),
+    "return_prompt_text": (False,),
+    "tfs_z": (1, 1.0),
+    "top_a": (0, 0.0),
+    "typical_p": (1, 1.0),
+    "xtc_probability": (0, 0.0),
 }
 
 COMPLETIONS: Mapping[str, Values] = {
@@ -74,6 +90,9 @@ _HINTS: Mapping[str, str] = {
         "is not served; structured_outputs has it",
     ),
     "structural_tag": "is not served; response_format has it",
+    "n_predict": "is called max_tokens here",
+    "repeat_penalty": "is called repetition_penalty here",
+    "options": "is of Ollama's API: put its fields beside the others",
 }
 _LONGEST_DEFAULT = 64
 
@@ -122,6 +141,7 @@ class RequestDecoder(Generic[R]):
 
     def decode(self, body: bytes) -> R:
         """Raises RequestError."""
+        body = body.removeprefix(_MARK)
         envelope = Envelope(decoded(self._envelope, body))
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
@@ -147,7 +167,9 @@ def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), field) from None
+        if not _FLOAT.search(str(error)) or (whole := _with_integers(data)) == data:
+            raise _explained(str(error), field) from None
+        return decoded(decoder, whole, field)
     except UnicodeDecodeError:
         raise RequestError("The body is not UTF-8.") from None
     except RecursionError:
@@ -155,6 +177,22 @@ def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R
     except msgspec.DecodeError as error:
         reason = str(error).removeprefix("JSON is malformed: ")
         raise RequestError(f"The body is not valid JSON: {reason[0].lower()}{reason[1:]}.") from None
+
+
+def _with_integers(data: bytes) -> bytes:
+    """JSON with integers in place of floats that are whole: some clients write 16.0 where an integer is due."""
+    return msgspec.json.encode(_integers(msgspec.json.decode(data)))
+
+
+def _integers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) < _EXACT:
+            return int(value)
+        case list():
+            return [_integers(each) for each in value]
+        case dict():
+            return {name: _integers(each) for name, each in value.items()}
+    return value
 
 
 def _explained(text: str, field: str) -> RequestError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.types import Receive, Scope, Send
 
 from tessera.errors import EngineStepError, RequestError
@@ -45,10 +46,10 @@ class Identity:
     created: int
 
     @classmethod
-    def of(cls, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
+    def of(cls, context: ServerContext, prefix: str, request: GenerationFields, scope: Scope) -> Identity:
         if request.request_id is not None:
             name_by_body(scope, request.request_id)
-        return cls(f"{prefix}-{request_id_of(scope)}", request.model, int(time.time()))
+        return cls(f"{prefix}-{request_id_of(scope)}", context.named(request.model), int(time.time()))
 
 
 class Generation:
@@ -247,12 +248,16 @@ class ChunkWriter:
         self._usage_at_end = asked or generation.always_tells_usage
         self._usage_always = options is not None and bool(options.continuous_usage_stats)
         head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
-        self._head = b"data: " + head[:-1] + b',"choices":['
+        self._begin = b"data: " + head[:-1]
+        self._head = self._begin + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._usage_at_end else b"]}\n\n"
 
-    def chunk(self, choice: bytes) -> bytes:
-        """An event with one choice."""
-        return self._head + choice + (self._with_usage() if self._usage_always else self._tail)
+    def chunk(self, choice: bytes, prompt_ids: list[int] | UnsetType = UNSET) -> bytes:
+        """An event with one choice. prompt_ids: beside it, in the first event of a chat."""
+        head = self._head
+        if not isinstance(prompt_ids, UnsetType):
+            head = self._begin + b',"prompt_token_ids":' + _encode(prompt_ids) + b',"choices":['
+        return head + choice + (self._with_usage() if self._usage_always else self._tail)
 
     def last(self) -> bytes:
         """The event after all choices, with the usage; empty if the request asked for none."""

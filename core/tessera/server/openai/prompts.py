@@ -11,7 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
-from tessera.server.openai.protocol import ChatMessage, ContentPart
+from tessera.server.openai.protocol import ChatMessage, ContentPart, ToolCall
 from tessera.server.settings import Limits
 from tessera.text.worker import ChatJob
 
@@ -19,8 +19,9 @@ _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
 _IDS_LISTS = msgspec.json.Decoder(list[list[int]])
-# developer is OpenAI's newer name for the system role; few templates know it.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+# developer is OpenAI's newer name for the system role; few templates know it. Other roles are the template's own.
+_ROLES = {"developer": "system", "function": "tool"}
+MAX_ROLE_CHARS = 64
 
 
 # ---- the prompt of a completion --------------------------------------------------------------------------------------
@@ -168,20 +169,21 @@ def for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _message(message: ChatMessage, place: str) -> dict[str, Any]:
-    if message.role not in _ROLES:
-        raise RequestError(f"{place}.role must be one of {', '.join(_ROLES)}.", param=f"{place}.role")
+    if not 1 <= len(message.role) <= MAX_ROLE_CHARS:
+        raise RequestError(f"{place}.role must have 1 to {MAX_ROLE_CHARS} characters.", param=f"{place}.role")
     if message.content is None and message.role != "assistant":
         raise RequestError(f"{place}.content is missing.", param=f"{place}.content")
-    for name in ("audio", "function_call"):
-        raw = getattr(message, name)
-        if raw is not None and not asks_for_nothing(bytes(raw), ()):
-            raise RequestError(f"{place}.{name} is not supported yet; remove it.", param=f"{place}.{name}")
+    if message.audio is not None and not asks_for_nothing(bytes(message.audio), ()):
+        raise RequestError(f"{place}.audio is not supported yet; remove it.", param=f"{place}.audio")
+    calls = message.tool_calls
+    if not calls and message.function_call is not None:  # the older way of a single call
+        calls = [ToolCall(message.function_call)]
     fields = {
-        "role": _ROLES[message.role],
+        "role": _ROLES.get(message.role, message.role),
         "content": message.content if isinstance(message.content, str) else _parts(message.content, f"{place}.content"),
         "name": message.name,
         "tool_call_id": message.tool_call_id,
-        "tool_calls": msgspec.to_builtins(message.tool_calls) if message.tool_calls else None,
+        "tool_calls": msgspec.to_builtins(calls) if calls else None,
         "reasoning_content": message.reasoning if message.reasoning is not None else message.reasoning_content,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -192,10 +194,11 @@ def _parts(parts: Sequence[ContentPart] | None, place: str) -> list[dict[str, st
         return None
     texts = []
     for index, part in enumerate(parts):
-        if part.type != "text":
+        if part.type not in ("text", "refusal"):
             where = f"{place}[{index}].type"
             raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
-        if part.text is None:
-            raise RequestError(f"{place}[{index}].text is missing.", param=f"{place}[{index}].text")
-        texts.append({"type": "text", "text": part.text})
+        text = part.text if part.type == "text" else part.refusal
+        if text is None:
+            raise RequestError(f"{place}[{index}].{part.type} is missing.", param=f"{place}[{index}].{part.type}")
+        texts.append({"type": "text", "text": text})
     return texts or ""

@@ -88,9 +88,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """The fields that chat and completions have in common. null is the same as leaving a field out."""
+    """The fields that chat and completions have in common. null is the same as leaving a field out. model: the first
+    that is served, if it is left out."""
 
-    model: str
+    model: str | None = None
     n: Annotated[int, shown(minimum=1, maximum=most.MAX_N)] | None = None
     temperature: Annotated[float, shown(minimum=0)] | None = None
     top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
@@ -140,8 +141,11 @@ class CompletionRequest(GenerationFields, kw_only=True):
 
 
 class ContentPart(msgspec.Struct):
+    """A text, or a refusal that the model gave earlier."""
+
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct):
@@ -180,7 +184,7 @@ class ChatMessage(msgspec.Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     audio: Raw | None = None
-    function_call: Raw | None = None
+    function_call: FunctionCall | None = None
 
 
 class ChatCompletionRequest(GenerationFields, kw_only=True):
@@ -286,6 +290,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -297,6 +302,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     usage: Usage
     object: str = "chat.completion"
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):

@@ -123,7 +123,7 @@ class Owner:
 def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) -> Owner:
     """Raises RequestError."""
     limits = context.settings.limits
-    adapter = context.adapters.get(request.model, "")
+    adapter = context.adapters.get(context.named(request.model), "")
     return Owner(_priority(request), _cache_salt(request, limits), _tenant(request, limits, scope), adapter)
 
 

@@ -99,7 +99,7 @@ def chat_of(context: ServerContext, asked: InputTokensRequest, turn: Turn) -> Ch
     messages = messages_of([*turn.before, *turn.items])
     if asked.instructions:
         messages.insert(0, ChatMessage("system", asked.instructions))
-    chat = ChatCompletionRequest(model=asked.model or context.model_names[0], messages=messages)
+    chat = ChatCompletionRequest(model=asked.model, messages=messages)
     if asked.tools:
         chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
     chat.tool_choice, chat.parallel_tool_calls = asked.tool_choice, asked.parallel_tool_calls
