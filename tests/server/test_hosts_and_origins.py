@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tessera.server.settings import CorsRules, ServerSettings
-from tests.server.conftest import in_process
+from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine
 from tests.server.test_errors import check_error
 
@@ -35,6 +37,16 @@ async def test_a_page_of_a_stranger_whose_name_resolves_to_this_machine(host):
             check_error(response, 403, code="unknown_host")
         assert not api.engine.calls
         assert (await api.client.get("/health", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.0", b"200"), ("1.1", b"403")])
+async def test_http_1_0_needs_no_name(version, status):
+    async with on_socket(FakeEngine(), NAMES) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET /v1/models HTTP/{version}\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_any_name_does_where_none_is_named(api):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MODEL, FakeEngine, Script
 from tests.server.sse import read_stream
@@ -44,6 +48,40 @@ async def test_a_whole_float_is_an_integer(api):
 async def test_a_byte_order_mark_is_skipped(api):
     body = b"\xef\xbb\xbf" + json.dumps({"messages": [USER]}).encode()
     assert (await api.post("/v1/chat/completions", body)).status_code == 200
+
+
+async def test_a_body_may_be_compressed(api):
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi" * 100}]}).encode()
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+    async def post(content: bytes, **more: str) -> httpx.Response:
+        return await api.client.post("/v1/chat/completions", content=content, headers={**headers, **more})
+
+    assert (await post(gzip.compress(body))).status_code == 200
+    assert len(api.engine.calls[0].prompt) > 200
+    for wrong in (body, gzip.compress(body)[:-9], gzip.compress(body) + b"{}", b""):
+        check_error(await post(wrong), 400)
+    assert (await post(body, **{"Content-Encoding": "identity"})).status_code == 200
+    check_error(await post(body, **{"Content-Encoding": "br"}), 415)
+
+
+async def test_a_body_that_expands_beyond_the_limit_is_stopped_there():
+    settings = ServerSettings(limits=Limits(body_bytes=10_000))
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert len(bomb) > 10_000  # in pieces, the first of which already expands beyond it
+    async with in_process(FakeEngine(), settings) as api:
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield bomb[:5_000]
+            yield bomb[5_000:6_000]
+
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        tracemalloc.start()
+        response = await api.client.post("/v1/chat/completions", content=pieces(), headers=headers)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        check_error(response, 413)
+        assert peak < 2_000_000
 
 
 async def test_roles_and_parts_of_older_and_other_clients_are_read(api):

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 ACCESS_LOG = "tessera.server.access"
 MAX_KEYS_BYTES = 2**20
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# No page's domain can be one of these: addresses of this machine, and a name below `.internal`, which is nobody's.
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")  # noqa: S104 - no address to listen on
 
 
 def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: float) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections import Counter
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,6 +15,7 @@ from tessera.server.http import error_response, header, refuse
 from tessera.server.security import KEY_NUMBER
 from tessera.server.settings import Limits
 
+_GZIP = 16 + zlib.MAX_WBITS
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods whose body, if they have one, may be of any type."""
 
@@ -71,7 +74,8 @@ class BodyLimits:
         elif error := self._refusal(scope):
             await refuse(error, receive, send)
         else:
-            body = CountedBody(receive, self._limits, self._held)
+            packed = header(scope, b"content-encoding") == b"gzip"
+            body = CountedBody(receive, self._limits, self._held, packed=packed)
             try:
                 await self._app(scope, body.receive, send)
             except BodyRefused as refused:
@@ -87,6 +91,8 @@ class BodyLimits:
             return _too_large(self._limits)
         if (not length and header(scope, b"transfer-encoding") is None) or scope["method"] in _WITHOUT_BODY:
             return None
+        if (header(scope, b"content-encoding") or b"identity") not in (b"gzip", b"identity"):
+            return UnsupportedMediaTypeError("The body may be compressed by gzip, and by nothing else.")
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" and not _says_no_kind(scope):
             return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
@@ -100,6 +106,21 @@ def _says_no_kind(scope: Scope) -> bool:
     return bool(scope["path"].startswith("/api/")) and not of_a_page
 
 
+class Expander(Protocol):
+    """zlib's object, whose type has no public name."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
 class HeldBytes:
     """The size of the bodies of all requests in progress, in bytes. most: the limit."""
 
@@ -110,15 +131,17 @@ class HeldBytes:
 
 class CountedBody:
     """Wraps `receive`. It raises BodyRefused if this body or all bodies together are too large, and RequestTimeoutError
-    if the body does not arrive in time."""
+    if the body does not arrive in time. packed: the body is compressed by gzip; it is counted as it is afterwards, and
+    no more of it is expanded than the limit allows."""
 
-    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes) -> None:
+    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes, *, packed: bool = False) -> None:
         self._receive = receive
         self._limits = limits
         self._deadline = time.monotonic() + limits.body_seconds
         self._all = all_bodies
         self._held = 0
         self._complete = False
+        self._expander = zlib.decompressobj(_GZIP) if packed else None
 
     async def receive(self) -> Message:
         if self._complete:
@@ -128,9 +151,23 @@ class CountedBody:
                 message = await self._receive()
         except TimeoutError as error:
             raise RequestTimeoutError("The request body did not arrive in time.") from error
-        self._count(len(message.get("body", b"")))
         self._complete = not message.get("more_body", False)
+        if self._expander is not None and message["type"] == "http.request":
+            message = {**message, "body": self._expanded(self._expander, message.get("body", b""))}
+        self._count(len(message.get("body", b"")))
         return message
+
+    def _expanded(self, expander: Expander, data: bytes) -> bytes:
+        """Raises BodyRefused."""
+        try:
+            body = expander.decompress(data, self._limits.body_bytes - self._held + 1)
+        except zlib.error:
+            raise BodyRefused(RequestError("The body is not compressed by gzip, as its header says.")) from None
+        if expander.unused_data:
+            raise BodyRefused(RequestError("The body goes on after its compressed part."))
+        if self._complete and not expander.eof and not expander.unconsumed_tail:
+            raise BodyRefused(RequestError("The compressed body was cut short."))
+        return body
 
     def _count(self, size: int) -> None:
         self._held += size

@@ -19,6 +19,8 @@ from tests.certificates import Authority
 
 PLATFORM = "a_platform.module:Platform"
 
+LOCAL = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -218,15 +220,15 @@ def test_what_is_off_is_absent(model, served):
     assert serve(model, "--sse-keep-alive-interval", "0") == 0
     names = [middleware.cls.__name__ for middleware in served.app.user_middleware]
     assert names == ["ErrorForms", "Access", "Hosts", "BodyLimits"]
-    assert served.settings.allowed_hosts == ("localhost", "127.0.0.1", "[::1]")
+    assert served.settings.allowed_hosts == LOCAL
     assert served.settings.answers == AnswerLimits(default=24)
 
 
 @pytest.mark.parametrize(
     ("flags", "hosts"),
     [
-        (["--host", "localhost"], ("localhost", "127.0.0.1", "[::1]")),
-        (["--host", "127.0.0.2"], ("localhost", "127.0.0.1", "[::1]", "127.0.0.2")),
+        (["--host", "localhost"], LOCAL),
+        (["--host", "127.0.0.2"], (*LOCAL, "127.0.0.2")),
         (["--host", "0.0.0.0"], ()),
         (["--api-key", "key"], ()),
         (["--api-key", "key", "--allowed-hosts", "a"], ("a",)),
