@@ -119,7 +119,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
         for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
             if not isinstance(getattr(self, name), bool | None):
                 raise _wrong_output(f"structured_outputs.{name} must be true or false.", name)
-        asked = [name for name in self.KINDS if getattr(self, name) not in (None, False) or self._is_false(name)]
+        asked = [name for name in self.KINDS if self._asks(name)]
         if len(asked) != 1:
             given = " and ".join(asked) or "none"
             raise _wrong_output(f"structured_outputs takes exactly one of {', '.join(self.KINDS)}, got {given}.")
@@ -132,14 +132,15 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, k
         if self.whitespace_pattern is not None:
             _check_grammar_text("whitespace_pattern", self.whitespace_pattern, MAX_WHITESPACE_CHARS)
 
-    def _is_false(self, name: str) -> bool:
-        """The schema false, which allows nothing, is a schema."""
-        return name == "json" and self.json is False
+    def _asks(self, name: str) -> bool:
+        """Whether a field is set. json_object may be false, which asks for nothing."""
+        value = getattr(self, name)
+        return value is not None and not (name == "json_object" and value is False)
 
     @property
     def kind(self) -> str:
         """The name of the field that is set."""
-        return next(name for name in self.KINDS if getattr(self, name) not in (None, False))
+        return next(name for name in self.KINDS if self._asks(name))
 
 
 class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):

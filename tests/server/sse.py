@@ -45,8 +45,10 @@ def check_chat(body: str, *, n: int = 1, usage: bool = False, continuous: bool =
     return chunks
 
 
-def check_completion(body: str, *, choices: int = 1, usage: bool = False) -> list[dict[str, Any]]:
-    chunks = _check_frame(read_stream(body), "text_completion", usage=usage, continuous=False)
+def check_completion(
+    body: str, *, choices: int = 1, usage: bool = False, continuous: bool = False
+) -> list[dict[str, Any]]:
+    chunks = _check_frame(read_stream(body), "text_completion", usage=usage, continuous=continuous)
     for chunk in chunks:
         (choice,) = chunk["choices"]
         # The type has no null there, though OpenAI's own streams do.

@@ -186,8 +186,8 @@ async def test_a_client_that_leaves_a_commented_stream_leaves_no_task_behind():
 async def test_every_stream_tells_its_usage_where_that_is_forced():
     async with in_process(FakeEngine(), ServerSettings(force_include_usage=True)) as api:
         for options in ({}, {"stream_options": {"include_usage": False}}, {"stream_options": {"include_usage": True}}):
-            check_chat((await api.chat(stream=True, **options)).text, usage=True)
-            check_completion((await api.complete(stream=True, **options)).text, usage=True)
+            check_chat((await api.chat(stream=True, **options)).text, usage=True, continuous=True)
+            check_completion((await api.complete(stream=True, **options)).text, usage=True, continuous=True)
 
 
 # ---- a proxy's prefix -------------------------------------------------------------------------------------------

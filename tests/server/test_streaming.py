@@ -53,12 +53,11 @@ async def test_continuous_usage_grows(api):
     chunks = check_chat(await stream(api, stream_options=options), usage=True, continuous=True)
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
-    assert counts[-1] == 5
+    assert (counts[0], counts[-1]) == (0, 5)
 
 
-async def test_continuous_usage_alone(api):
-    chunks = check_chat(await stream(api, stream_options={"continuous_usage_stats": True}), continuous=True)
-    assert chunks[-1]["usage"]["completion_tokens"] == 5
+async def test_continuous_usage_alone_asks_for_none(api):
+    check_chat(await stream(api, stream_options={"continuous_usage_stats": True}))
 
 
 @pytest.mark.parametrize("value", [None, {}, {"include_usage": False}, {"include_obfuscation": True}])

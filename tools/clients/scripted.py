@@ -35,6 +35,7 @@ class ScriptedEngine(FakeEngine):
         self, prompt: Sequence[int], params: SamplingParams, request_id: str, **given: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
+        self._admit(prompt, params)
         self.script = Script(pieces=said(self.tokenizer.decode(prompt), params))
         async for output in super().generate(prompt, params, request_id, **given):
             yield output

@@ -118,7 +118,7 @@ class ServerSettings:
         low=2**20, high=2**50, metavar="BYTES", shown_default="256MiB",
     )  # fmt: skip
     force_include_usage: bool = flag(
-        False, "Report usage in every stream, requested or not.", name="enable_force_include_usage"
+        False, "Report usage in every chunk of streams, requested or not.", name="enable_force_include_usage"
     )
     sse_keep_alive_seconds: float = flag(
         0.0, "Send a comment in streams that have been silent this long.", name="sse_keep_alive_interval", low=0,

@@ -136,7 +136,7 @@ class ChatAnswer:
                 if not begun[answer.index]:
                     ids = self._prompt_ids() if not any(begun) else msgspec.UNSET
                     begun[answer.index] = True
-                    data.append(writer.chunk(piece(answer.index, _ROLE), prompt_ids=ids))
+                    data.append(writer.first(piece(answer.index, _ROLE), ids))
                 data += [writer.chunk(choice) for choice in self._pieces(answer, events)]
                 if answer.finished:
                     answer.finish_reason = self._run.finish_reason(answer)

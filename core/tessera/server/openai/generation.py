@@ -245,19 +245,26 @@ class ChunkWriter:
         options = request.stream_options
         self._generation = generation
         asked = options is not None and bool(options.include_usage)
-        self._usage_at_end = asked or generation.always_tells_usage
-        self._usage_always = options is not None and bool(options.continuous_usage_stats)
+        forced = generation.always_tells_usage
+        self._usage_at_end = asked or forced
+        self._usage_always = forced or (asked and options is not None and bool(options.continuous_usage_stats))
         head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
         self._begin = b"data: " + head[:-1]
         self._head = self._begin + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._usage_at_end else b"]}\n\n"
 
-    def chunk(self, choice: bytes, prompt_ids: list[int] | UnsetType = UNSET) -> bytes:
-        """An event with one choice. prompt_ids: beside it, in the first event of a chat."""
+    def first(self, choice: bytes, prompt_ids: list[int] | UnsetType = UNSET) -> bytes:
+        """An event with the role of one choice, before any token of it. prompt_ids: beside it."""
         head = self._head
         if not isinstance(prompt_ids, UnsetType):
             head = self._begin + b',"prompt_token_ids":' + _encode(prompt_ids) + b',"choices":['
-        return head + choice + (self._with_usage() if self._usage_always else self._tail)
+        usage = self._generation.usage()
+        usage.total_tokens, usage.completion_tokens = usage.prompt_tokens, 0
+        return head + choice + (b'],"usage":' + _encode(usage) + b"}\n\n" if self._usage_always else self._tail)
+
+    def chunk(self, choice: bytes) -> bytes:
+        """An event with one choice."""
+        return self._head + choice + (self._with_usage() if self._usage_always else self._tail)
 
     def last(self) -> bytes:
         """The event after all choices, with the usage; empty if the request asked for none."""
