@@ -111,6 +111,8 @@ async def test_what_a_choice_demands():
             assert body["choices"][0]["message"]["content"] is None
         await api.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
         assert tag_of(api)["stop_after_first"] is True
+        await api.chat(tools=TOOLS, parallel_tool_calls=False)
+        assert (tag_of(api)["type"], tag_of(api)["stop_after_first"]) == ("triggered_tags", True)
         for free in ({"tool_choice": "auto"}, {}):
             await api.chat(tools=TOOLS, **free)
             assert tag_of(api) is None

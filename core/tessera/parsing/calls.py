@@ -77,6 +77,8 @@ class CallSyntax(ABC):
     whole: bool = False
     around: tuple[str, str] = ("", "")
     separator: str = ""
+    text: Format | None = None
+    """What an answer without calls is, if its beginning tells it from calls; None: text in which calls may begin."""
 
     @abstractmethod
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:

@@ -9,8 +9,8 @@ from tessera.parsing.calls import CallSyntax, Format, Tool
 
 def forced_calls(calls: CallSyntax, tools: Sequence[Tool], *, required: bool, parallel: bool) -> Format | None:
     """The format of a structural tag; None if nothing is demanded. required: the answer is calls of some of the tools;
-    else it is text, and calls where the model begins one, of which arguments are demanded only if a tool is strict.
-    parallel: whether there may be several calls."""
+    else it is text, and calls where the model begins one, of which something is demanded only if a tool is strict or
+    there may be one call at most. parallel: whether there may be several."""
     tags = [calls.tag(tool) for tool in tools]
     begin, end = calls.around
     whole: Format = {
@@ -21,8 +21,10 @@ def forced_calls(calls: CallSyntax, tools: Sequence[Tool], *, required: bool, pa
         whole = {"type": "tag", "begin": begin, "content": whole, "end": end}
     if required:
         return whole
-    if not any(tool.strict for tool in tools) or not calls.begins:
+    if (parallel and not any(tool.strict for tool in tools)) or not calls.begins:
         return None
+    if calls.text is not None:
+        return {"type": "or", "elements": [calls.text, whole]}
     tags = [whole] if begin else tags
     triggers = {next(one for one in calls.begins if tag["begin"].startswith(one)) for tag in tags}
     return {"type": "triggered_tags", "triggers": sorted(triggers), "tags": tags, "stop_after_first": not parallel}

@@ -18,11 +18,20 @@ _ADDRESSED = re.compile(r"to=(?:functions\.)?(?P<name>[\w.\-]+)")
 _FINAL = f"{_CHANNEL}final{_MESSAGE}"
 
 
+def final(content: Format) -> Format:
+    """The final message, after the message of reasoning has ended."""
+    # Two texts, because calls begin with the first of them too.
+    lead: list[Format] = [{"type": "const_string", "value": text} for text in (f"{_START}assistant", _FINAL)]
+    return {"type": "sequence", "elements": [*lead, content]}
+
+
 @dataclass(frozen=True)
 class HarmonyCalls(CallSyntax):
-    """How calls are forced; they are read as messages are."""
+    """How calls are forced, after the message of reasoning has ended; they are read as messages are."""
 
     begins = (f"{_CHANNEL}commentary to=",)
+    around = (f"{_START}assistant", "")
+    text = final({"type": "any_text"})
 
     def read(self, reader: Reader, begun: str, sink: object) -> Wait:
         raise NotImplementedError("a message is read as a whole")
@@ -37,6 +46,13 @@ class Harmony(ResponseFormat):
     @property
     def markers(self) -> tuple[str, ...]:
         return (*_ENDS, _CONSTRAIN, _MESSAGE)
+
+    @property
+    def before_calls(self) -> ReasoningMarkers:
+        return _ANALYSIS
+
+    def answer(self, content: Format) -> Format:
+        return final(content)
 
     def read(self, parser: ResponseParser) -> Wait:
         """Text before the first header is content: a template may have begun the message."""
@@ -64,5 +80,6 @@ class Harmony(ResponseFormat):
         return marker
 
 
+_ANALYSIS = ReasoningMarkers(f"{_CHANNEL}analysis{_MESSAGE}", "<|end|>", begun=True)
 HARMONY = Harmony("openai", ReasoningMarkers(f"{_CHANNEL}analysis{_MESSAGE}", _FINAL, begun=True), HarmonyCalls())
 """Reasoning ends where the final message begins: what lies between are headers."""

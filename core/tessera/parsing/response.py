@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.parsing.calls import CallSyntax, Tool
+from tessera.parsing.calls import CallSyntax, Format, Tool
 from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
 
 
@@ -62,6 +62,15 @@ class ResponseFormat:
     name: str
     reasoning: ReasoningMarkers | None = None
     calls: CallSyntax | None = None
+
+    @property
+    def before_calls(self) -> ReasoningMarkers | None:
+        """What stands around reasoning that calls may follow."""
+        return self.reasoning
+
+    def answer(self, content: Format) -> Format:
+        """An answer without calls, where calls may come in its place. content: of the answer."""
+        return content
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from tessera.parsing.calls import Tool
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.formats import CALLS
+from tessera.parsing.harmony import HARMONY
 from tessera.parsing.response import Message, ResponseFormat, ResponseParser
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
@@ -101,6 +102,44 @@ def test_strict_tools_are_called_right_or_not_at_all(syntax: str) -> None:
         message = message_of(syntax, text)
         assert message.calls, text
         check(message.calls)
+
+
+def harmony(text: str) -> Message:
+    parser = ResponseParser(HARMONY, TOOLS)
+    return Message.of([*parser.feed(text), *parser.finish()])
+
+
+def test_gpt_oss_calls_or_answers_in_messages() -> None:
+    """After the reasoning's message has ended."""
+    assert HARMONY.calls is not None
+    assert HARMONY.before_calls.end == "<|end|>"
+    draw = random.Random(6)
+    required = matcher_of(forced_calls(HARMONY.calls, TOOLS, required=True, parallel=False))
+    for _ in range(15):
+        text = "<|channel|>analysis<|message|>Hm.<|end|>" + drawn(required.deep_copy(), draw).decode()
+        message = harmony(text)
+        assert (message.reasoning, message.content, len(message.calls)) == ("Hm.", "", 1), text
+        check(message.calls)
+    either = matcher_of(forced_calls(HARMONY.calls, TOOLS, required=False, parallel=True))
+    own = either.deep_copy()
+    assert own.consume_tokens(list(b"<|start|>assistant<|channel|>final<|message|>Yes, any text."))
+    assert own.is_accepting()
+    assert either.consume_tokens(list(b"<|start|>assistant<|channel|>commentary to=functions.now"))
+    answer = matcher_of(HARMONY.answer({"type": "const_string", "value": "x"}))
+    assert answer.consume_tokens(list(b"<|start|>assistant<|channel|>final<|message|>x"))
+
+
+@pytest.mark.parametrize("syntax", sorted(name for name in CALLS if CALLS[name].begins))
+def test_one_call_is_one_call_where_the_model_chooses(syntax: str) -> None:
+    loose = [Tool(tool.name, tool.parameters) for tool in TOOLS]
+    matcher = matcher_of(forced_calls(CALLS[syntax], loose, required=False, parallel=False))
+    begin, end = CALLS[syntax].around
+    tag = CALLS[syntax].tag(TOOLS[2])
+    arguments = "{}" if tag["content"]["type"] == "json_schema" else ""
+    text = f"Well. {begin}{tag['begin']}{arguments}{tag['end']}{end}"
+    assert matcher.consume_tokens(list(text.encode())), text
+    assert len(message_of(syntax, text).calls) == 1
+    assert matcher.is_stopped()
 
 
 def test_tools_that_are_not_strict_are_not_forced_where_the_model_may_choose() -> None:

@@ -191,6 +191,7 @@ def _reading(
     gate, kept = None, params.kept_special_tokens
     if known is not None and (known.reasoning is not None or use.tools):
         kept = known.markers
-    if known is not None and known.reasoning is not None and not (params.structured_outputs is None and budget is None):
-        gate = ReasoningParams(known.reasoning.begin, known.reasoning.end, begun=begun)
+    if known is not None and not (params.structured_outputs is None and budget is None):
+        markers = known.before_calls if use.tools else known.reasoning
+        gate = None if markers is None else ReasoningParams(markers.begin, markers.end, begun=begun)
     return msgspec.structs.replace(params, kept_special_tokens=kept, reasoning=gate, thinking_token_budget=budget)

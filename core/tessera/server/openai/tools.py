@@ -77,7 +77,7 @@ def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Aske
     assert known is not None
     assert known.calls is not None
     calls = use.forced or forced_calls(known.calls, use.tools, required=True, parallel=use.parallel)
-    return _tagged({"type": "or", "elements": [format_of(asked), calls]})
+    return _tagged({"type": "or", "elements": [known.answer(format_of(asked)), calls]})
 
 
 def _tagged(content: Format | None) -> Asked:
