@@ -101,9 +101,9 @@ class ChatAnswer:
             prompt_token_ids=self._prompt_ids(),
         )
 
-    def _prompt_logprobs(self) -> PromptLogprobs | msgspec.UnsetType:
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
-            return msgspec.UNSET
+            return None
         return of_prompt(self._run.generation.prompt_logprobs_of(0))
 
     def _prompt_ids(self) -> list[int] | msgspec.UnsetType:

@@ -151,9 +151,9 @@ class CompletionAnswer:
     def _prompt_ids(self, index: int) -> list[int] | msgspec.UnsetType:
         return list(self._generation.prompt_of(index).token_ids) if self._request.return_token_ids else msgspec.UNSET
 
-    def _prompt_logprobs(self, index: int) -> PromptLogprobs | msgspec.UnsetType:
+    def _prompt_logprobs(self, index: int) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
-            return msgspec.UNSET
+            return None
         return of_prompt(self._generation.prompt_logprobs_of(index))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
