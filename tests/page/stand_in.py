@@ -44,6 +44,10 @@ def text(*pieces: str) -> list[dict[str, Any]]:
     return [{"content": piece} for piece in pieces]
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # a browser opens many connections at once, and a busy machine is late to accept them
+
+
 class StandIn:
     """`with StandIn() as server:`. script: the deltas of the next answers, HOLD, or {"error": ...} as an event.
     requests: the bodies of the chats so far. paths: of all requests. cut: how many streams the client has left.
@@ -58,7 +62,7 @@ class StandIn:
         self.tokens = 0
         self.finish = "stop"
         self._go = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
 

@@ -72,6 +72,7 @@ def test_the_toggle_changes_the_colors_and_the_tab_remembers(chat):
     toggle.click()
     assert (dark(), toggle.get_attribute("aria-pressed")) == (True, "true")
     chat.reload()
+    until(chat, "document.querySelector('#model').value === 'scripted'")  # so that no request is cut at the end
     assert (dark(), toggle.get_attribute("aria-pressed")) == (True, "true")
 
 
