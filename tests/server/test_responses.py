@@ -284,6 +284,23 @@ async def test_what_is_kept_outlives_the_server(tmp_path: Path):
         assert (await api.client.get(f"/v1/responses/{made['id']}")).json() == made
 
 
+async def test_no_change_is_lost_and_one_that_fails_changes_nothing():
+    store = Store("", 10**6)
+    await store.put("conversation", "c", "", [])
+    await asyncio.gather(*(store.change("conversation", "c", "", lambda kept, n=n: kept.append(n)) for n in range(50)))
+    assert await store.get("conversation", "c", "") == [*range(50)]
+
+    def fail(kept: list[int]) -> None:
+        kept.clear()
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await store.change("conversation", "c", "", fail)
+    assert await store.get("conversation", "c", "") == [*range(50)]
+    assert await store.change("conversation", "d", "", fail) is None
+    store.close()
+
+
 async def test_the_least_used_are_dropped(tmp_path: Path):
     store = Store("", 1000)
     for number in range(9):

@@ -127,6 +127,11 @@ async def test_strict_tools_are_enforced_where_the_model_chooses():
         tool = {"type": "function", "function": {"name": "x", "parameters": wrong, "strict": True}}
         message = check_error(await api.chat(tools=[NOW, tool]), 400, "tools[1].function.parameters.properties.a")
         assert message == "tools[1].function.parameters.properties.a cannot be used: uniqueItems is not supported."
+        allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}
+        choice = {"type": "allowed_tools", "allowed_tools": allowed}
+        check_error(
+            await api.chat(tools=[NOW, tool], tool_choice=choice), 400, "tools[1].function.parameters.properties.a"
+        )
         tool["function"]["strict"] = False
         assert (await api.chat(tools=[NOW, tool], tool_choice="required")).status_code == 200
 
@@ -171,6 +176,16 @@ async def test_what_the_model_wrote_never_ends_a_chat():
     ]  # fmt: skip
     async with in_process(engine("Fine."), HERMES) as api:
         assert (await api.chat(messages=past)).json()["choices"][0]["message"]["content"] == "Fine."
+
+
+async def test_characters_that_text_cannot_have_stay_escapes():
+    said = '<tool_call>\n{"name": "now", "arguments": {"a": "\\ud800 \\ud83d\\ude00"}}\n</tool_call>'
+    async with in_process(engine(said), HERMES) as api:
+        (call,) = (await api.chat(tools=TOOLS)).json()["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"a": "\ud800 \U0001f600"}
+        streamed = read_stream((await api.chat(tools=TOOLS, stream=True)).text)
+        calls = [call for chunk in streamed for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+        assert "".join(piece["function"].get("arguments", "") for piece in calls) == call["function"]["arguments"]
 
 
 async def test_log_probabilities_and_ids_come_once():

@@ -150,5 +150,5 @@ PROGRAMS: dict[str, Callable[[str], Any]] = {
 
 if __name__ == "__main__":
     running = PROGRAMS[sys.argv[1]](sys.argv[2])
-    if inspect.isawaitable(running):
-        asyncio.run(running)  # type: ignore[arg-type]
+    if inspect.iscoroutine(running):
+        asyncio.run(running)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 ACCESS_LOG = "tessera.server.access"
 MAX_KEYS_BYTES = 2**20
-# No page's domain can be one of these: addresses of this machine, and a name below `.internal`, which is nobody's.
+# Addresses of this machine, and the name that containers know it by. Only whoever answers the machine's own DNS queries
+# could give that one to a page; --allowed-hosts leaves it out.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")  # noqa: S104 - no address to listen on
 
 
@@ -114,7 +115,7 @@ def server_settings(
         if name in flags["served_model_name"]:
             raise ConfigError(f"--lora-modules and --served-model-name both have the name '{name}'; rename one.")
     sampling, answers = generation_defaults(flags, config)
-    return record_of(
+    settings = record_of(
         ServerSettings,
         SERVER_FLAGS,
         values,
@@ -128,6 +129,12 @@ def server_settings(
         cors=_cors(values),
         tls=tls_context(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs, int(options.ssl_cert_reqs)),
     )
+    if settings.response_store:
+        # A file that cannot be used is refused now, rather than when the model has been loaded.
+        from tessera.server.responses.store import Store
+
+        Store(settings.response_store, settings.response_store_bytes).close()
+    return settings
 
 
 def api_keys(options: ServeOptions, environment: Environment) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class StructuredOutputs(EngineFeature):
         self._model = config.model
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._table: TokenTable | None = None
+        self._spelling: Spelling | None = None
         self._tokenizer: LLTokenizer | None = None
         self._matchers: OrderedDict[StructuredOutputsParams, Future[LLMatcher]] = OrderedDict()
         self._gates: OrderedDict[tuple[ReasoningParams, int | None], Future[Gate]] = OrderedDict()
@@ -125,7 +126,9 @@ class StructuredOutputs(EngineFeature):
 
     def _gate(self, reasoning: ReasoningParams, budget: int | None) -> Gate:
         """Raises RequestError."""
-        return Gate.of(reasoning, budget, Spelling(self._tokens().tokens))
+        if self._spelling is None:
+            self._spelling = Spelling(self._tokens().tokens)
+        return Gate.of(reasoning, budget, self._spelling)
 
 
 class Grammar(FeatureState):
@@ -139,7 +142,7 @@ class Grammar(FeatureState):
     def __init__(self, coming: Future[LLMatcher], never: tuple[int, ...]) -> None:
         self._coming = coming
         self._never = never
-        self._kept = _without(never)
+        self._without_never = _without(never)
         self.matcher: LLMatcher
 
     def ready(self) -> bool:
@@ -155,7 +158,7 @@ class Grammar(FeatureState):
 
     def forbid(self, bits: Array) -> None:
         """Clears the bits of what is never allowed. bits: as in mask()."""
-        for word, kept in self._kept:
+        for word, kept in self._without_never:
             bits[word] &= kept
 
     def accept(self, token: int) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from tessera.parsing.reader import Emit, Malformed, Reader, Wait
+from tessera.parsing.reader import Emit, Malformed, Reader, Wait, dropped
 from tessera.parsing.values import json_string, json_value, literal, name, typed, types_of
 
 Format = dict[str, Any]
@@ -70,39 +70,58 @@ class Sink(Protocol):
 
 
 class CallSyntax(ABC):
-    """A way of writing calls. begins: the texts with which calls begin in an answer. whole: an answer may be calls as a
-    whole, which nothing marks. around, separator: what stands before and after all calls, and between them."""
+    """A way of writing calls, and what a grammar has to demand for it. id_chars: the length of ids that the model
+    knows; 0: it knows any. separator: what stands between calls."""
 
-    begins: tuple[str, ...] = ()
-    whole: bool = False
-    around: tuple[str, str] = ("", "")
+    id_chars: int = 0
     separator: str = ""
-    text: Format | None = None
-    """What an answer without calls is, if its beginning tells it from calls; None: text in which calls may begin."""
 
+    @property
     @abstractmethod
-    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
-        """Reads one call or several, after `begun`: one of begins, or "" for the whole answer. Raises Malformed for
-        what is no call."""
-
-    @abstractmethod
-    def tag(self, tool: Tool) -> Format:
-        """One call: a tag with begin, content and end."""
+    def begins(self) -> tuple[str, ...]:
+        """The texts with which calls begin in an answer."""
 
     @property
     def markers(self) -> tuple[str, ...]:
         """All texts that mark something; some are special tokens of the model."""
         return self.begins
 
+    @property
+    def around(self) -> tuple[str, str]:
+        """What stands before and after all calls."""
+        return ("", "")
+
+    @property
+    def text(self) -> Format | None:
+        """What an answer without calls is, if its beginning tells it from calls; None: text in which calls may
+        begin."""
+        return None
+
+    @abstractmethod
+    def tag(self, tool: Tool) -> Format:
+        """One call: a tag with begin, content and end."""
+
     def new_id(self, name: str, index: int) -> str:
         """An id for a call to which the model gave none. index: of the call in the answer."""
-        return f"call_{secrets.token_hex(12)}"
+        return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else f"call_{secrets.token_hex(12)}"
+
+
+class MarkedCalls(CallSyntax):
+    """Calls in a text, after something that marks them. whole: an answer may also be calls as a whole, which nothing
+    marks."""
+
+    whole: bool = False
+
+    @abstractmethod
+    def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
+        """Reads one call or several, after `begun`: one of begins, or "" for the whole answer. Raises Malformed for
+        what is no call."""
 
 
 @dataclass(frozen=True)
-class JsonCalls(CallSyntax):
+class JsonCalls(MarkedCalls):
     """An object with the name and the arguments, between two markers; listed: or a list of such objects. space: what
-    the model was trained to write within the markers. id_chars: the length of ids that the model knows."""
+    the model was trained to write within the markers."""
 
     begin: str
     end: str = ""
@@ -114,7 +133,7 @@ class JsonCalls(CallSyntax):
     id_chars: int = 0
 
     @property
-    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+    def begins(self) -> tuple[str, ...]:
         return (self.begin,)
 
     @property
@@ -122,11 +141,8 @@ class JsonCalls(CallSyntax):
         return (self.begin, self.end) if self.end else (self.begin,)
 
     @property
-    def around(self) -> tuple[str, str]:  # type: ignore[override]
+    def around(self) -> tuple[str, str]:
         return (f"{self.begin}{self.space}[", f"]{self.end}") if self.listed else ("", "")
-
-    def new_id(self, name: str, index: int) -> str:
-        return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else super().new_id(name, index)
 
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
         yield from reader.space()
@@ -165,7 +181,7 @@ class JsonCalls(CallSyntax):
                 given = True
                 yield from _whole_arguments(reader, sink.arguments if called else held.append)
             else:
-                yield from json_value(reader, _ignored)
+                yield from json_value(reader, dropped)
             yield from _next(reader, ",")
         if not called:
             raise Malformed
@@ -180,7 +196,7 @@ class JsonCalls(CallSyntax):
 
 
 @dataclass(frozen=True)
-class NamedCalls(CallSyntax):
+class NamedCalls(MarkedCalls):
     """A name, and the arguments as JSON, between markers. section: what stands around all calls. lead: what stands
     before the name. numbered: the name is `functions.NAME:INDEX`, which is the id too."""
 
@@ -195,7 +211,7 @@ class NamedCalls(CallSyntax):
     separator: str = ""
 
     @property
-    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+    def begins(self) -> tuple[str, ...]:
         return (self.section[0], self.call[0]) if self.section[0] else (self.call[0],)
 
     @property
@@ -203,13 +219,11 @@ class NamedCalls(CallSyntax):
         return tuple(filter(None, (*self.section, *self.call, self.name_end.strip(), self.lead, self.id_marker)))
 
     @property
-    def around(self) -> tuple[str, str]:  # type: ignore[override]
+    def around(self) -> tuple[str, str]:
         return self.section
 
     def new_id(self, name: str, index: int) -> str:
-        if self.numbered:
-            return f"functions.{name}:{index}"
-        return secrets.token_hex(self.id_chars)[: self.id_chars] if self.id_chars else super().new_id(name, index)
+        return f"functions.{name}:{index}" if self.numbered else super().new_id(name, index)
 
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
         if begun == self.call[0]:
@@ -255,7 +269,7 @@ class NamedCalls(CallSyntax):
 
 
 @dataclass(frozen=True)
-class TaggedCalls(CallSyntax):
+class TaggedCalls(MarkedCalls):
     """A name, and each argument between tags. section: what stands around each call, or around all of them if
     `together`. name: what stands before and after the name. key, value: before and after a parameter's name and its
     value. end: of a call. line: whether a value stands on lines of its own. marks_strings: parameters say whether they
@@ -272,7 +286,7 @@ class TaggedCalls(CallSyntax):
     separator: str = "\n"
 
     @property
-    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+    def begins(self) -> tuple[str, ...]:
         return (self.section[0], self.name[0]) if self.name[0] else (self.section[0],)
 
     @property
@@ -280,7 +294,7 @@ class TaggedCalls(CallSyntax):
         return tuple(filter(None, (*self.section, *self.name, *self.key, *self.value, self.end)))
 
     @property
-    def around(self) -> tuple[str, str]:  # type: ignore[override]
+    def around(self) -> tuple[str, str]:
         return (f"{self.section[0]}\n", f"\n{self.section[1]}") if self.together else ("", "")
 
     def read(self, reader: Reader, begun: str, sink: Sink) -> Wait:
@@ -308,7 +322,7 @@ class TaggedCalls(CallSyntax):
         separator = "{"
         while marker not in ends[1:]:
             if marker != self.key[0]:
-                marker = yield from reader.until(ends, _ignored)
+                marker = yield from reader.until(ends, dropped)
             if marker is None:
                 raise Malformed
             if marker == self.key[0]:
@@ -367,7 +381,7 @@ class TaggedCalls(CallSyntax):
 
 
 @dataclass(frozen=True)
-class PythonCalls(CallSyntax):
+class PythonCalls(MarkedCalls):
     """A list of calls in Python's syntax, with arguments by name."""
 
     markers_around: tuple[str, str] = ("", "")
@@ -375,7 +389,7 @@ class PythonCalls(CallSyntax):
     whole: bool = True
 
     @property
-    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+    def begins(self) -> tuple[str, ...]:
         return tuple(filter(None, self.markers_around[:1]))
 
     @property
@@ -383,7 +397,7 @@ class PythonCalls(CallSyntax):
         return tuple(filter(None, self.markers_around))
 
     @property
-    def around(self) -> tuple[str, str]:  # type: ignore[override]
+    def around(self) -> tuple[str, str]:
         begin, end = self.markers_around
         return f"{begin}[", f"]{end}"
 
@@ -408,14 +422,14 @@ class PythonCalls(CallSyntax):
 
 
 @dataclass(frozen=True)
-class ObjectCalls(CallSyntax):
+class ObjectCalls(MarkedCalls):
     """`call:NAME{KEY:VALUE,...}` between two markers; strings stand between quotes of the model's own."""
 
     around_call: tuple[str, str]
     quote: str
 
     @property
-    def begins(self) -> tuple[str, ...]:  # type: ignore[override]
+    def begins(self) -> tuple[str, ...]:
         return (self.around_call[0],)
 
     @property
@@ -458,10 +472,6 @@ def _whole_arguments(reader: Reader, emit: Emit) -> Wait:
         emit((yield from json_string(reader)))
     else:
         yield from json_value(reader, emit)
-
-
-def _ignored(_: str) -> None:
-    return
 
 
 def _by_name(

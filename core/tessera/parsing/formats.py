@@ -13,13 +13,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tessera.errors import ConfigError
-from tessera.parsing.calls import CallSyntax, JsonCalls, NamedCalls, ObjectCalls, PythonCalls, TaggedCalls
+from tessera.parsing.calls import JsonCalls, MarkedCalls, NamedCalls, ObjectCalls, PythonCalls, TaggedCalls
 from tessera.parsing.harmony import HARMONY
-from tessera.parsing.response import ReasoningMarkers, ResponseFormat
+from tessera.parsing.response import MarkedFormat, ReasoningMarkers, ResponseFormat
 
 _DSML = "｜DSML｜"
 
-CALLS: Mapping[str, CallSyntax] = MappingProxyType(
+CALLS: Mapping[str, MarkedCalls] = MappingProxyType(
     {
         "hermes": JsonCalls("<tool_call>", "</tool_call>", space="\n", separator="\n"),
         "qwen3_coder": TaggedCalls(
@@ -114,7 +114,7 @@ def response_format(tool_calls: str, reasoning: str, template: str) -> ResponseF
         return HARMONY
     if not calls and not thoughts:
         return None
-    return ResponseFormat(calls or thoughts, REASONING.get(thoughts), CALLS.get(calls))
+    return MarkedFormat(calls or thoughts, REASONING.get(thoughts), CALLS.get(calls))
 
 
 def _named(

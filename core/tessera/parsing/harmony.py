@@ -9,7 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from tessera.parsing.calls import CallSyntax, Format, Tool
-from tessera.parsing.reader import Reader, Wait
+from tessera.parsing.reader import Wait
 from tessera.parsing.response import ReasoningMarkers, ResponseFormat, ResponseParser
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
@@ -29,12 +29,17 @@ def final(content: Format) -> Format:
 class HarmonyCalls(CallSyntax):
     """How calls are forced, after the message of reasoning has ended; they are read as messages are."""
 
-    begins = (f"{_CHANNEL}commentary to=",)
-    around = (f"{_START}assistant", "")
-    text = final({"type": "any_text"})
+    @property
+    def begins(self) -> tuple[str, ...]:
+        return (f"{_CHANNEL}commentary to=",)
 
-    def read(self, reader: Reader, begun: str, sink: object) -> Wait:
-        raise NotImplementedError("a message is read as a whole")
+    @property
+    def around(self) -> tuple[str, str]:
+        return (f"{_START}assistant", "")
+
+    @property
+    def text(self) -> Format:
+        return final({"type": "any_text"})
 
     def tag(self, tool: Tool) -> Format:
         begin = f"{_CHANNEL}commentary to=functions.{tool.name} {_CONSTRAIN}json{_MESSAGE}"

@@ -104,7 +104,7 @@ class Reader:
 
     def space(self) -> Wait:
         """Takes white space."""
-        yield from self.match(SPACE, _dropped)
+        yield from self.match(SPACE, dropped)
 
     def peek(self) -> Generator[None, None, str]:
         """The next character; "" at the end of the text."""
@@ -131,8 +131,8 @@ class Reader:
         return self._take(self._at + count)
 
 
-def _dropped(_: str) -> None:
-    return
+def dropped(_: str) -> None:
+    """For text that is of no use."""
 
 
 @lru_cache(maxsize=256)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from tessera.parsing.calls import CallSyntax, Format, Tool
+from tessera.parsing.calls import CallSyntax, Format, MarkedCalls, Tool
 from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
+from tessera.parsing.values import encodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ReasoningMarkers:
 
 
 @dataclass(frozen=True)
-class ResponseFormat:
+class ResponseFormat(ABC):
     """How a family of models writes its answers. reasoning, calls: None if it has none."""
 
     name: str
@@ -78,8 +78,18 @@ class ResponseFormat:
         own = () if self.reasoning is None else (self.reasoning.begin, self.reasoning.end)
         return (*own, *(() if self.calls is None else self.calls.markers))
 
+    @abstractmethod
     def read(self, parser: ResponseParser) -> Wait:
         """Reads a whole answer."""
+
+
+@dataclass(frozen=True)
+class MarkedFormat(ResponseFormat):
+    """A text in which markers set reasoning and calls apart."""
+
+    calls: MarkedCalls | None = None
+
+    def read(self, parser: ResponseParser) -> Wait:
         reader, reasoning, calls = parser.reader, self.reasoning, self.calls
         if reasoning is not None and parser.reasons:
             yield from self._reason(parser, reasoning)
@@ -112,26 +122,26 @@ class Trimmed:
 
     emit: Emit
     fresh: bool = False
-    held: str = ""
+    held: list[str] = field(default_factory=list)
 
     def __call__(self, text: str) -> None:
-        text = self.held + text
         if self.fresh:
             text = text.lstrip()
             self.fresh = not text
         body = text.rstrip()
-        self.held = text[len(body) :]
         if body:
-            self.emit(body)
+            self.emit("".join((*self.held, body)))
+            self.held = []
+        self.held.append(text[len(body) :])
 
     def cut(self) -> None:
         """What follows is something else: white space around it is dropped."""
-        self.held, self.fresh = "", True
+        self.held, self.fresh = [], True
 
     def finish(self) -> None:
-        if self.held and not self.fresh:
-            self.emit(self.held)
-        self.held = ""
+        held, self.held = "".join(self.held), []
+        if held and not self.fresh:
+            self.emit(held)
 
 
 class ResponseParser:
@@ -194,7 +204,7 @@ class ResponseParser:
         self.reasoning.cut()
         self.content.fresh = True
 
-    def call(self, calls: CallSyntax, begun: str) -> Wait:
+    def call(self, calls: MarkedCalls, begun: str) -> Wait:
         """Reads calls that begin with `begun`. What is no call is content."""
         self.reader.mark()
         before, held, fresh = self.num_calls, self.content.held, self.content.fresh
@@ -209,12 +219,12 @@ class ResponseParser:
     def begin(self, name: str, call_id: str | None = None) -> None:
         assert self.format.calls is not None
         made = call_id or self.format.calls.new_id(name, self.num_calls)
-        self._events.append(CallBegin(self.num_calls, made, name))
+        self._events.append(CallBegin(self.num_calls, made, encodable(name)))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
         if text:
-            self._events.append(CallArguments(self.num_calls - 1, text))
+            self._events.append(CallArguments(self.num_calls - 1, encodable(text)))
 
 
 def _joined(events: list[Event]) -> list[Event]:
@@ -259,12 +269,3 @@ class Message:
         message.content, message.reasoning = "".join(parts[Content]), "".join(parts[Reasoning])
         message.calls = [(head.id, head.name, "".join(pieces)) for head, pieces in zip(heads, arguments, strict=True)]
         return message
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """A call's arguments as an object. Those that were cut short, or are none, are given as they are written."""
-    try:
-        value = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"arguments": text}

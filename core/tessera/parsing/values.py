@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Generator, Mapping
 from typing import Any
+
+import msgspec
 
 from tessera.parsing.reader import Emit, Malformed, Reader, Wait
 
@@ -181,14 +184,23 @@ def _scalar(text: str, names: Mapping[str, Any]) -> Any:
     if text in names:
         return names[text]
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        return _decoded(text)
     except (ValueError, RecursionError):
         raise Malformed from None
-    return value
 
 
-def _no_constant(_: str) -> Any:
+def _decoded(text: str) -> Any:
+    """A value of JSON. Raises ValueError, also for what JSON cannot say, such as NaN or 1e999; RecursionError."""
+    return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+
+
+def _no_number(_: str) -> Any:
     raise ValueError
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
 
 
 # ---- values by the types of a schema ---------------------------------------------------------------------------------
@@ -220,9 +232,29 @@ def typed(text: str, types: frozenset[str]) -> Any:
     if stripped.lower() in _WORDS:
         return _WORDS[stripped.lower()]
     try:
-        value = json.loads(stripped, parse_constant=_no_constant)
+        value = _decoded(stripped)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, float) and "integer" in types and "number" not in types and value.is_integer():
         return int(value)
     return text if isinstance(value, str) else value
+
+
+# ---- values that have been read --------------------------------------------------------------------------------------
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def encodable(text: str) -> str:
+    """A text with an escape, as JSON has it, for each half of a pair of UTF-16: a model may write one alone, and UTF-8
+    has none."""
+    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments as an object. Those that were cut short, or are none, are given as they are written."""
+    try:
+        value = msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": text}

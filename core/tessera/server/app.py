@@ -33,6 +33,9 @@ from tessera.server.sse import KeepAlive
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
 
+OLLAMA = "/api/"
+"""How the paths of Ollama's routes begin."""
+
 
 def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """Builds the application that serves one running engine.
@@ -85,7 +88,7 @@ def _middleware(
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(ErrorForms, {"/v1/messages": anthropic_error, "/api/": ollama.error_form})
+    yield Middleware(ErrorForms, {"/v1/messages": anthropic_error, OLLAMA: ollama.error_form})
     yield Middleware(Access, context.counts, all_routes, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
@@ -96,7 +99,7 @@ def _middleware(
         yield Middleware(ApiKeys, settings.api_keys, page)
     if settings.max_requests_per_key is not None:
         yield Middleware(RequestsPerKey, settings.max_requests_per_key)
-    yield Middleware(BodyLimits, settings.limits)
+    yield Middleware(BodyLimits, settings.limits, (OLLAMA,))
     if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tessera.server.http import ErrorBody, body_of
+from tessera.server.http import ErrorBody
 
 Form = Callable[[str, int], bytes]
 """The body of an error, from its message and HTTP status."""
@@ -58,8 +58,3 @@ class Rewriting:
         except msgspec.DecodeError:
             return body  # a HEAD has none, and a page is no error
         return self._form(message, status)
-
-
-def message_of(error: Exception) -> str:
-    """What a client is told of an error."""
-    return _decoder.decode(body_of(error)).error.message

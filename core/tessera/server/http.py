@@ -111,15 +111,20 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
     return msgspec.json.encode(ErrorBody(ErrorDetail(message, kind, param, code)))
 
 
-def body_of(error: Exception) -> bytes:
-    """The response body for any exception. A user error keeps its message; any other reveals no details."""
+def detail_of(error: Exception) -> ErrorDetail:
+    """What a client is told of any exception. A user error keeps its message; any other reveals no details."""
     if isinstance(error, EngineDeadError):
-        return error_body(_ENGINE_DEAD, error.kind, None, error.code)
+        return ErrorDetail(_ENGINE_DEAD, error.kind, None, error.code)
     if isinstance(error, EngineStepError):
-        return error_body(_ENGINE_FAILED, error.kind, None, error.code)
+        return ErrorDetail(_ENGINE_FAILED, error.kind, None, error.code)
     if isinstance(error, TesseraError) and (error.status < 500 or isinstance(error, OverloadedError)):
-        return error_body(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)
-    return error_body(_SERVER_FAILED, "internal_error")
+        return ErrorDetail(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)
+    return ErrorDetail(_SERVER_FAILED, "internal_error", None, None)
+
+
+def body_of(error: Exception) -> bytes:
+    """The response body for any exception."""
+    return msgspec.json.encode(ErrorBody(detail_of(error)))
 
 
 def error_response(error: Exception) -> Response:

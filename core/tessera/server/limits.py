@@ -58,14 +58,16 @@ class RequestsPerKey:
 
 class BodyLimits:
     """ASGI middleware: refuses a body that is not JSON, is too large or too slow, or exceeds the memory for the bodies
-    of all requests.
+    of all requests. untyped: how the paths begin whose bodies may be JSON without saying so, as Ollama's tools send
+    them.
 
     Bytes are counted as they arrive.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, untyped: tuple[str, ...] = ()) -> None:
         self._app = app
         self._limits = limits
+        self._untyped = untyped
         self._held = HeldBytes(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,16 +96,16 @@ class BodyLimits:
         if (header(scope, b"content-encoding") or b"identity") not in (b"gzip", b"identity"):
             return UnsupportedMediaTypeError("The body may be compressed by gzip, and by nothing else.")
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json" and not _says_no_kind(scope):
+        untyped = scope["path"].startswith(self._untyped) and not _of_a_page(scope)
+        if kind != b"application/json" and not untyped:
             return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
         return None
 
 
-def _says_no_kind(scope: Scope) -> bool:
-    """Whether a body may be JSON without saying so: Ollama's tools do not say it. Not from a web page, which may send
-    other kinds to any server without asking; browsers send one of these headers."""
-    of_a_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
-    return bool(scope["path"].startswith("/api/")) and not of_a_page
+def _of_a_page(scope: Scope) -> bool:
+    """Whether a web page may have sent this: any page can send any server a body that is not JSON by its headers, and
+    the browser then adds one of these."""
+    return header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
 
 
 class Expander(Protocol):

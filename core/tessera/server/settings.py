@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config.engine import MAX_SECONDS, Supervision
 from tessera.config.flags import flag, flags_of
-from tessera.parsing.formats import response_format
 
 if TYPE_CHECKING:
     import ssl
@@ -141,6 +140,9 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a parser that there is not."""
+        # Not at the top: the flags are read before the engine's process begins, which waits for nothing else.
+        from tessera.parsing.formats import response_format
+
         response_format(self.tool_call_parser, self.reasoning_parser, "")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tessera.errors import RequestError
+from tessera.parsing.values import arguments_of
 
 # The form of a message's content that a template expects: one string, OpenAI's list of parts, or either.
 ContentForm = Literal["string", "parts", "either"]
@@ -109,8 +109,9 @@ def _parse_arguments(tool_calls: Any, where: str) -> None:
 
 def _parse_object(text: str) -> dict[str, Any]:
     """What is no JSON object, because a model wrote it, is kept as an argument: a chat must not end for it."""
+    arguments = arguments_of(text)
     try:
-        value = json.loads(text) if text.strip() else {}
-        return plain_value(value if isinstance(value, dict) else {"arguments": text}, "messages")  # type: ignore[no-any-return]  # a dict for a dict
-    except (ValueError, RecursionError, RequestError):
+        plain_value(arguments, "messages")
+    except RequestError:
         return {"arguments": text}
+    return arguments

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
-from tessera.text.json_schema import WHITESPACE, SchemaError, enforceable, explained
+from tessera.text.json_schema import MAX_REASON_CHARS, WHITESPACE, SchemaError, enforceable, explained
 from tessera.text.structural_tag import Builder, TagError
 from tessera.text.tokenizer import Vocabulary
 
@@ -32,7 +32,6 @@ _AT = re.compile(r" at line (?P<line>\d+), .*", re.DOTALL)
 _ANCHORS = "lookarounds not supported"
 _TOO_LARGE = "it is too large or too complex"
 _NO_TEXT = "no text is allowed, or only the empty one"
-_MAX_REASON_CHARS = 300
 NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -149,7 +148,7 @@ class Grammar:
         except RecursionError:
             raise _refusal(place, "it is nested too deeply") from None
         except Exception as error:  # noqa: BLE001 - llguidance raises no other
-            reason = _AT.sub(r" (at line \g<line>)", str(error))[:_MAX_REASON_CHARS]
+            reason = _AT.sub(r" (at line \g<line>)", str(error))[:MAX_REASON_CHARS]
             raise _refusal(place, f"{reason[:1].lower()}{reason[1:]}") from None
         return self._named(Part("grammar", place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"}))
 
@@ -201,7 +200,7 @@ def _reason_of_grammar(said: str) -> str:
     if match is None:
         first = said.partition("\n")[0]
         return first if first and "NoExtension" not in first and "oo complex" not in first else _TOO_LARGE
-    reason = match["reason"][:_MAX_REASON_CHARS].rstrip(".:")
+    reason = match["reason"][:MAX_REASON_CHARS].rstrip(".:")
     if reason.startswith("unknown special token"):
         reason = "special tokens are not supported in a grammar"
     return f"{reason[:1].lower()}{reason[1:]} (at line {match['line']}, column {match['column']})"

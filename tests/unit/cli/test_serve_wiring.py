@@ -289,6 +289,7 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
         (["--allowed-hosts", "a,,b"], 2, "is not a list of strings"),
         (["--allowed-hosts", "[a"], 2, "is not valid JSON"),
         (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
+        (["--response-store", "no/such"], 2, "The file of --response-store cannot be used"),
         (["--ssl-keyfile", "x"], 2, "--ssl-keyfile requires --ssl-certfile"),
         (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
         (

@@ -13,7 +13,7 @@ from tessera.parsing.calls import Tool
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.formats import CALLS
 from tessera.parsing.harmony import HARMONY
-from tessera.parsing.response import Message, ResponseFormat, ResponseParser
+from tessera.parsing.response import MarkedFormat, Message, ResponseParser
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tests.unit.text.test_json_schema import drawn
@@ -62,7 +62,7 @@ def matcher_of(found: Any) -> Any:
 
 
 def message_of(syntax: str, text: str) -> Message:
-    parser = ResponseParser(ResponseFormat(syntax, None, CALLS[syntax]), TOOLS)
+    parser = ResponseParser(MarkedFormat(syntax, None, CALLS[syntax]), TOOLS)
     return Message.of([*parser.feed(text), *parser.finish()])
 
 

@@ -115,6 +115,13 @@ def test_arguments_of_past_calls_become_objects() -> None:
     )
 
 
+def test_arguments_that_no_prompt_can_have_stay_a_text() -> None:
+    for text in ('{"city": "\\ud800"}', '{"city": NaN}', '{"city":', "[1]", '{"a":' * 100 + "1" + "}" * 100):
+        call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": text}}]}
+        prompt = render("{{ messages[0].tool_calls[0].function.arguments.arguments }}", call)
+        assert prompt.encode() == text.encode()
+
+
 def test_fields_without_a_value_are_left_out() -> None:
     assert render("{{ messages[0].content is defined }}", {"role": "assistant", "content": None}) == "False"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tessera.server.error_forms import message_of
+from tessera.server.http import detail_of
 from tessera.server.sse import EventWire
 
 _TYPES = {
@@ -23,4 +23,4 @@ def error_form(message: str, status: int) -> bytes:
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
 
 
-EVENTS = EventWire(lambda error: b"event: error\ndata: " + error_form(message_of(error), 500) + b"\n\n", b"")
+EVENTS = EventWire(lambda error: b"event: error\ndata: " + error_form(detail_of(error).message, 500) + b"\n\n", b"")

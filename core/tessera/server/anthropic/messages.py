@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning, arguments_of
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
+from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.anthropic.chat import chat_of, whole_chat_of
 from tessera.server.anthropic.errors import EVENTS

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from tessera._version import __version__
-from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning, arguments_of
+from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
+from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
-from tessera.server.error_forms import message_of
-from tessera.server.http import json_response, read_body
+from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
     Answer,
@@ -55,7 +55,7 @@ def error_form(message: str, _status: int) -> bytes:
     return msgspec.json.encode({"error": message})
 
 
-LINES = EventWire(lambda error: error_form(message_of(error), 500) + b"\n", b"", b"application/x-ndjson")
+LINES = EventWire(lambda error: error_form(detail_of(error).message, 500) + b"\n", b"", b"application/x-ndjson")
 
 
 def routes(context: ServerContext) -> list[JsonRoute]:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UnsetType
 
 from tessera.errors import RequestError
-from tessera.parsing.calls import CallSyntax, Format, Tool, is_name
+from tessera.parsing.calls import Format, Tool, is_name
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.response import ResponseFormat
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
@@ -24,9 +24,9 @@ _MODES = ("none", "auto", "required")
 
 @dataclass(frozen=True)
 class ToolUse:
-    """shown: the tools as the chat template takes them; None for none. tools: those that the model may call. forced: a
-    structural tag that demands calls; None if nothing is demanded. required: whether the answer has to be calls. named:
-    whether the request names the one function to call. parallel: whether there may be several calls."""
+    """shown: the tools as the chat template takes them; None for none. tools: those that the model may call. forced:
+    what a grammar demands, which allows calls; None if nothing is demanded. required: whether the answer has to be
+    calls. named: whether the request names the one function to call. parallel: whether there may be several calls."""
 
     shown: list[dict[str, Any]] | None = None
     tools: tuple[Tool, ...] = ()
@@ -60,10 +60,10 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
             param="tools",
         )
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
-    forced = _forced(known.calls, callable_tools, choice, parallel=request.parallel_tool_calls is not False)
     shown = [msgspec.to_builtins(spec) for spec in specs]
-    parallel = request.parallel_tool_calls is not False
-    return ToolUse(shown, callable_tools, forced, choice.mode == "required", choice.named, parallel)
+    required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
+    forced = forced_calls(known.calls, callable_tools, required=required, parallel=parallel)
+    return ToolUse(shown, callable_tools, forced, required, choice.named, parallel)
 
 
 def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Asked:
@@ -88,15 +88,12 @@ def _tagged(content: Format | None) -> Asked:
 async def check_tools(context: ServerContext, use: ToolUse) -> None:
     """Compiles the parameters of strict tools, to name the one that cannot be enforced. Raises RequestError,
     TextWorkerError."""
-    for index, tool in enumerate(use.tools):
+    places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.shown or ())}
+    for tool in use.tools:
         if tool.strict and tool.parameters is not None and use.forced is not None:
-            place = f"tools[{index}].function.parameters"
+            place = f"{places[tool.name]}.function.parameters"
             asked = made("json", tool.parameters, place)
             await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
-
-
-def _forced(calls: CallSyntax, tools: Sequence[Tool], choice: _Choice, *, parallel: bool) -> Format | None:
-    return forced_calls(calls, tools, required=choice.mode == "required", parallel=parallel and not choice.named)
 
 
 def _tool(spec: ToolSpec, place: str) -> Tool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -62,18 +63,17 @@ class Conversations:
         asked = await self._decoded(request)
         metadata = {} if isinstance(asked.metadata, UnsetType) else asked.metadata or {}
         made = Conversation(new_id("conv"), int(time.time()), metadata)
-        await self._save(request, {**msgspec.to_builtins(made), "items": input_items(asked.items)})
+        kept = {**msgspec.to_builtins(made), "items": input_items(asked.items)}
+        await self._store.put("conversation", made.id, tenant_of(request.scope), kept)
         return json_response(made)
 
     async def retrieve(self, request: Request) -> Response:
         return json_response(_shown(await self._kept(request)))
 
     async def update(self, request: Request) -> Response:
-        asked, found = await self._decoded(request), await self._kept(request)
-        if not isinstance(asked.metadata, UnsetType):
-            found["metadata"] = asked.metadata or {}
-        await self._save(request, found)
-        return json_response(_shown(found))
+        asked = await self._decoded(request)
+        changes = {} if isinstance(asked.metadata, UnsetType) else {"metadata": asked.metadata or {}}
+        return json_response(_shown(await self._changed(request, lambda kept: kept.update(changes))))
 
     async def delete(self, request: Request) -> Response:
         key = (await self._kept(request))["id"]
@@ -84,21 +84,18 @@ class Conversations:
         return json_response(page_of((await self._kept(request))["items"], request))
 
     async def add(self, request: Request) -> Response:
-        asked, found = await self._decoded(request), await self._kept(request)
-        new = input_items(asked.items)
+        new = input_items((await self._decoded(request)).items)
         if not new:
             raise RequestError("items is missing.", param="items")
-        await self._store.extend(found["id"], tenant_of(request.scope), new)
+        await self._changed(request, lambda kept: kept["items"].extend(new))
         return json_response(ItemList(new, new[0]["id"], new[-1]["id"], has_more=False))
 
     async def retrieve_item(self, request: Request) -> Response:
         return json_response(_item(await self._kept(request), request))
 
     async def delete_item(self, request: Request) -> Response:
-        conversation = await self._kept(request)
-        conversation["items"].remove(_item(conversation, request))
-        await self._save(request, conversation)
-        return json_response(_shown(conversation))
+        left = await self._changed(request, lambda kept: kept["items"].remove(_item(kept, request)))
+        return json_response(_shown(left))
 
     async def _decoded(self, request: Request) -> ConversationRequest:
         """Raises RequestError."""
@@ -113,8 +110,11 @@ class Conversations:
         """Raises NotFoundError."""
         return await conversation_of(self._store, request.path_params["id"], tenant_of(request.scope))
 
-    async def _save(self, request: Request, value: dict[str, Any]) -> None:
-        await self._store.put("conversation", value["id"], tenant_of(request.scope), value)
+    async def _changed(self, request: Request, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """The conversation after a change. Raises NotFoundError, and what `change` raises."""
+        key, tenant = request.path_params["id"], tenant_of(request.scope)
+        changed: dict[str, Any] | None = await self._store.change("conversation", key, tenant, change)
+        return await self._kept(request) if changed is None else changed
 
 
 def _item(conversation: dict[str, Any], request: Request) -> Item:

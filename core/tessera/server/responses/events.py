@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
-from tessera.server.http import ErrorBody, body_of
+from tessera.server.http import detail_of
 from tessera.server.responses.items import call_item, message_item, new_id, reasoning_item, text_part
 from tessera.server.responses.protocol import Item
 from tessera.server.sse import EventWire
 
 _encode = msgspec.json.Encoder().encode
-_error = msgspec.json.Decoder(ErrorBody)
 
 
 class EventWriter:
@@ -104,7 +103,7 @@ class ItemEvents:
 
 
 def _failure(error: Exception) -> bytes:
-    detail = _error.decode(body_of(error)).error
+    detail = detail_of(error)
     data = {"type": "error", "code": detail.code or detail.type, "message": detail.message, "param": detail.param,
             "sequence_number": 0}  # fmt: skip
     return b"event: error\ndata: " + _encode(data) + b"\n\n"

@@ -57,9 +57,10 @@ class Store:
         """Returns whether there was one."""
         return await self._do(self._delete, kind, key, tenant)
 
-    async def extend(self, key: str, tenant: str, items: list[Any]) -> None:
-        """Adds items to a conversation, if it is still there."""
-        await self._do(self._extend, key, tenant, items)
+    async def change(self, kind: Kind, key: str, tenant: str, change: Callable[[Any], None]) -> Any:
+        """The object as it is after `change`, which changes it in place with no other change in between; None if there
+        is none. What `change` raises is passed on, and the object stays as it was."""
+        return await self._do(self._change, kind, key, tenant, change)
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -81,12 +82,14 @@ class Store:
             self._database.execute("DELETE FROM kept WHERE id = ?", (oldest,))
             self._bytes -= size
 
-    def _extend(self, key: str, tenant: str, items: list[Any]) -> None:
-        body = self._get("conversation", key, tenant)
-        if body is not None:
-            value = msgspec.json.decode(body)
-            value["items"] += items
-            self._put("conversation", key, tenant, msgspec.json.encode(value))
+    def _change(self, kind: Kind, key: str, tenant: str, change: Callable[[Any], None]) -> Any:
+        body = self._get(kind, key, tenant)
+        if body is None:
+            return None
+        value = msgspec.json.decode(body)
+        change(value)
+        self._put(kind, key, tenant, msgspec.json.encode(value))
+        return value
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
         found = self._database.execute(

@@ -8,7 +8,6 @@ from typing import Any
 from starlette.types import Scope
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.context import ServerContext
 from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, FunctionSpec, ToolSpec
 from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import (
@@ -92,7 +91,7 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
     return kept
 
 
-def chat_of(context: ServerContext, asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
+def chat_of(asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
     """Raises RequestError."""
     if asked.truncation not in (None, "disabled"):
         raise RequestError("truncation is disabled here; remove it.", param="truncation")
@@ -110,10 +109,10 @@ def chat_of(context: ServerContext, asked: InputTokensRequest, turn: Turn) -> Ch
     return chat
 
 
-def whole_chat_of(context: ServerContext, asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
+def whole_chat_of(asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
     """Raises RequestError."""
     check_metadata(asked.metadata)
-    chat = chat_of(context, asked, turn)
+    chat = chat_of(asked, turn)
     chat.max_tokens, chat.temperature, chat.top_p = asked.max_output_tokens, asked.temperature, asked.top_p
     chat.user, chat.prompt_cache_key = asked.user, asked.prompt_cache_key
     chat.stream = asked.stream

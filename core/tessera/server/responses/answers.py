@@ -1,0 +1,183 @@
+"""A response as it is answered: whole, as a stream, or in the background, and then kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from tessera.errors import TesseraError
+from tessera.parsing.response import Message
+from tessera.request import CompletionOutput
+from tessera.server.context import ServerContext
+from tessera.server.http import detail_of
+from tessera.server.openai.chat_run import ChatRun
+from tessera.server.openai.logprobs import LogprobWriter, TokenNames
+from tessera.server.responses.events import EVENTS, EventWriter, ItemEvents
+from tessera.server.responses.items import new_id, output_items
+from tessera.server.responses.protocol import (
+    ConversationRef,
+    InputTokensDetails,
+    Item,
+    OutputTokensDetails,
+    Response,
+    ResponseError,
+    ResponsesRequest,
+    ResponseUsage,
+)
+from tessera.server.responses.store import Store
+from tessera.server.responses.turns import Turn
+
+
+class ResponseAnswer:
+    """One response, whole or as a stream."""
+
+    wire = EVENTS
+
+    def __init__(self, context: ServerContext, store: Store, asked: ResponsesRequest, turn: Turn, run: ChatRun) -> None:
+        self.stream = bool(asked.stream)
+        self._store = store
+        self._turn = turn
+        self._run = run
+        self._keeps = asked.store is not False
+        self._shows_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
+        self._logprobs = LogprobWriter(TokenNames(context.engine.tokenizer), asked.top_logprobs or 0)
+        effort, summary = (None, None) if asked.reasoning is None else (asked.reasoning.effort, asked.reasoning.summary)
+        form = None if asked.text is None else asked.text.format
+        self.response = Response(
+            id=new_id("resp"),
+            created_at=run.identity.created,
+            model=run.identity.model,
+            status="in_progress",
+            output=[],
+            tools=asked.tools or [],
+            tool_choice=asked.tool_choice or "auto",
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            text={"format": form or {"type": "text"}},
+            reasoning={"effort": effort, "summary": summary},
+            background=bool(asked.background),
+            conversation=None if turn.conversation is None else ConversationRef(turn.conversation),
+            instructions=asked.instructions,
+            max_output_tokens=asked.max_output_tokens,
+            metadata=asked.metadata or {},
+            previous_response_id=turn.previous,
+            store=self._keeps,
+            temperature=1.0 if asked.temperature is None else asked.temperature,
+            top_logprobs=asked.top_logprobs or 0,
+            top_p=1.0 if asked.top_p is None else asked.top_p,
+            user=asked.user,
+        )
+
+    async def whole(self) -> Response:
+        ((answer, message),) = await self._run.whole()
+        await self._finish(answer, self._items(answer, message))
+        return self.response
+
+    def _items(self, answer: CompletionOutput, message: Message) -> list[Item]:
+        items = output_items(message, _status_of(answer))
+        if self._shows_logprobs:
+            for item in items:
+                if item["type"] == "message":
+                    item["content"][0]["logprobs"] = self._logprobs_of(answer)
+        return items
+
+    def _logprobs_of(self, answer: CompletionOutput) -> list[Any]:
+        return list(msgspec.to_builtins(self._logprobs.chat(answer).content)) if self._shows_logprobs else []
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        writer = EventWriter()
+        items = ItemEvents(writer)
+        begun = False
+        async for update in self._run.updates():
+            data = []
+            for answer, events in update:
+                if not begun:
+                    begun = True
+                    data += [
+                        writer.event(f"response.{kind}", response=self.response) for kind in ("created", "in_progress")
+                    ]
+                logprobs = self._logprobs_of(answer)
+                data += [written for event in events for written in items.of(event, logprobs)]
+                if answer.finished:
+                    data += items.end(_status_of(answer))
+                    await self._finish(answer, items.output)
+                    data.append(writer.event(f"response.{self.response.status}", response=self.response))
+            if data:
+                yield b"".join(data)
+
+    async def _finish(self, answer: CompletionOutput, output: list[Item]) -> None:
+        response, usage = self.response, self._run.generation.usage()
+        response.output, response.status, response.completed_at = output, _status_of(answer), int(time.time())
+        if response.status == "incomplete":
+            response.incomplete_details = {"reason": "max_output_tokens"}
+        reasoning = 0 if isinstance(usage.completion_tokens_details, msgspec.UnsetType) else (
+            usage.completion_tokens_details.reasoning_tokens
+        )  # fmt: skip
+        response.usage = ResponseUsage(
+            usage.prompt_tokens,
+            InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+            usage.completion_tokens,
+            OutputTokensDetails(reasoning),
+            usage.total_tokens,
+        )
+        await self._keep()
+        if self._turn.conversation is not None:
+            added = [*self._turn.items, *output]
+            await self._store.change(
+                "conversation", self._turn.conversation, self._turn.tenant, lambda kept: kept["items"].extend(added)
+            )
+
+    async def _keep(self) -> None:
+        if self._keeps:
+            kept = {"response": self.response, "input": self._turn.items, "previous": self._turn.previous}
+            await self._store.put("response", self.response.id, self._turn.tenant, kept)
+
+
+class BackgroundAnswer(ResponseAnswer):
+    """A response that goes on after it was answered: it is kept, and asked for again. running: the tasks of all such
+    responses, by their ids."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        store: Store,
+        asked: ResponsesRequest,
+        turn: Turn,
+        run: ChatRun,
+        running: dict[str, asyncio.Task[None]],
+    ) -> None:
+        super().__init__(context, store, asked, turn, run)
+        self._running = running
+
+    async def whole(self) -> Response:
+        response = self.response
+        response.status = "queued"
+        await self._keep()
+        task = self._running[response.id] = asyncio.create_task(self._go_on())
+        task.add_done_callback(lambda _: self._running.pop(response.id, None))
+        return response
+
+    async def _go_on(self) -> None:
+        try:
+            await super().whole()
+        except asyncio.CancelledError:
+            await self._end("cancelled")
+        except TesseraError as error:
+            await self._end("failed", error)
+        except Exception as error:
+            await self._end("failed", error)
+            raise
+
+    async def _end(self, status: str, error: Exception | None = None) -> None:
+        self.response.status = status
+        if error is not None:
+            detail = detail_of(error)
+            self.response.error = ResponseError(detail.code or "server_error", detail.message)
+        await self._keep()
+
+
+def _status_of(answer: CompletionOutput) -> str:
+    return "incomplete" if answer.finish_reason == "length" else "completed"
