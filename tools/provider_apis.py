@@ -4,7 +4,7 @@
     python -m tools.provider_apis functions flash_attn 2.8.3 flash_attn_interface.py flash_attn_varlen_func
 
 `ops` reads the schemas that the shared libraries of a wheel register with torch, by library; `functions` reads the
-arguments of functions from a source file. Neither imports the package."""
+arguments of functions, or of a Class.method, from a source file. Neither imports the package."""
 
 from __future__ import annotations
 
@@ -50,13 +50,19 @@ def schemas(library: bytes) -> list[str]:
 
 
 def functions_of(package: str, version: str, source: Path, names: list[str]) -> dict[str, Any]:
-    """Their arguments without annotations, as Python writes them."""
+    """Their arguments without annotations, as Python writes them. names: of functions, and "Class.method". Of several
+    with one name, the last, as Python takes it."""
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    defined = [(node.name, node) for node in body if isinstance(node, ast.FunctionDef)]
+    for owner in (node for node in body if isinstance(node, ast.ClassDef)):
+        defined += [(f"{owner.name}.{node.name}", node) for node in owner.body if isinstance(node, ast.FunctionDef)]
     found = {}
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name in names:
-            for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+    for name, node in defined:
+        if name in names:
+            written = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg)
+            for argument in filter(None, written):
                 argument.annotation = None
-            found[node.name] = f"({ast.unparse(node.args)})"
+            found[name] = f"({ast.unparse(node.args)})"
     return {"package": package, "version": version, "functions": found}
 
 

@@ -14,7 +14,7 @@ from tessera.testing.attention import AttentionCase, AttentionTrial
 from tessera.testing.compare import TOLERANCES, difference
 from tessera.testing.conformance import Case, conformance_cases
 from tests.platforms.providers import platforms
-from tests.platforms.providers.platforms import OverFlashAttention2, OverFlashAttention3, Provided
+from tests.platforms.providers.platforms import OverFlashAttention2, OverFlashAttention3, OverFlashInfer, Provided
 
 # Tokens between rows hold NaN, which NumPy, unlike a device, reports where it compares and rounds it.
 pytestmark = [
@@ -27,7 +27,8 @@ DAILY = (
     "decode-padded-bfloat16", "mixed-window-softcap-bfloat16", "mixed-spaced-float16", "lse-bfloat16",
     "shared-window-bfloat16", "half-normed-float16", "export-bfloat16",
 )  # fmt: skip
-PROVIDED = (OverFlashAttention2, OverFlashAttention3)
+VARLEN = (OverFlashAttention2, OverFlashAttention3)
+PROVIDED = (*VARLEN, OverFlashInfer)
 DECLINED = re.compile(r"sinks|-over-|flash_attention_3/.*window")
 """Sinks, caches in another dtype, and windows in FlashAttention-3."""
 
@@ -72,7 +73,7 @@ def agrees(made: AttentionTrial, found: torch.Tensor, starts: list[int]) -> bool
     return all(said is None for said in differences)
 
 
-@pytest.mark.parametrize("platform", PROVIDED)
+@pytest.mark.parametrize("platform", VARLEN)
 @pytest.mark.parametrize("stride", [0, 4])
 def test_a_captured_plan_stays_where_it_is_and_holds_for_other_rows_of_its_shape(
     platform: type[Provided], stride: int
@@ -90,7 +91,7 @@ def test_a_captured_plan_stays_where_it_is_and_holds_for_other_rows_of_its_shape
     assert len(first.lengths) == len(found) == first.tokens
 
 
-@pytest.mark.parametrize("platform", PROVIDED)
+@pytest.mark.parametrize("platform", VARLEN)
 def test_a_decode_launch_takes_the_tensors_of_the_launch_as_they_are(platform: type[Provided]) -> None:
     made = trial(platform, ((1, 30), (1, 9)), padding=2)
     launch, _ = made.launch(made.grants)
@@ -102,7 +103,7 @@ def test_a_decode_launch_takes_the_tensors_of_the_launch_as_they_are(platform: t
     assert (plan.starts, plan.ends) == (None, None)
 
 
-@pytest.mark.parametrize("platform", PROVIDED)
+@pytest.mark.parametrize("platform", VARLEN)
 @pytest.mark.parametrize("wrong", ["values for keys", "starts of queries", "lengths"])
 def test_wrong_wiring_is_found(platform: type[Provided], wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trial(platform, ((2, 30), (3, 9)))
@@ -116,4 +117,52 @@ def test_wrong_wiring_is_found(platform: type[Provided], wrong: str, monkeypatch
         plan.starts[1] = 3
     else:
         (plan.lengths if plan.ends is None else plan.ends)[1] -= 1
+    assert not agrees(made, made.layer.attend(q, made.caches, plan), starts)
+
+
+@pytest.mark.parametrize("stride", [0, 4])
+def test_what_flashinfer_plans_for_a_graph_stays_where_it_is_and_holds_for_other_rows(stride: int) -> None:
+    kept, plans, places = Kept(), [], []
+    backend = OverFlashInfer()._provided()
+    for rows in (((1, 30), (3, 290)), ((3, 300), (1, 40))):
+        made = trial(OverFlashInfer, rows, stride=stride, padding=4 - 2 * bool(stride))
+        launch, starts = made.launch(made.grants)
+        plans.append(backend.plan(launch, made.group, kept))
+        places.append([tensor.data_ptr() for tensor in plans[-1].planner.wrapper.kept])
+        made.layer.backend = backend
+        found = made.layer.attend(made.laid(launch, starts, made.queries), made.caches, plans[-1])
+        assert agrees(made, found, starts)
+    first, second = plans
+    assert first.planner is second.planner
+    assert places[0] == places[1]
+    assert len(found) == first.tokens
+
+
+def test_flashinfer_plans_without_the_pages_before_a_window() -> None:
+    made = trial(OverFlashInfer, ((1, 300), (2, 30)), window=70)
+    launch, _ = made.launch(made.grants)
+    wrapper = launch.plans[0].planner.wrapper
+    _, indptr, pages, _ = wrapper.kept
+    assert indptr.tolist() == [0, 2, 3]
+    assert pages.tolist() == [*made.tables[0][3:5], made.tables[1][0]]
+
+
+def test_a_plan_of_flashinfer_that_is_not_the_newest_is_not_run() -> None:
+    made = trial(OverFlashInfer, ((1, 30), (2, 9)))
+    old, starts = made.launch(made.grants)
+    made.launch(made.grants)
+    with pytest.raises(AssertionError, match="planned last"):
+        made.layer.attend(made.laid(old, starts, made.queries), made.caches, old.plans[0])
+
+
+@pytest.mark.parametrize("wrong", ["values for keys", "lengths"])
+def test_wrong_wiring_of_flashinfer_is_found(wrong: str) -> None:
+    made = trial(OverFlashInfer, ((2, 30), (3, 9)))
+    launch, starts = made.launch(made.grants)
+    q, (keys, values), plan = made.laid(launch, starts, made.queries), made.caches[0], launch.plans[0]
+    assert agrees(made, made.layer.attend(q, made.caches, plan), starts)
+    if wrong == "values for keys":
+        made.caches[0] = (values, keys)
+    else:
+        plan.planner.wrapper.kept[3][1] -= 1
     assert not agrees(made, made.layer.attend(q, made.caches, plan), starts)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tessera.platform import CacheConstraints, LayerSpec, Reason
 from tessera_triton import DeviceFacts, Launcher
 from tessera_triton.providers import Provider
-from tessera_triton.varlen import VarlenAttention, VarlenLayer, VarlenPlan
+from tessera_triton.varlen import PackageLayer, VarlenAttention, VarlenPlan
 
 _OF_CACHE = ("q", "k_cache", "v_cache", "cache_seqlens", "softmax_scale", "causal", "window_size", "softcap")
 _OF_ROWS = (
@@ -51,7 +51,7 @@ class FlashAttention2(FlashAttention):
         return CacheConstraints(block_sizes=(256,), align_bytes=16, dense_planes=True, returns_lse=True)
 
     def attend(
-        self, layer: VarlenLayer, q: Tensor, keys: Tensor, values: Tensor, plan: VarlenPlan, *, lse: bool
+        self, layer: PackageLayer, q: Tensor, keys: Tensor, values: Tensor, plan: VarlenPlan, *, lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         spec = layer.spec
         if plan.starts is None:
@@ -92,7 +92,7 @@ class FlashAttention3(FlashAttention):
         )
 
     def attend(
-        self, layer: VarlenLayer, q: Tensor, keys: Tensor, values: Tensor, plan: VarlenPlan, *, lse: bool
+        self, layer: PackageLayer, q: Tensor, keys: Tensor, values: Tensor, plan: VarlenPlan, *, lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         attend, spec, single = self.provider.function("flash_attn_with_kvcache"), layer.spec, plan.starts is None
         rows = {} if single else {"cu_seqlens_q": plan.starts, "max_seqlen_q": plan.width}

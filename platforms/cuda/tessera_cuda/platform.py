@@ -39,9 +39,10 @@ class CudaPlatform(TritonPlatform):
         if facts is None:
             return ()
         from tessera_cuda.flash_attention import FlashAttention2, FlashAttention3
+        from tessera_cuda.flashinfer import FlashInfer
 
-        launch = self._launcher()
-        return (FlashAttention3(facts, launch), FlashAttention2(facts, launch), *super().attention_backends())
+        found = (kind(facts, self._launcher()) for kind in (FlashAttention3, FlashAttention2, FlashInfer))
+        return (*found, *super().attention_backends())
 
     def _facts(self) -> DeviceFacts | None:
         """None for a card older than OLDEST."""

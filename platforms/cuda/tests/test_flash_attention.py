@@ -77,6 +77,7 @@ def test_the_platform_prefers_it_and_says_that_it_is_not_installed(monkeypatch):
     assert [(backend.name, backend.supports(CASE.spec())) for backend in backends] == [
         ("flash_attention_3", "flash_attn_interface is not installed"),
         ("flash_attention_2", "flash_attn is not installed"),
+        ("flashinfer", "flashinfer is not installed"),
         ("triton", None),
     ]
 

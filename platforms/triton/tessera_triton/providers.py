@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any
 
 from tessera.platform import Reason
@@ -24,8 +25,9 @@ log = logging.getLogger("tessera.triton")
 class Provider:
     """A module of a package that may be installed.
 
-    name: shown to users, and the one in VARIABLE. module: its dotted name. needs: by function, the arguments that calls
-    name; a version without one of them is not used. For functions whose arguments Python does not know: none."""
+    name: shown to users, and the one in VARIABLE. module: its dotted name. needs: by function or "Class.method", the
+    arguments that calls name; a version without one of them is not used. For functions whose arguments Python does not
+    know: none."""
 
     def __init__(self, name: str, module: str, needs: Mapping[str, Sequence[str]]) -> None:
         self.name, self.module, self.needs = name, module, needs
@@ -56,8 +58,9 @@ class Provider:
             said = str(error).partition("\n")[0]
             return f"{self.module} cannot be imported ({type(error).__name__}: {said})"
         for function, arguments in self.needs.items():
-            found = getattr(self.loaded, function, None)
-            if found is None:
+            try:
+                found = attrgetter(function)(self.loaded)
+            except AttributeError:
                 return f"{self.module} has no {function}; install another version"
             known = inspect.signature(found).parameters if arguments else ()
             for argument in arguments:

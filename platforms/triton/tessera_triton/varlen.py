@@ -1,5 +1,5 @@
-"""Attention by a package of others, over the library's cache: rows of any length, one after another, each with a block
-table. A backend says which layers the package takes and how it is called."""
+"""Attention by a package of others, over the library's cache. A backend says which layers the package takes, how it is
+called, and what it plans; VarlenAttention plans rows of any length, one after another, each with a block table."""
 
 from __future__ import annotations
 
@@ -35,29 +35,34 @@ _WIDEST = 256  # the largest head size
 
 
 @dataclass(frozen=True)
-class VarlenPlan:
-    """slots, size: of the cache. table [R, blocks], lengths [R]: of the rows' keys. starts [R + 1]: where their queries
-    start, and where the last one's end; None: each row has one query, and row i is token i. ends [R + 1]: where their
-    keys would end if they lay side by side, 0 first; None unless the backend wants it and there are starts. A row
-    without keys gets zeros. tokens: so many, counted from the first, belong to rows; all others get zeros. width,
-    longest: at least the most queries and keys of a row."""
+class PackagePlan:
+    """slots, size: of the cache. tokens: so many, counted from the first, belong to rows; all others get zeros, as does
+    a row without keys."""
 
     slots: Tensor
     size: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class VarlenPlan(PackagePlan):
+    """table [R, blocks], lengths [R]: of the rows' keys. starts [R + 1]: where their queries start, and where the last
+    one's end; None: each row has one query, and row i is token i. ends [R + 1]: where their keys would end if they lay
+    side by side, 0 first; None unless the backend wants it and there are starts. width, longest: at least the most
+    queries and keys of a row."""
+
     table: Tensor
     lengths: Tensor
     starts: Tensor | None
     ends: Tensor | None
-    tokens: int
     width: int
     longest: int
 
 
-class VarlenAttention(AttentionBackend):
-    """provider: where its functions are. cumulative: it wants VarlenPlan.ends."""
+class PackageAttention(AttentionBackend):
+    """provider: where its functions are."""
 
     provider: Provider
-    cumulative = False
 
     def __init__(self, facts: DeviceFacts, launch: Launcher | None = None) -> None:
         self.facts, self.launch = facts, launch or Launcher()
@@ -82,7 +87,20 @@ class VarlenAttention(AttentionBackend):
         return planes(spec, block_size)
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> AttentionLayer:
-        return VarlenLayer(self, spec, weights, ops)
+        return PackageLayer(self, spec, weights, ops)
+
+    @abstractmethod
+    def attend(
+        self, layer: PackageLayer, q: Tensor, keys: Tensor, values: Tensor, plan: Any, *, lse: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Calls the package. q: of the plan's tokens [tokens, H, D], dense. keys, values [blocks, size, Hk, D]. Returns
+        [tokens, H, D], and with lse the natural log-sum-exp of the scores [tokens, H] float32."""
+
+
+class VarlenAttention(PackageAttention):
+    """cumulative: it wants VarlenPlan.ends."""
+
+    cumulative = False
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> VarlenPlan:
         """What is captured must hold for all launches of its shape, whose rows may be shorter than the stride between
@@ -106,27 +124,22 @@ class VarlenAttention(AttentionBackend):
             ends = torch.zeros_like(starts)
             torch.cumsum(lengths, 0, dtype=ends.dtype, out=ends[1:])
         return VarlenPlan(
-            launch.slot_mapping[group.number], size, table, lengths, starts, ends, tokens, width, longest
+            launch.slot_mapping[group.number], size, tokens, table, lengths, starts, ends, width, longest
         )  # fmt: skip
 
-    @abstractmethod
-    def attend(
-        self, layer: VarlenLayer, q: Tensor, keys: Tensor, values: Tensor, plan: VarlenPlan, *, lse: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Calls the package. q: of the plan's tokens [tokens, H, D], dense. keys, values [blocks, size, Hk, D]. Returns
-        [tokens, H, D], and with lse the natural log-sum-exp of the scores [tokens, H] float32."""
 
-
-class VarlenLayer(CachedLayer):
+class PackageLayer(CachedLayer):
     """window: what the package calls window_size, (-1, -1) for none. cap: the soft cap, 0 for none."""
 
-    def __init__(self, backend: VarlenAttention, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps) -> None:
+    def __init__(
+        self, backend: PackageAttention, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps
+    ) -> None:
         super().__init__(spec, weights, ops, backend.facts, backend.launch)
         self.backend = backend
         self.window = (-1, -1) if spec.window is None else (spec.window - 1, 0)
         self.cap = spec.softcap or 0.0
 
-    def attend(self, q: Tensor, caches: Caches, plan: VarlenPlan, out: Tensor | None = None, lse: bool = False) -> Any:
+    def attend(self, q: Tensor, caches: Caches, plan: PackagePlan, out: Tensor | None = None, lse: bool = False) -> Any:
         keys, values = caches[self.spec.layer]
         made, sums = q[:0], q.new_empty(0, q.shape[1], dtype=torch.float32) if lse else None
         if plan.tokens:

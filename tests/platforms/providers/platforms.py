@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from tessera.platform import AttentionBackend, Capabilities
 from tessera_cuda.flash_attention import FLASH_ATTENTION_2, FLASH_ATTENTION_3, FlashAttention2, FlashAttention3
+from tessera_cuda.flashinfer import FLASHINFER, FlashInfer
 from tessera_triton.facts import INTERPRETED
 from tessera_triton.providers import Provider
-from tessera_triton.varlen import VarlenAttention
+from tessera_triton.varlen import PackageAttention
 from tests.platforms.interpreted import Interpreted
 
 STAND_INS = "tests.platforms.providers"
@@ -19,7 +20,7 @@ STAND_INS = "tests.platforms.providers"
 class Provided(Interpreted):
     capabilities = Capabilities(("bfloat16", "float16"), index_dtype="int32", async_dispatch=False)
 
-    def _provided(self) -> VarlenAttention:
+    def _provided(self) -> PackageAttention:
         raise NotImplementedError
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
@@ -37,4 +38,20 @@ class OverFlashAttention3(Provided):
     def _provided(self) -> FlashAttention3:
         backend = FlashAttention3(replace(INTERPRETED, arch=90))
         backend.provider = Provider(backend.name, f"{STAND_INS}.flash_attn_interface", FLASH_ATTENTION_3)
+        return backend
+
+
+class OfAnyHeads(FlashInfer):
+    """The kit's heads are smaller than those that the package has kernels for, and nothing is compiled."""
+
+    HEADS = tuple(range(8, 257, 8))
+
+    def _lacks_kernels(self) -> None:
+        return None
+
+
+class OverFlashInfer(Provided):
+    def _provided(self) -> OfAnyHeads:
+        backend = OfAnyHeads(INTERPRETED)
+        backend.provider = Provider(backend.name, f"{STAND_INS}.flashinfer", FLASHINFER)
         return backend
