@@ -86,7 +86,7 @@ class OverFakechip(TritonPlatform):
         joined: Communicator | None = import_module("tessera_fakechip.collectives").join(spec, rendezvous)
         return joined
 
-    def graph_runner(self, device: Device) -> GraphRunner | None:
+    def graph_runner(self, device: Device) -> GraphRunner:
         return TorchGraphs(torch, device, lambda pool: import_module("torch_fakechip").Graph())
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:

@@ -159,8 +159,10 @@ class Platform(ABC):
         torch.distributed."""
         return None
 
-    def graph_runner(self, device: Device) -> GraphRunner | None:
-        """The graph runner that captures launches on an opened device. Default: None, launches run eagerly."""
+    def graph_runner(self, device: Device) -> GraphRunner | Reason | None:
+        """The graph runner that captures launches on an opened device. A reason: why there is none although the kind of
+        device has graphs, which is said at start-up; launches run eagerly then. Default: None, they do without a
+        word."""
         return None
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:

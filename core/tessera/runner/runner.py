@@ -240,9 +240,11 @@ class CoreRunner(ModelRunner):
         own = self.platform.graph_runner(self.device)
         inside = {name: group for name, group in self.services.groups.items() if name != PIPELINE_GROUP}
         apart = [name for name, group in inside.items() if not group.capturable]
-        if own is None or not apart:
-            return own or Eager(), ()
-        return Eager(), (f"launches are not captured: the collectives of the group {', '.join(apart)} cannot be",)
+        if own is None:
+            return Eager(), ()
+        if apart and not isinstance(own, str):
+            own = f"the collectives of the group {', '.join(apart)} cannot be"
+        return (Eager(), (f"launches are not captured: {own}",)) if isinstance(own, str) else (own, ())
 
     def _needs(self) -> list[CacheNeeds]:
         needs = []

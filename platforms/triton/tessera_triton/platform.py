@@ -109,11 +109,9 @@ class TritonPlatform(Platform):
             self.torch, self.collectives, rendezvous, spec.rank, spec.world_size, capturable=self.captures_collectives
         )
 
-    def graph_runner(self, device: Device) -> GraphRunner | None:
+    def graph_runner(self, device: Device) -> GraphRunner | Reason:
         runner = graphs(self.torch, device, self.kind)
-        if runner is None:
-            log.warning("launches are not captured: torch %s has no graphs for %s", self.torch.__version__, self.kind)
-        return runner
+        return f"torch {self.torch.__version__} has no graphs for {self.kind}" if runner is None else runner
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
         if graph_class(self.torch, self.kind) is None:

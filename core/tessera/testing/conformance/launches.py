@@ -284,7 +284,7 @@ class ComparedGraphs(GraphRunner):
 def _if_captured(target: Target, check: Callable[[TinyRun], None]) -> Verdict:
     if target.brings_a_runner:
         return absent("the platform has its own model runner")
-    if target.platform.graph_runner(target.device) is None:
+    if not isinstance(target.platform.graph_runner(target.device), GraphRunner):
         return absent("the platform captures no launches")
     with TinyRun(target, target.exact_dtype, positions=256) as run:
         if not run.runner.keys:
