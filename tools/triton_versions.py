@@ -17,6 +17,8 @@ OTHERS = ("3.6.0", "3.8.0", "3.9.0")
 """That of torch 2.11, which the machines with GPUs have, and the newest."""
 INTERPRETING = (3, 7)
 """The first version whose interpreter runs with NumPy 2.4."""
+LATER = (3, 8)
+"""The first version that compiles for the devices that tools.triton_targets keeps for later."""
 TESTS = ("platforms/triton/tests", "tests/platforms")
 
 
@@ -35,6 +37,8 @@ def commands(version: str, targets: Sequence[str]) -> list[list[str]]:
     compiling = [sys.executable, "-m", "tools.triton_targets", "--no-table", *only]
     interpreting = [sys.executable, "-m", "pytest", *TESTS, "--quiet", "--nightly=none", "-n", "2", "--dist=loadfile"]
     number = tuple(map(int, version.split(".")[:2]))
+    if number >= LATER and not targets:
+        compiling.append("--later")
     return [compiling, interpreting] if number >= INTERPRETING else [compiling]
 
 
