@@ -3,8 +3,9 @@
 The interpreter computes bfloat16 on its bit patterns (triton-lang/triton #11584), so `widened` replaces what it does
 with operands of that dtype by the same in float32, rounded once. It also cuts float32 off where it converts it to
 bfloat16, takes whole numbers for bit patterns there, and rounds 8-bit floats wrongly; here all of these are converted
-as a device does. Import this before any kernel: TRITON_INTERPRET is read when a function is decorated, so every test
-file that interprets runs in a process of its own."""
+as a device does. A comparison keeps the dtype of what it compares, so one of two numbers is no mask from 3.9 on; here
+it is a bit. Import this before any kernel: TRITON_INTERPRET is read when a function is decorated, so every test file
+that interprets runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -58,6 +59,8 @@ def is_narrow(*handles):
 def _binary(original):
     def binary_op(self, left, right, op):
         found = original(self, widened(left), widened(right), op)
+        if found.data.dtype == np.bool_:
+            return Handle(found.data, tl.int1)
         floats = found.data.dtype.kind == "f"
         return narrowed(found) if is_narrow(left, right) and floats else found
 
