@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.errors import RequestError
 
-MAX_N = 128
+MAX_N = 16384
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_BIASES = 1024
@@ -155,8 +155,9 @@ class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the tokens of one request are chosen and when it ends.
 
-    n: completions per prompt, 1 to 128. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: 64 bits; the same
-    seed draws the same numbers whatever runs in the same batch. stop: strings that end the completion; stop_token_ids:
+    n: completions per prompt, 1 to 16384. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: -2**63 to
+    2**64 - 1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in the same
+    batch. stop: strings that end the completion; stop_token_ids:
     tokens that end it; min_tokens: the number of tokens before which no such token is sampled. logprobs: the number of
     alternatives per token; 0 returns the chosen token only, -1 the whole vocabulary, None nothing. prompt_logprobs: the
     same for the tokens of the prompt.
@@ -421,7 +422,7 @@ def integer(name: str, value: Any, low: int, high: int) -> None:
         raise RequestError(f"{name} must be an integer, got {shown(value)}.", param=name)
     if not low <= value <= high:
         raise RequestError(
-            f"{name} must be at least {low}{'' if high >= _INT32 else f' and at most {high}'}, got {shown(value)}.",
+            f"{name} must be at least {low}{'' if high == _INT32 else f' and at most {high}'}, got {shown(value)}.",
             param=name,
         )
 

@@ -189,7 +189,8 @@ async def test_what_a_client_cannot_mend_is_told_without_details(error, status, 
 
 async def test_unknown_routes_and_methods(api):
     check_error(await api.client.get("/v1/nothing"), 404, code="unknown_url")
-    check_error(await api.client.get("/v1/models/"), 404, "model", "model_not_found")
+    check_error(await api.client.get("/v1/models/none"), 404, "model", "model_not_found")
+    assert (await api.client.get("/v1/models/")).json() == (await api.client.get("/v1/models")).json()
     check_error(await api.post("/v1/chat/completions/", {}), 404, code="unknown_url")
     response = await api.client.get("/v1/chat/completions")
     check_error(response, 405)

@@ -126,3 +126,20 @@ async def test_head_is_get_without_its_body(api):
     for path in ("/v1/models", "/health", "/metrics", "/load", "/version", "/ping"):
         assert (await api.client.head(path)).status_code == 200
     assert (await api.client.head("/tokenize")).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/models HTTP/1.0\r\n", b"200"),
+        (b"GET /v1/models HTTP/1.0\r\nHost: evil.example\r\n", b"403"),
+        (b"GET /v1/models HTTP/1.0\r\nHost:\r\n", b"403"),
+        (b"GET /v1/models HTTP/1.1\r\nConnection: close\r\n", b"403"),
+    ],
+)
+async def test_only_http_1_0_needs_no_host(head, status):
+    async with on_socket(FakeEngine(), ServerSettings(allowed_hosts=("localhost",), drain_seconds=0.1)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head + b"\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 5)).split()[1] == status
+        writer.close()

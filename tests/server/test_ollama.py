@@ -117,7 +117,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/generate", {"model": MODEL, "prompt": "x", "raw": True}, 400, "use /v1/completions"),
     ("/api/generate", {"model": MODEL, "prompt": "x", "suffix": "y"}, 400, "suffix is not supported"),
     ("/api/show", {"model": "other"}, 404, "does not exist"),
-    ("/api/pull", {"model": "other"}, 404, "route"),
+    ("/api/pull", {"model": "other"}, 404, "not served"),
 ]
 
 

@@ -138,7 +138,7 @@ def test_each_field_of_a_request_is_in_it_with_its_type(path):
 
 def test_limits_are_the_numbers_of_the_checks():
     properties = body_schema("/v1/completions")["properties"]
-    assert properties["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": sampling_params.MAX_N}
+    assert properties["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": Limits.n}
     assert properties["stop"]["anyOf"][0]["maxLength"] == sampling_params.MAX_STOP_CHARS
     assert properties["cache_salt"]["anyOf"][0]["maxLength"] == Limits.salt_chars
     assert [one.get("type") for one in properties["prompt"]["anyOf"]] == ["string", "array", "array", "array"]

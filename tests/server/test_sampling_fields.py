@@ -145,6 +145,7 @@ async def test_prompt_logprobs_have_an_entry_a_token(api):
     ]
     assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
     assert (await api.chat()).json()["prompt_logprobs"] is None
+    assert (await api.complete()).json()["choices"][0]["prompt_logprobs"] is None
     check_error(await api.chat(prompt_logprobs=0, stream=True), 400, "prompt_logprobs")
 
 

@@ -49,6 +49,10 @@ def test_the_walk_saw_all_routes():
     assert {route.path for route in ROUTES} == OPEN_PATHS | {
         "/v1/models",
         "/v1/models/{model:path}",
+        "/chat/completions",
+        "/completions",
+        "/models",
+        "/invocations",
         "/v1/completions",
         "/v1/chat/completions",
         "/api/chat",

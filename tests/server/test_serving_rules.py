@@ -183,7 +183,8 @@ async def test_a_client_that_leaves_a_commented_stream_leaves_no_task_behind():
         await until(lambda: not engine.running and len(asyncio.all_tasks()) <= before)
 
 
-async def test_every_stream_tells_its_usage_where_that_is_forced():
+async def test_every_event_tells_its_usage_where_that_is_forced():
+    """As in vLLM."""
     async with in_process(FakeEngine(), ServerSettings(force_include_usage=True)) as api:
         for options in ({}, {"stream_options": {"include_usage": False}}, {"stream_options": {"include_usage": True}}):
             check_chat((await api.chat(stream=True, **options)).text, usage=True, continuous=True)

@@ -51,12 +51,25 @@ async def test_usage_is_in_a_chunk_of_its_own(n):
 async def test_continuous_usage_grows(api):
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = check_chat(await stream(api, stream_options=options), usage=True, continuous=True)
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == (0, 5)
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 3, 4, 5, 5]
 
 
-async def test_continuous_usage_alone_asks_for_none(api):
+async def test_continuous_usage_is_that_of_the_chunk_s_choice(api):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = await stream(api, n=2, stream_options=options)
+    chunks = check_chat(body, n=2, usage=True, continuous=True)
+    for index in range(2):
+        own = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert [usage["completion_tokens"] for usage in own] == [0, 1, 2, 3, 4, 5, 5]
+        assert own[-1]["total_tokens"] == own[-1]["prompt_tokens"] + 5
+    assert read_stream(body)[-1]["usage"]["completion_tokens"] == 10
+    body = await stream(api, "completions", prompt=["ab", "c"], stream_options=options)
+    chunks = check_completion(body, choices=2, usage=True, continuous=True)
+    last = {chunk["choices"][0]["index"]: chunk["usage"] for chunk in chunks}
+    assert [(last[index]["prompt_tokens"], last[index]["completion_tokens"]) for index in range(2)] == [(3, 5), (2, 5)]
+
+
+async def test_continuous_usage_alone_is_none(api):
     check_chat(await stream(api, stream_options={"continuous_usage_stats": True}))
 
 

@@ -31,6 +31,21 @@ BUILT_IN: Mapping[str, tuple[str, str]] = MappingProxyType(
 """The dotted path of each command, and its line in the list."""
 
 
+OTHER_PROGRAMS: Mapping[str, str] = MappingProxyType(
+    {
+        "run": "There is no command run: tessera chat MODEL chats, and tessera serve MODEL serves.",
+        **dict.fromkeys(
+            ("list", "ls"), "There is no list of models: tessera serve takes a folder or ORGANIZATION/NAME."
+        ),
+        "ps": "There is no command ps: each tessera serve is a process of its own, and its page shows what it does.",
+        **dict.fromkeys(
+            ("pull", "download"), "There is no command pull: tessera serve ORGANIZATION/NAME downloads it."
+        ),
+    }
+)
+"""Messages for commands of other programs that a user may try."""
+
+
 class LazyGroup(click.Group):
     """table: by name, the dotted path of a command ("package.module:name") and its line in the list."""
 
@@ -91,6 +106,16 @@ class CommandGroup(LazyGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *sorted(self._of_plugins())]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            if error.command_name not in OTHER_PROGRAMS:
+                raise
+            raise click.UsageError(OTHER_PROGRAMS[error.command_name], ctx) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)

@@ -3,7 +3,7 @@ flags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -82,16 +82,49 @@ class FlagCommand(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, [_dashed(argument) for argument in args])
-        except click.NoSuchOption as error:
-            if error.option_name not in self.table.not_served:
-                raise
-            raise click.UsageError(self.table.not_served[error.option_name], ctx) from error
+        return super().parse_args(ctx, list(self._spread([_dashed(argument) for argument in args], ctx)))
+
+    def _spread(self, args: Sequence[str], ctx: click.Context) -> Iterator[str]:
+        """The arguments, with the flag before each of the values that argparse would give to one flag: --api-key a b.
+        Only after MODEL, because until then the second value is MODEL. Raises click.UsageError for a flag that is known
+        but not supported; click itself would take -np for -n."""
+        named = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        several = {flag.option for flag in self.table.flags if flag.several}
+        before: str | None = None  # the flag that further values belong to
+        has_model = False
+        rest = iter(args)
+        for argument in rest:
+            name, equals, _ = argument.partition("=")
+            if argument == "--":
+                yield argument
+                yield from rest
+                return
+            if name.startswith("-") and name != "-":
+                if name not in named and name in self.table.not_served:
+                    raise click.UsageError(self.table.not_served[name], ctx)
+                yield argument
+                before = name if name in several and has_model and not equals else None
+                if not equals and _takes_value(named.get(name)) and (value := next(rest, None)) is not None:
+                    yield value
+                continue
+            if before is not None:
+                yield before
+            has_model = has_model or before is None
+            yield argument
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.width = WIDTH
         _write_help(formatter, self.table, [flag for flag in self.table.flags if flag.common])
+
+
+def _takes_value(param: click.Parameter | None) -> bool:
+    """Whether the next argument is the option's value, whatever it begins with. That of --help may be left out."""
+    return (
+        isinstance(param, click.Option)
+        and not param.is_flag
+        and not param.count
+        and not isinstance(param.flag_value, str)
+    )
 
 
 def _dashed(argument: str) -> str:
@@ -123,6 +156,8 @@ def option_of(flag: Flag) -> click.Option:
 def _type_of(flag: Flag) -> click.ParamType[Any]:
     if flag.kind == "choice":
         return click.Choice(flag.choices)
+    if flag.kind == "size" and flag.unset:
+        return SizeType(flag.unset)
     return _PATHS[flag.metavar] if flag.metavar in _PATHS else _TYPES[flag.kind]
 
 
@@ -130,14 +165,17 @@ def _flat(_context: click.Context, _parameter: click.Parameter, values: Iterable
     return tuple(chain.from_iterable(values))
 
 
-class SizeType(click.ParamType[int]):
-    """An integer with an optional suffix."""
+class SizeType(click.ParamType[int | str]):
+    """An integer with an optional suffix, or the word that stands for leaving the flag out."""
 
     name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def __init__(self, unset: str = "") -> None:
+        self._unset = unset
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int) or (self._unset and value == self._unset):
+            return value  # type: ignore[no-any-return]  # a text that equals one
         from tessera.sizes import parse_size
 
         try:

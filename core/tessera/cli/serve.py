@@ -36,7 +36,6 @@ _LATER = [
     "--ssl-ciphers",
     "--enable-ssl-refresh",
     "--disable-access-log-for-endpoints",
-    "--enable-tokenizer-info-endpoint",
     "--trust-request-chat-template",
     "--return-tokens-as-token-ids",
     "--exclude-tools-when-tool-choice-none",
@@ -53,6 +52,28 @@ _LATER = [
     "--headless",
 ]
 
+_HERE = "is llama.cpp's; here that is"
+_RIGHT_AFTER = "Name the model right after serve: tessera serve MODEL."
+LLAMA_CPP: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("-m", "--model", "-hf", "-hfr", "--hf-repo"), _RIGHT_AFTER),
+        **{name: f"{name} {_HERE} --max-model-len." for name in ("-c", "--ctx-size")},
+        **{name: f"{name} {_HERE} --max-num-seqs." for name in ("-np", "--parallel")},
+        **{
+            name: f"{name} {_HERE} --max-num-batched-tokens." for name in ("-b", "--batch-size", "-ub", "--ubatch-size")
+        },
+        **{name: f"{name} {_HERE} --kv-cache-dtype." for name in ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")},
+        **{name: f"{name} {_HERE} --threads." for name in ("-t", "-tb", "--threads-batch")},
+        **{name: f"{name} {_HERE} --served-model-name." for name in ("-a", "--alias")},
+        **{name: f"{name} is llama.cpp's; here all layers are on the device." for name in ("-ngl", "--n-gpu-layers")},
+        **{
+            name: f"{name} is llama.cpp's; remove it."
+            for name in ("-fa", "--flash-attn", "--jinja", "--mlock", "--no-mmap")
+        },
+    }
+)
+"""Messages for flags of llama.cpp's server."""
+
 ALWAYS_ON: Mapping[str, str] = MappingProxyType(
     {
         "--enable-auto-tool-choice": "tools need no flag",
@@ -66,7 +87,7 @@ ALWAYS_ON: Mapping[str, str] = MappingProxyType(
 NOT_SERVED: Mapping[str, str] = MappingProxyType(
     {
         **{option: f"{option} is not supported yet; remove it." for option in _LATER},
-        "--model": "Name the model right after serve: tessera serve MODEL.",
+        **LLAMA_CPP,
         "--uvicorn-log-level": "--uvicorn-log-level is called --log-level here.",
         "--device": "--device is called --platform here.",
     }

@@ -23,7 +23,7 @@ from tessera.config.environment import Environment, read_environment, unknown_va
 from tessera.config.flags import given_values, record_of
 from tessera.errors import ConfigError
 from tessera.log import JSON, set_up_logging
-from tessera.server.settings import SERVER_FLAGS, CorsRules, ServeOptions, ServerSettings
+from tessera.server.settings import SERVER_FLAGS, CorsRules, Limits, ServeOptions, ServerSettings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -121,6 +121,7 @@ def server_settings(
         values,
         served_model_names=flags["served_model_name"] or (config.model.served_name,),
         api_keys=keys,
+        limits=record_of(Limits, SERVER_FLAGS, values),
         default_sampling=sampling,
         answers=answers,
         chat_template_kwargs=template.kwargs or {},

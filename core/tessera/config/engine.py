@@ -36,11 +36,11 @@ class ModelOptions:
 
     served_model_name: str | None = flag(
         None, "Model name in the API; repeat for aliases.", metavar="NAME", shown_default="the folder's name",
-        common=True, multiple=True,
+        common=True, multiple=True, several=True,
     )  # fmt: skip
     max_model_len: int | None = flag(
         None, "Maximum context length, prompt and answer together, such as 4096 or 32K.", kind="size", low=1,
-        high=MAX_TOKENS, metavar="TOKENS", shown_default="the model's", common=True, plan=True,
+        high=MAX_TOKENS, metavar="TOKENS", shown_default="the model's", unset="auto", common=True, plan=True,
     )  # fmt: skip
     tokenizer: str | None = flag(
         None, "Folder or Hugging Face Hub repository of the tokenizer.", metavar="MODEL", shown_default="the model's"
@@ -191,10 +191,16 @@ class ParallelConfig:
     """threads: host threads of each worker; None lets the platform choose."""
 
     tensor_parallel_size: int = flag(
-        1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True
+        1, "Number of devices for tensor parallelism.", low=1, high=1024, common=True, plan=True, aliases=("-tp",)
     )
     pipeline_parallel_size: int = flag(
-        1, "Number of pipeline stages, each with its own layers and devices.", low=1, high=1024, common=True, plan=True
+        1,
+        "Number of pipeline stages, each with its own layers and devices.",
+        low=1,
+        high=1024,
+        common=True,
+        plan=True,
+        aliases=("-pp",),
     )
     threads: int | None = flag(
         None, "Host threads per worker.", low=1, high=4096, shown_default="the cores available to it"

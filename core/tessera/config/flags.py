@@ -28,9 +28,10 @@ class Flag:
     field's. shown_default: the default in words, for the help, if the value is not clear by itself. low, high, above,
     below: bounds, the latter two exclusive. unit: of the value, for messages. choices: all accepted values; spellings:
     those that stand for another one. variable: environment variable that is read if the flag is absent. common: listed
-    by plain --help. multiple: repeatable. aliases: further options, such as "-q", or another program's name, which the
-    help omits. online: for servers alone, so LLM does not accept it. plan: affects what fits into memory, so
-    `tessera plan` accepts it.
+    by plain --help. multiple: repeatable; several: one occurrence may also have several values, as argparse has them.
+    unset: the word that stands for leaving the flag out. aliases: further options, such as "-q", or another program's
+    name, which the help omits. online: for servers alone, so LLM does not accept it. plan: affects what fits into
+    memory, so `tessera plan` accepts it.
 
     record, attribute: where the value is stored; path: the same as a dotted path in EngineConfig ("cache.block_size").
     """
@@ -50,8 +51,10 @@ class Flag:
     spellings: Mapping[str, str] = field(default_factory=dict)
     metavar: str = ""
     variable: str = ""
+    unset: str = ""
     common: bool = False
     multiple: bool = False
+    several: bool = False
     aliases: tuple[str, ...] = ()
     online: bool = False
     plan: bool = False
@@ -110,7 +113,7 @@ def given_values(flags: Iterable[Flag], values: Mapping[str, Any], *, as_options
     return {
         one.name: _checked(one, values[one.name], one.option if as_options else one.name)
         for one in flags
-        if values.get(one.name) not in (None, ())
+        if values.get(one.name) not in (None, ()) and not (one.unset and values[one.name] == one.unset)
     }
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tessera.config.model_folder import find_folder, names_in, refuse_tokenizer
+from tessera.config.model_folder import GGUF, find_folder, names_in, refuse_tokenizer
 from tessera.errors import ConfigError
 
 DEMO = "tessera-demo"
@@ -42,8 +42,8 @@ def is_repository(name: str) -> bool:
 
 
 def is_on_hub(name: str) -> bool:
-    """Whether a name is a repository's; a local folder of that name takes precedence."""
-    return is_repository(name) and not Path(name).exists()
+    """Whether a name is a repository's; a local folder of that name takes precedence, and a GGUF file is no folder."""
+    return is_repository(name) and not Path(name).exists() and not name.lower().endswith(GGUF)
 
 
 def locate_model(model: str | None, hub: HubAccess, *, weights: bool, tokenizer: bool) -> tuple[Path, str]:

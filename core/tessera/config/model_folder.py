@@ -48,6 +48,10 @@ _KINDS = {
 # ---- finding the folder --------------------------------------------------------
 
 
+GGUF = ".gguf"
+"""How the names of llama.cpp's model files end."""
+
+
 def find_folder(model: str) -> Path:
     """The folder that a user named. Raises ModelError with similar names beside it."""
     path = Path(model).expanduser()
@@ -57,8 +61,9 @@ def find_folder(model: str) -> Path:
         is_file = path.is_file()
     except OSError as error:
         raise ModelError(f"'{shown(model)}' cannot be read: {error.strerror}.") from error
-    if is_file:
-        what = "a GGUF file, which is not supported" if path.suffix == ".gguf" else "a file"
+    is_gguf = path.suffix.lower() == GGUF
+    if is_file or is_gguf:
+        what = "a GGUF file, which is not supported" if is_gguf else "a file"
         raise ModelError(f"'{shown(model)}' is {what}; name the folder that holds config.json and *.safetensors.")
     raise ModelError(
         f"There is no folder '{shown(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME."

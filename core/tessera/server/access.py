@@ -16,17 +16,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tessera.errors import OverloadedError
 from tessera.log import about
 from tessera.server.http import REQUEST_ID, ClientGone, error_response, header
-from tessera.server.security import OPEN_PATHS
+from tessera.server.security import HEALTH_PATHS
+from tessera.server.unknown_fields import UnknownFields
 
 _LOG = logging.getLogger(__name__)
-_UNLOGGED = OPEN_PATHS | {"/metrics", "/ping", "/load"}
+_UNLOGGED = HEALTH_PATHS | {"/metrics", "/load"}
 _CLIENT_GONE = 499
 _ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 
 
 class Counts:
     """HTTP requests: how many are in progress, how many of those generate, and how many are done by (method, route,
-    status).
+    status). Also the unknown fields of their bodies.
 
     A path that is not a route counts as "other", so that clients cannot grow the table.
     """
@@ -34,6 +35,7 @@ class Counts:
     def __init__(self) -> None:
         self.in_progress = 0
         self.generating = 0
+        self.unknown_fields = UnknownFields()
         self.done: Counter[tuple[str, str, int]] = Counter()
 
     @contextmanager
@@ -64,7 +66,7 @@ def _given_id(scope: Scope) -> str | None:
 
 class Access:
     """ASGI middleware: gives each request an id (its X-Request-Id or a new one), counts it and logs it. Answers 503
-    while max_requests are in progress. routes: returns the application's routes."""
+    while max_requests are in progress, but to health checks. routes: returns the application's routes."""
 
     def __init__(
         self, app: ASGIApp, counts: Counts, routes: Callable[[], Sequence[BaseRoute]], max_requests: int
@@ -91,7 +93,7 @@ class Access:
 
         self._counts.in_progress += 1
         try:
-            if self._counts.in_progress > self._max_requests and scope["path"] not in OPEN_PATHS:
+            if self._counts.in_progress > self._max_requests and scope["path"] not in HEALTH_PATHS:
                 error = OverloadedError("Too many requests are in progress; try again.")
                 await error_response(error)(scope, receive, send_with_id)
             else:

@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tessera.server import status, tokenization
+from tessera.server import other_paths, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import messages
 from tessera.server.anthropic.errors import error_form as anthropic_error
@@ -49,6 +49,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     ]
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
+    routes += other_paths.routes(routes)
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
     page = None if settings.disable_ui else Page.read()

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from tessera._version import __version__
 from tessera.errors import EngineDeadError, NotFoundError
 from tessera.parsing.formats import response_format
 from tessera.server.access import Counts
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from tessera.config import EngineConfig
     from tessera.engine.async_engine import AsyncEngine
+
+
+def fingerprint(name: str, config: EngineConfig) -> str:
+    """`system_fingerprint` of answers: it changes with the model's name, the version, and the settings that change
+    numbers."""
+    model, parallel = config.model, config.parallel
+    settings = (model.checkpoint, model.dtype, model.quantization, model.load_format, config.cache.dtype, config.seed)
+    devices = (config.platform, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, config.batch_invariant)
+    said = msgspec.json.encode((name, __version__, settings, devices), order="sorted")
+    return f"fp_{hashlib.sha256(said).hexdigest()[:12]}"
 
 
 class ServerContext:
@@ -28,6 +43,7 @@ class ServerContext:
         template = "" if engine.text is None else engine.text.template
         self.format = response_format(settings.tool_call_parser, settings.reasoning_parser, template)
         """How the model writes its reasoning and calls; None: its answers are text."""
+        self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())
         self.counts = Counts()
         self.closers: list[Callable[[], Awaitable[None]]] = []

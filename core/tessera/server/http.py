@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Coroutine
 from typing import Any
 
@@ -52,7 +53,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Reads the whole body. Raises ClientGone if the client disconnects first."""
+    """Reads the whole body, without the byte order mark that some clients write in front. Raises ClientGone if the
+    client disconnects first."""
     chunks = []
     while True:
         message = await receive()
@@ -60,7 +62,7 @@ async def read_body(receive: Receive) -> bytes:
             raise ClientGone
         chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join(chunks)
+            return b"".join(chunks).removeprefix(codecs.BOM_UTF8)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -105,6 +107,13 @@ class ErrorBody(msgspec.Struct):
 
 def json_response(body: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def not_ready(body: Any) -> Response:
+    """A 503 that is no error: the answer of a health check."""
+    response = json_response(body, 503)
+    response.headers["Retry-After"] = _RETRY_SECONDS
+    return response
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:

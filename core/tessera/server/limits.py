@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections import Counter
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
+from tessera.server.encoding import GZIP, IDENTITY, Gunzip
 from tessera.server.http import error_response, header, refuse
-from tessera.server.security import KEY_NUMBER
+from tessera.server.security import HEALTH_PATHS, KEY_NUMBER
 from tessera.server.settings import Limits
 
-_GZIP = 16 + zlib.MAX_WBITS
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods whose body, if they have one, may be of any type."""
 
@@ -43,7 +41,7 @@ class RequestsPerKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = scope.get(KEY_NUMBER)
-        if key is None:
+        if key is None or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
         elif self._in_progress[key] >= self._most:
             error = RateLimitError(f"This API key is at its limit of {self._most} requests in progress; try again.")
@@ -76,8 +74,8 @@ class BodyLimits:
         elif error := self._refusal(scope):
             await refuse(error, receive, send)
         else:
-            packed = header(scope, b"content-encoding") == b"gzip"
-            body = CountedBody(receive, self._limits, self._held, packed=packed)
+            gunzip = Gunzip() if _coding(scope) in GZIP else None
+            body = CountedBody(receive, self._limits, self._held, gunzip)
             try:
                 await self._app(scope, body.receive, send)
             except BodyRefused as refused:
@@ -93,12 +91,12 @@ class BodyLimits:
             return _too_large(self._limits)
         if (not length and header(scope, b"transfer-encoding") is None) or scope["method"] in _WITHOUT_BODY:
             return None
-        if (header(scope, b"content-encoding") or b"identity") not in (b"gzip", b"identity"):
-            return UnsupportedMediaTypeError("The body may be compressed by gzip, and by nothing else.")
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         untyped = scope["path"].startswith(self._untyped) and not _of_a_page(scope)
         if kind != b"application/json" and not untyped:
             return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
+        if _coding(scope) not in GZIP | IDENTITY:
+            return UnsupportedMediaTypeError("The body's Content-Encoding must be gzip, or left out.")
         return None
 
 
@@ -108,19 +106,8 @@ def _of_a_page(scope: Scope) -> bool:
     return header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
 
 
-class Expander(Protocol):
-    """zlib's object, whose type has no public name."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+def _coding(scope: Scope) -> bytes:
+    return (header(scope, b"content-encoding") or b"").strip().lower()
 
 
 class HeldBytes:
@@ -133,17 +120,18 @@ class HeldBytes:
 
 class CountedBody:
     """Wraps `receive`. It raises BodyRefused if this body or all bodies together are too large, and RequestTimeoutError
-    if the body does not arrive in time. packed: the body is compressed by gzip; it is counted as it is afterwards, and
-    no more of it is expanded than the limit allows."""
+    if the body does not arrive in time. gunzip: decodes the body, whose bytes are counted after that; None leaves it as
+    it is."""
 
-    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes, *, packed: bool = False) -> None:
+    def __init__(self, receive: Receive, limits: Limits, all_bodies: HeldBytes, gunzip: Gunzip | None = None) -> None:
         self._receive = receive
+        self._gunzip = gunzip
         self._limits = limits
         self._deadline = time.monotonic() + limits.body_seconds
         self._all = all_bodies
         self._held = 0
+        self._encoded = 0
         self._complete = False
-        self._expander = zlib.decompressobj(_GZIP) if packed else None
 
     async def receive(self) -> Message:
         if self._complete:
@@ -154,22 +142,20 @@ class CountedBody:
         except TimeoutError as error:
             raise RequestTimeoutError("The request body did not arrive in time.") from error
         self._complete = not message.get("more_body", False)
-        if self._expander is not None and message["type"] == "http.request":
-            message = {**message, "body": self._expanded(self._expander, message.get("body", b""))}
-        self._count(len(message.get("body", b"")))
-        return message
-
-    def _expanded(self, expander: Expander, data: bytes) -> bytes:
-        """Raises BodyRefused."""
-        try:
-            body = expander.decompress(data, self._limits.body_bytes - self._held + 1)
-        except zlib.error:
-            raise BodyRefused(RequestError("The body is not compressed by gzip, as its header says.")) from None
-        if expander.unused_data:
-            raise BodyRefused(RequestError("The body goes on after its compressed part."))
-        if self._complete and not expander.eof and not expander.unconsumed_tail:
-            raise BodyRefused(RequestError("The compressed body was cut short."))
-        return body
+        if self._gunzip is None or message["type"] != "http.request":
+            self._count(len(message.get("body", b"")))
+            return message
+        self._encoded += len(message.get("body", b""))
+        if self._encoded > self._limits.body_bytes:
+            raise BodyRefused(_too_large(self._limits))
+        pieces = []
+        for piece in self._gunzip.pieces(message.get("body", b"")):
+            self._count(len(piece))
+            pieces.append(piece)
+            await asyncio.sleep(0)  # a small message may hold megabytes
+        if self._complete:
+            self._gunzip.end()
+        return {**message, "body": b"".join(pieces)}
 
     def _count(self, size: int) -> None:
         self._held += size

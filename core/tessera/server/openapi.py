@@ -55,6 +55,7 @@ class JsonRoute(APIRoute):
         events: bool = False,
     ) -> None:
         allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
+        self.own_endpoint = endpoint
         super().__init__(path, endpoint, methods=allowed, summary=summary, response_model=None, include_in_schema=False)
         self.documented_methods = tuple(methods)
         self.body = body
@@ -72,6 +73,19 @@ class JsonRoute(APIRoute):
     def kinds(self) -> list[type[msgspec.Struct]]:
         """The structs of its requests and responses."""
         return [kind for kind in (self.body, self.answer) if kind is not None]
+
+    def at(self, path: str) -> JsonRoute:
+        """The same route at another path."""
+        return JsonRoute(
+            path,
+            self.own_endpoint,
+            f"The same as {self.path}.",
+            methods=self.documented_methods,
+            body=self.body,
+            answer=self.answer,
+            media_type=self.media_type,
+            events=self.events,
+        )
 
     def operations(self, schemas: Schemas) -> dict[str, Any]:
         """The route's OpenAPI path item. schemas: the schema of each struct."""

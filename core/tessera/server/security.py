@@ -18,6 +18,8 @@ from tessera.server.settings import CorsRules
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 """The paths of health checks, which need no key and no known Host. All other paths do, even those without a route."""
+HEALTH_PATHS = OPEN_PATHS | {"/ping"}
+"""The paths of all health checks, which no number of requests in progress refuses."""
 KEY_NUMBER = "tessera.key"
 """The key under which the ASGI scope of a request holds the number of its API key."""
 
@@ -93,6 +95,7 @@ class Hosts:
 
     This prevents DNS rebinding. If the domain of a web page resolves to this machine, the browser takes page and server
     for the same origin and lets the page read responses, but the requests still have the page's domain as their Host.
+    A request of HTTP/1.0 may have no Host: no browser sends such a one.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:

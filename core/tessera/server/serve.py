@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.errors import EngineDeadError, OverloadedError
-from tessera.server.http import error_body, error_response, json_response, refuse
+from tessera.server.http import error_body, error_response, json_response, not_ready, refuse
 from tessera.server.page import Page, opened_by_browser
 from tessera.server.security import OPEN_PATHS
 from tessera.server.settings import ServerSettings
@@ -209,7 +209,8 @@ class Door:
         error = OverloadedError("The model is still loading; try again.")
         if scope["path"] in OPEN_PATHS:
             live = scope["path"] == _LIVE
-            await json_response({"status": "ok" if live else "starting"}, 200 if live else 503)(scope, receive, send)
+            answer = json_response({"status": "ok"}) if live else not_ready({"status": "starting"})
+            await answer(scope, receive, send)
         elif self._page is not None and opened_by_browser(scope):
             await self._page.instead_of(error_response(error))(scope, receive, send)
         else:

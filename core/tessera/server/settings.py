@@ -12,25 +12,29 @@ from tessera.config.flags import flag, flags_of
 if TYPE_CHECKING:
     import ssl
 
+_MAX_N = 2**14
+"""That of SamplingParams, whose module takes too long to load before the engine starts."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request, except those that SamplingParams checks itself (n, stop, bad_words, logit_bias and so on).
+    """Limits on one request, except those that SamplingParams checks itself (stop, bad_words, logit_bias and so on).
 
     body_bytes: the request body. bodies_bytes: the bodies of all requests in progress together. other_bytes: all fields
     together, without the large ones (messages, tools, prompt, allowed_token_ids, tokens). prompts: prompts in a
-    completions request. choices: prompts x n. prompt_chars: characters of a prompt, after the chat template. messages,
-    content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools. template_kwargs_bytes:
-    chat_template_kwargs.
-    salt_chars: each of cache_salt, prompt_cache_key and user. request_id_chars: request_id. header_bytes: the request
-    line and all headers. body_seconds: how long a body may take to arrive. detokenize_tokens: tokens of /detokenize.
+    completions request. n: answers of a prompt. choices: prompts x n. prompt_chars: characters of a prompt, after the
+    chat template. messages, content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools.
+    template_kwargs_bytes: chat_template_kwargs. salt_chars: each of cache_salt, prompt_cache_key and user.
+    request_id_chars: request_id. header_bytes: the request line and all headers. body_seconds: how long a body may take
+    to arrive. detokenize_tokens: tokens of /detokenize.
     """
 
     body_bytes: int = 32 * 2**20
     bodies_bytes: int = 512 * 2**20
     other_bytes: int = 2**20
-    prompts: int = 64
-    choices: int = 512
+    prompts: int = flag(64, "Maximum prompts of a completions request.", name="max_prompts", low=1, high=2**16)
+    n: int = flag(128, "Maximum answers of a prompt (n).", name="max_n", low=1, high=_MAX_N)
+    choices: int = flag(512, "Maximum answers of a request: prompts times n.", name="max_choices", low=1, high=2**20)
     prompt_chars: int = 8 * 2**20
     messages: int = 2048
     content_parts: int = 8192
@@ -129,6 +133,10 @@ class ServerSettings:
     )  # fmt: skip
     vllm_metrics: bool = flag(False, "Also export the engine's metrics under vLLM's names (vllm:...).")
     disable_fastapi_docs: bool = flag(False, "Do not serve /docs and /openapi.json.")
+    tokenizer_info: bool = flag(
+        False, "Serve /tokenizer_info: the tokenizer's settings and the chat template.",
+        name="enable_tokenizer_info_endpoint",
+    )  # fmt: skip
     disable_ui: bool = flag(False, "Do not serve the web page at /.")
     root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
     allowed_hosts: tuple[str, ...] = flag(
@@ -161,7 +169,7 @@ class ServeOptions:
     )
     api_key: tuple[str, ...] = flag(
         (), "Key that clients must send; repeat for several.", group="security", metavar="KEY", common=True,
-        multiple=True, variable="TESSERA_API_KEY",
+        multiple=True, several=True, variable="TESSERA_API_KEY",
     )  # fmt: skip
     api_key_file: str | None = flag(
         None, "File of keys, one per line, so that they do not show in the process list.", group="security",
@@ -196,6 +204,7 @@ class ServeOptions:
 SERVER_FLAGS = (
     *flags_of(ServeOptions, "server"),
     *flags_of(ServerSettings, "server"),
+    *flags_of(Limits, "server"),
     *flags_of(CorsRules, "security"),
     *flags_of(Supervision, "server"),
 )

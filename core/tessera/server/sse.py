@@ -66,14 +66,16 @@ async def _send(send: Send, data: bytes) -> None:
 
 
 def escaped(data: bytes) -> bytes:
-    """Events without characters that some clients take for the end of a line. They only occur within JSON strings."""
-    for character, escape in _LINE_ENDS:
-        data = data.replace(character, escape)
+    """Events without the line ends that JSON leaves as they are. In UTF-8 no other character has their bytes, and they
+    only occur within JSON strings."""
+    if not data.isascii():
+        for end, escape in _LINE_ENDS:
+            data = data.replace(end, escape)
     return data
 
 
 async def _end(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": False})
+    await send({"type": "http.response.body", "body": escaped(data), "more_body": False})
 
 
 class KeepAlive:

@@ -15,7 +15,7 @@ from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import Histogram, Metric
 from tessera.server.access import Counts
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response
+from tessera.server.http import json_response, not_ready
 from tessera.server.openai.protocol import Model, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 
@@ -49,7 +49,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def ready(_request: Request) -> Response:
         state = engine_state(context)
-        return json_response(Status(state), 200 if state == "ok" else 503)
+        return json_response(Status(state)) if state == "ok" else not_ready(Status(state))
 
     async def version(_request: Request) -> Response:
         return json_response(Version(__version__))
@@ -98,6 +98,8 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
 
     async def model(request: Request) -> Response:
         name = request.path_params["model"]
+        if not name:  # a slash at the end of the list's path
+            return await models(request)
         context.check_name(name)
         return json_response(served[name])
 
@@ -166,6 +168,10 @@ def http_lines(counts: Counts) -> Iterator[str]:
     yield from _head(name, "counter", "HTTP requests answered; 499: the client went away first.")
     for (method, route, status), count in sorted(counts.done.items()):
         yield f"{name}{_labels({'method': method, 'handler': route, 'status': str(status)})} {count}"
+    name = f"{PREFIX}unknown_request_fields_total"
+    yield from _head(name, "counter", "Requests that had a field which is not known and has no effect.")
+    for field, count in sorted(counts.unknown_fields.counts.items()):
+        yield f"{name}{_labels({'field': field})} {count}"
     name = f"{PREFIX}http_requests_in_progress"
     yield from _head(name, "gauge", "HTTP requests in progress.")
     yield f"{name} {counts.in_progress}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tessera.config.model_folder import read_json
 from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.http import json_response, read_body
@@ -61,21 +63,28 @@ class DetokenizeAnswer(msgspec.Struct):
     prompt: str
 
 
+class TokenizerInfo(msgspec.Struct):
+    """Beside these, what tokenizer_config.json has."""
+
+    tokenizer_class: str | None
+    chat_template: str | None
+
+
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     tokenize_decoder = RequestDecoder(
+        context,
         TokenizeRequest,
         _NOT_SERVED,
         large={"prompt": limits.body_bytes, "messages": limits.body_bytes},
-        other_bytes=limits.other_bytes,
         further=lambda envelope: check_chat_sizes(envelope, limits),
         also=("chat_template_kwargs",),
     )
     detokenize_decoder = RequestDecoder(
+        context,
         DetokenizeRequest,
         {},
         large={"tokens": limits.body_bytes},
-        other_bytes=limits.other_bytes,
         further=lambda envelope: _check_count(envelope, limits),
     )
 
@@ -87,7 +96,9 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         asked = detokenize_decoder.decode(await read_body(request.receive))
         return json_response(await _detokenized(context, asked, _workers(context, asked.model)))
 
+    info = [_info_route(context)] if context.settings.tokenizer_info else []
     return [
+        *info,
         JsonRoute(
             "/tokenize",
             tokenize,
@@ -107,10 +118,25 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     ]
 
 
+def _info_route(context: ServerContext) -> JsonRoute:
+    """Reads the tokenizer's settings once. Raises ModelError."""
+    folder = context.engine.config.model.tokenizer
+    config = (read_json(Path(folder), "tokenizer_config.json") or {}) if folder else {}
+    template = "" if context.engine.text is None else context.engine.text.template
+    own = TokenizerInfo(config.get("tokenizer_class"), template or None)
+    # The machine's files are nobody's business.
+    public = {name: value for name, value in config.items() if name != "name_or_path" and not name.endswith("_file")}
+    answer = {**public, **msgspec.to_builtins(own)}
+
+    async def info(_request: Request) -> Response:
+        return json_response(answer)
+
+    return JsonRoute("/tokenizer_info", info, "The tokenizer's settings.", answer=TokenizerInfo)
+
+
 def _workers(context: ServerContext, model: str | None) -> TextWorkers:
     """Raises RequestError if there is no tokenizer, and NotFoundError for a model that is not served."""
-    if model is not None:
-        context.check_name(model)
+    context.check_name(model)
     if context.engine.text is None:
         raise RequestError("This server has no tokenizer.")
     return context.engine.text

@@ -1,56 +1,50 @@
-"""Routes that other servers have and this one does not: a request for one is told so by name."""
+"""Routes of OpenAI's API and of other servers that clients ask for and that are not served; a 404 names them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+_TEXT_ONLY = "models here generate text."
+_NATIVE = "use OpenAI's completions or chat completions."
+_AT_START = "the operator decides it when the server starts."
 
-_EMBED = "Models that embed are not served yet"
-_ADMIN = "This server's state is not changed over HTTP"
-
-ROUTES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score"),
-                *("/score", "/classify", "/pooling", "/v2/embed", "/api/embed", "/api/embeddings"),
-            ),
-            _EMBED,
-        ),
-        **dict.fromkeys(
-            ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech", "/v1/realtime"),
-            "Audio is not served yet",
-        ),
-        **dict.fromkeys(
-            ("/v1/images/generations", "/v1/images/edits", "/v1/images/variations", "/v1/videos"),
-            "Images and videos are not made here",
-        ),
-        **dict.fromkeys(("/v1/files", "/v1/batches", "/v1/uploads"), "Files and batches are not served yet"),
-        **dict.fromkeys(("/v1/moderations", "/v1/fine_tuning/jobs"), "Moderation and fine-tuning are not served"),
-        **dict.fromkeys(("/v1/assistants", "/v1/threads", "/v1/vector_stores"), "Use responses and conversations"),
-        **dict.fromkeys(
-            (
-                *("/sleep", "/wake_up", "/is_sleeping", "/pause", "/resume", "/reset_prefix_cache", "/abort_requests"),
-                *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/update_weights", "/collective_rpc"),
-                *("/start_profile", "/stop_profile", "/server_info"),
-            ),
-            _ADMIN,
-        ),
-        **dict.fromkeys(
-            ("/completion", "/infill", "/props", "/slots", "/apply-template", "/lora-adapters"),
-            "llama.cpp's own routes are not served; use OpenAI's",
-        ),
-        **dict.fromkeys(
-            ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs"),
-            "Models are not managed over HTTP; `tessera serve` takes the model",
-        ),
-        **dict.fromkeys(("/generate", "/inference/v1/generate"), "Use completions, which take token ids too"),
-    }
-)  # fmt: skip
-"""Why a path is not served, or what to use instead."""
+ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("Embeddings are", _TEXT_ONLY, ("embeddings", "embedding", "embed", "api/embed", "api/embeddings")),
+    ("Audio is", _TEXT_ONLY, ("audio",)),
+    ("Images are", _TEXT_ONLY, ("images",)),
+    ("Videos are", _TEXT_ONLY, ("videos",)),
+    ("Moderations are", _TEXT_ONLY, ("moderations",)),
+    ("Reranking is", _TEXT_ONLY, ("rerank", "reranking")),
+    ("Scoring is", _TEXT_ONLY, ("score",)),
+    ("Pooling is", _TEXT_ONLY, ("pooling",)),
+    ("Classification is", _TEXT_ONLY, ("classify",)),
+    ("Fine-tuning is", _TEXT_ONLY, ("fine_tuning", "fine-tunes")),
+    ("Vector stores are", _TEXT_ONLY, ("vector_stores",)),
+    ("Assistants and threads are", "use responses and conversations.", ("assistants", "threads")),
+    ("Realtime is", "use OpenAI's chat completions, streamed.", ("realtime",)),
+    ("Batches and files are", "send the requests one by one.", ("batches", "files", "uploads", "messages/batches")),
+    ("Sleep mode is", _AT_START, ("sleep", "wake_up", "is_sleeping", "pause", "resume")),
+    ("Loading adapters at run time is", _AT_START, ("load_lora_adapter", "unload_lora_adapter", "lora-adapters")),
+    ("Changing weights at run time is", _AT_START, ("update_weights", "collective_rpc")),
+    ("Resetting caches is", "a cache_salt keeps prompts apart.", ("reset_prefix_cache", "reset_mm_cache")),
+    ("Ending other clients' requests is", "a client ends its own by closing the connection.", ("abort_requests",)),
+    ("Profiling is", "tessera bench measures a server.", ("start_profile", "stop_profile")),
+    ("vLLM's server information is", "/version and /metrics have some of it.", ("server_info",)),
+    ("Filling in the middle is", "completions with a suffix have it.", ("infill",)),
+    ("llama.cpp's own API is", _NATIVE, ("completion", "props", "slots", "apply-template")),
+    ("This API for token ids is", "completions take token ids too.", ("generate", "generate_stream", "inference")),
+    ("Text Generation Inference's own API is", _NATIVE, ("info",)),
+    (
+        "Managing models over HTTP is",
+        "`tessera serve MODEL` takes the model.",
+        ("api/pull", "api/push", "api/create", "api/copy", "api/delete", "api/blobs"),
+    ),
+)
+"""What is not served, what to do instead, and the paths without /v1; the paths below them are meant too."""
 
 
 def why_not(path: str) -> str | None:
-    """What to say of a path that is no route here; None for one that nobody has."""
-    found = next((known for known in ROUTES if path == known or path.startswith(f"{known}/")), None)
-    return None if found is None else f"This route is known, and not served. {ROUTES[found]}."
+    """What to tell a client that asked for a path that is no route; None if it is not one of these."""
+    wanted = path.removeprefix("/v1").removeprefix("/v2").strip("/")
+    for what, instead, routes in ROUTES:
+        if any(wanted == route or wanted.startswith(f"{route}/") for route in routes):
+            return f"{what} not served: {instead}"
+    return None

@@ -86,6 +86,15 @@ def test_a_plugins_command(site):
         (["serve", "--model", "x"], 2, "Name the model right after serve"),
         (["serve", "no/such/folder", "--port", "0"], 3, "There is no folder 'no/such/folder'"),
         (["platforms", "--yaml"], 2, "No such option '--yaml'"),
+        (["serve", "m", "-ngl", "99"], 2, "-ngl is llama.cpp's; here all layers are on the device."),
+        (["serve", "-np", "4"], 2, "-np is llama.cpp's; here that is --max-num-seqs."),
+        (["serve", "-c", "4096"], 2, "-c is llama.cpp's; here that is --max-model-len."),
+        (["serve", "-hf", "a/b"], 2, "Name the model right after serve"),
+        (["serve", "some/model.gguf", "--port", "0"], 3, "is a GGUF file, which is not supported; name the folder"),
+        (["run", "llama3"], 2, "tessera chat MODEL chats"),
+        (["list"], 2, "tessera serve takes a folder or ORGANIZATION/NAME."),
+        (["ps"], 2, "each tessera serve is a process of its own"),
+        (["pull", "a/b"], 2, "tessera serve ORGANIZATION/NAME downloads it."),
     ],
 )
 def test_what_a_user_does_wrong_is_one_line(site, arguments, code, what):

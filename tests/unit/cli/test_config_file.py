@@ -10,6 +10,7 @@ import pytest
 from tessera.cli.flag_command import FlagCommand
 from tessera.cli.program import run
 from tessera.cli.serve import TABLE
+from tessera.config.flags import given_values
 
 BOMB = "&a [" * 2000
 
@@ -127,3 +128,37 @@ def test_paths_are_relative_to_the_working_directory(tmp_path, monkeypatch, caps
     assert (
         "vocab_size is not a positive whole number below 2,147,483,648 in 'tiny/config.json'" in capsys.readouterr().err
     )
+
+
+# ---- several values of one flag ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["m", "--api-key", "a", "b", "--port", "1"], {"model": "m", "api_key": ("a", "b"), "port": 1}),
+        (["m", "--served-model-name", "a", "b", "c"], {"model": "m", "served_model_name": ("a", "b", "c")}),
+        (["m", "--api-key", "a", "--api-key", "b", "c"], {"model": "m", "api_key": ("a", "b", "c")}),
+        (["--api-key", "a", "m"], {"model": "m", "api_key": ("a",)}),
+        (["--api-key", "a", "m", "--api-key", "b"], {"model": "m", "api_key": ("a", "b")}),
+        (["m", "--api-key", "-c"], {"model": "m", "api_key": ("-c",)}),
+        (["--port", "1", "--api-key", "a", "m"], {"model": "m", "api_key": ("a",), "port": 1}),
+    ],
+)
+def test_values_after_a_flag_are_its_own_once_there_is_a_model(given, arguments, expected):
+    assert given("", *arguments) == expected
+
+
+def test_a_flag_with_an_equals_sign_has_one_value(given):
+    with pytest.raises(click.UsageError, match="unexpected extra argument"):
+        given("", "m", "--api-key=a", "b")
+
+
+def test_short_names_of_vllm(given):
+    assert given("", "-tp", "2", "-pp", "3") == {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}
+
+
+def test_auto_is_the_model_s_length(given):
+    values = given("max-model-len: auto\n")
+    assert given_values(TABLE.flags, values) == {}
+    assert given("max-model-len: auto\n", "--max-model-len", "1K") == {"max_model_len": 1024}

@@ -18,6 +18,7 @@ from tessera.server.settings import AnswerLimits, CorsRules
 from tests.certificates import Authority
 
 PLATFORM = "a_platform.module:Platform"
+LOCAL = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")
 
@@ -198,12 +199,14 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
         *("--override-generation-config", '{"temperature": 0.1, "max_new_tokens": 99}'),
         *("--default-chat-template-kwargs", '{"enable_thinking": false}'),
         *("--ssl-certfile", str(certificate.certificate), "--ssl-keyfile", str(certificate.key)),
+        *("--max-prompts", "100", "--max-n", "200", "--max-choices", "1000"),
         *("--enable-request-id-headers", "--enable-server-load-tracking", "--disable-uvicorn-access-log"),
     ]
     assert serve(model, *flags) == 0
     settings = served.settings
     assert settings.api_keys == ("given", "from-file", "another")
     assert settings.max_requests_per_key == 3
+    assert (settings.limits.prompts, settings.limits.n, settings.limits.choices) == (100, 200, 1000)
     assert settings.allowed_hosts == ("a.example", "*.lan", "b", "c")
     assert settings.cors == CorsRules(("https://a", "https://b"), ("GET",), ("x-a",), credentials=True)
     assert (settings.root_path, settings.sse_keep_alive_seconds) == ("/llm", 2.5)

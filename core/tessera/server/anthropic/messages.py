@@ -38,8 +38,8 @@ _encode = msgspec.json.Encoder().encode
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     large = {"messages": limits.body_bytes, "system": limits.body_bytes, "tools": limits.tools_bytes}
-    decoder = RequestDecoder(MessagesRequest, _NOT_SERVED, large, limits.other_bytes)
-    counting = RequestDecoder(CountTokensRequest, {}, large, limits.other_bytes)
+    decoder = RequestDecoder(context, MessagesRequest, _NOT_SERVED, large)
+    counting = RequestDecoder(context, CountTokensRequest, {}, large)
 
     async def read(body: bytes, scope: Scope) -> MessagesAnswer:
         asked = decoder.decode(body)

@@ -60,10 +60,9 @@ LINES = EventWire(lambda error: error_form(detail_of(error).message, 500) + b"\n
 
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
-    chats = RequestDecoder(
-        ChatRequest, {}, {"messages": limits.body_bytes, "tools": limits.tools_bytes}, limits.other_bytes
-    )
-    prompts = RequestDecoder(GenerateRequest, _UNSERVED, {"prompt": limits.body_bytes}, limits.other_bytes)
+    large = {"messages": limits.body_bytes, "tools": limits.tools_bytes}
+    chats = RequestDecoder(context, ChatRequest, {}, large)
+    prompts = RequestDecoder(context, GenerateRequest, _UNSERVED, {"prompt": limits.body_bytes})
     served = Served(context)
 
     async def read_chat(body: bytes, scope: Scope) -> OllamaAnswer:

@@ -14,9 +14,17 @@ from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
-from tessera.server.openai.generation import ChunkWriter, GenerationEndpoint, finish, piece, token_ids
+from tessera.server.openai.generation import (
+    ChunkWriter,
+    GenerationEndpoint,
+    Prompt,
+    finish,
+    piece,
+    prompt_token_ids,
+    token_ids,
+)
 from tessera.server.openai.logprobs import LogprobWriter, TokenNames, of_prompt
-from tessera.server.openai.prompts import check_chat_sizes
+from tessera.server.openai.prompts import check_chat_sizes, echoed
 from tessera.server.openai.protocol import (
     AnswerMessage,
     ChatChoice,
@@ -40,10 +48,10 @@ _EMPTY = b'{"content":""}'
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     decoder = RequestDecoder(
+        context,
         ChatCompletionRequest,
         {**GENERATION, **CHAT},
         large={"messages": limits.body_bytes, "tools": limits.tools_bytes, "allowed_token_ids": limits.body_bytes},
-        other_bytes=limits.other_bytes,
         further=lambda envelope: _check_envelope(envelope, limits, context.engine.config.model.vocab_size),
         also=("chat_template_kwargs",),
     )
@@ -85,6 +93,7 @@ class ChatAnswer:
         self.stream = bool(request.stream)
         self._request = request
         self._run = run
+        self._echoed = echoed(request.messages) if request.echo else ""
         names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         vocab_size = context.engine.config.model.vocab_size
         self._logprobs = LogprobWriter(names, shown_alternatives(request.top_logprobs, vocab_size))
@@ -97,17 +106,18 @@ class ChatAnswer:
             model=self._run.identity.model,
             choices=[self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)],
             usage=self._run.generation.usage(),
+            system_fingerprint=self._run.generation.fingerprint,
+            prompt_token_ids=self._prompt().token_ids if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
-            prompt_token_ids=self._prompt_ids(),
         )
+
+    def _prompt(self) -> Prompt:
+        return self._run.generation.prompt_of(0)
 
     def _prompt_logprobs(self) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
             return None
         return of_prompt(self._run.generation.prompt_logprobs_of(0))
-
-    def _prompt_ids(self) -> list[int] | msgspec.UnsetType:
-        return list(self._run.generation.prompt_of(0).token_ids) if self._request.return_token_ids else msgspec.UNSET
 
     def _choice(self, index: int, answer: CompletionOutput, message: Message) -> ChatChoice:
         return ChatChoice(
@@ -120,7 +130,8 @@ class ChatAnswer:
         )
 
     def _message(self, read: Message) -> AnswerMessage:
-        message = AnswerMessage(read.content if read.content or not read.calls else None)
+        content = self._echoed + (read.content or "")
+        message = AnswerMessage(content if content or not read.calls else None)
         if read.calls:
             message.tool_calls = [ToolCall(FunctionCall(name, text), call_id) for call_id, name, text in read.calls]
         if self._run.reasons:
@@ -131,20 +142,26 @@ class ChatAnswer:
         writer = ChunkWriter(self._run.identity, "chat.completion.chunk", self._run.generation, self._request)
         begun = [False] * self._run.generation.num_choices
         async for output in self._run.updates():
-            data = []
+            data: list[bytes] = []
             for answer, events in output:
                 if not begun[answer.index]:
-                    ids = self._prompt_ids() if not any(begun) else msgspec.UNSET
                     begun[answer.index] = True
-                    data.append(writer.first(piece(answer.index, _ROLE), ids))
-                data += [writer.chunk(choice) for choice in self._pieces(answer, events)]
+                    data += self._begin(writer, answer.index)
+                data += [writer.chunk(answer.index, choice) for choice in self._pieces(answer, events)]
                 if answer.finished:
                     answer.finish_reason = self._run.finish_reason(answer)
-                    data.append(writer.chunk(finish(answer.index, _NO_DELTA, answer)))
+                    data.append(writer.chunk(answer.index, finish(answer.index, _NO_DELTA, answer)))
             if data:
                 yield b"".join(data)
         if last := writer.last():
             yield last
+
+    def _begin(self, writer: ChunkWriter, index: int) -> Iterator[bytes]:
+        """The events before a choice's first token: its role, and what it echoes."""
+        ids = prompt_token_ids(self._prompt()) if self._request.return_token_ids else b""
+        yield writer.chunk(index, piece(index, _ROLE), begins=True, more=ids)
+        if self._echoed:
+            yield writer.chunk(index, piece(index, b'"delta":' + _delta(Content(self._echoed))), begins=True)
 
     def _pieces(self, answer: CompletionOutput, events: Sequence[Event]) -> Iterator[bytes]:
         """The choices of the chunks for what is new. Log probabilities and token ids are in the first."""

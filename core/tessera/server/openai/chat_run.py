@@ -17,7 +17,7 @@ from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredO
 from tessera.server.context import ServerContext
 from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
-from tessera.server.openai.prompts import chat_job
+from tessera.server.openai.prompts import chat_job, num_kept
 from tessera.server.openai.protocol import MAX_EFFORT_CHARS, ChatCompletionRequest
 from tessera.server.openai.sampling import check_alternatives, check_common, owner_of, sampling_params, way_of
 from tessera.server.openai.structured import check_structured, structured_outputs
@@ -80,7 +80,7 @@ class ChatRun:
         identity = Identity.of(context, prefix, request, scope)
         await check_tools(context, use)
         await check_structured(context, asked, params)
-        prompt, begun = await _render(context, request, use)
+        prompt, begun = await _render(context, request, use, params.max_tokens)
         params = _reading(context, params, use, request.thinking_token_budget, begun=begun)
         generation = Generation(context, owner_of(context, request, scope), [prompt], params, way, identity.id)
         return cls(context, request, identity, generation, use, begun=begun)
@@ -152,32 +152,37 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
     return (top or 0) if request.logprobs else None
 
 
-async def _render(context: ServerContext, request: ChatCompletionRequest, use: ToolUse) -> tuple[Prompt, bool]:
-    """Renders and tokenizes the chat. Also returns whether the answer begins within reasoning. Raises RequestError,
-    TextWorkerError."""
+async def _render(
+    context: ServerContext, request: ChatCompletionRequest, use: ToolUse, max_tokens: int | None = None
+) -> tuple[Prompt, bool]:
+    """Renders and tokenizes the chat. max_tokens: of the answer. Also returns whether the answer begins within
+    reasoning. Raises RequestError, TextWorkerError."""
     if context.engine.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
     job = chat_job(context, request.messages, request)
     job.tools = use.shown
     own = job.template_kwargs or {}
-    job.template_kwargs = {**_effort(request.reasoning_effort, context.engine.text.template), **own}
-    job.max_tokens = context.engine.info.max_model_len
+    job.template_kwargs = {**_variables(request, context.engine.text.template), **own}
+    kept = num_kept(request.truncate_prompt_tokens, context.engine.info.max_model_len, max_tokens)
+    job.max_tokens = context.engine.info.max_model_len if kept is None else None
     markers = None if context.format is None else context.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
     rendered = await context.engine.text.chat(job)
     reasons = markers is not None and (markers.begun if rendered.reasons is None else rendered.reasons)
-    return Prompt(rendered.ids[0]), reasons
+    return Prompt(rendered.ids[0] if kept is None else rendered.ids[0][-kept:]), reasons
 
 
-def _effort(asked: str | None, template: str) -> dict[str, Any]:
-    """The template's own variables for how much to reason, where it has any. Raises RequestError."""
-    if asked is None:
-        return {}
-    if len(asked) > MAX_EFFORT_CHARS:
-        raise RequestError(f"reasoning_effort has at most {MAX_EFFORT_CHARS} characters.", param="reasoning_effort")
-    found: dict[str, Any] = {"reasoning_effort": asked} if "reasoning_effort" in template else {}
-    if asked == "none":
+def _variables(request: ChatCompletionRequest, template: str) -> dict[str, Any]:
+    """The template's own variables for how much to reason and to say, where it has any. Raises RequestError."""
+    found: dict[str, Any] = {}
+    for name in ("reasoning_effort", "verbosity"):
+        asked = getattr(request, name)
+        if asked is not None and len(asked) > MAX_EFFORT_CHARS:
+            raise RequestError(f"{name} has at most {MAX_EFFORT_CHARS} characters.", param=name)
+        if asked is not None and name in template:
+            found[name] = asked
+    if request.reasoning_effort == "none":
         found |= {name: False for name in ("enable_thinking", "thinking") if name in template}
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 from msgspec.json import encode
@@ -20,10 +20,12 @@ from tessera.server.openai.generation import (
     collect,
     finish,
     piece,
+    prompt_token_ids,
     token_ids,
 )
+from tessera.server.openai.infill import infilled
 from tessera.server.openai.logprobs import ChoiceLogprobs, LogprobWriter, TokenNames, joined, of_prompt
-from tessera.server.openai.prompts import check_prompt_counts, read_prompts
+from tessera.server.openai.prompts import check_prompt_counts, num_kept, read_prompts
 from tessera.server.openai.protocol import (
     Completion,
     CompletionChoice,
@@ -50,11 +52,12 @@ DEFAULT_MAX_TOKENS = 16
 def routes(context: ServerContext) -> list[JsonRoute]:
     limits = context.settings.limits
     decoder = RequestDecoder(
+        context,
         CompletionRequest,
         {**GENERATION, **COMPLETIONS},
         large={"prompt": limits.body_bytes, "allowed_token_ids": limits.body_bytes},
-        other_bytes=limits.other_bytes,
         further=lambda envelope: _check_envelope(envelope, context),
+        also=("truncate_prompt_tokens",),
     )
 
     async def read(body: bytes, scope: Scope) -> CompletionAnswer:
@@ -76,8 +79,11 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             prompt_logprobs=request.logprobs if request.echo else None,
         )
         way = way_of(context, request, params, request.best_of)
+        wrap = infilled(request, context.engine.tokenizer)
+        kept = num_kept(request.truncate_prompt_tokens, context.engine.info.max_model_len, params.max_tokens)
         await check_structured(context, asked, params)
-        prompts = await read_prompts(context, request.prompt, request.add_special_tokens is not False)
+        special = request.add_special_tokens is not False
+        prompts = await read_prompts(context, request.prompt, special, kept=kept, wrap=wrap)
         identity = Identity.of(context, "cmpl", request, scope)
         owner = owner_of(context, request, scope)
         generation = Generation(context, owner, prompts, params, way, identity.id, prompt_only=only_echo)
@@ -103,7 +109,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
 def _check_envelope(envelope: Envelope, context: ServerContext) -> None:
     """Raises RequestError."""
-    check_prompt_counts(envelope.raw("prompt"), context.settings.limits, context.engine.info.max_model_len)
+    check_prompt_counts(envelope, context.settings.limits, context.engine.info.max_model_len)
     check_allowed(envelope.raw("allowed_token_ids"), context.engine.config.model.vocab_size)
 
 
@@ -133,6 +139,7 @@ class CompletionAnswer:
             model=self._identity.model,
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
             usage=self._generation.usage(),
+            system_fingerprint=self._generation.fingerprint,
         )
 
     def _choice(self, index: int, answer: CompletionOutput) -> CompletionChoice:
@@ -148,8 +155,8 @@ class CompletionAnswer:
             prompt_logprobs=self._prompt_logprobs(index),
         )
 
-    def _prompt_ids(self, index: int) -> list[int] | msgspec.UnsetType:
-        return list(self._generation.prompt_of(index).token_ids) if self._request.return_token_ids else msgspec.UNSET
+    def _prompt_ids(self, index: int) -> Sequence[int] | msgspec.UnsetType:
+        return self._generation.prompt_of(index).token_ids if self._request.return_token_ids else msgspec.UNSET
 
     def _prompt_logprobs(self, index: int) -> PromptLogprobs | None:
         if self._request.prompt_logprobs is None:
@@ -167,20 +174,20 @@ class CompletionAnswer:
                 begun[index] = True
                 echoed = self._echoed(index) if first_token and self._request.echo else None
                 if first_token or answer.text or self._has_news(answer):
-                    data.append(writer.chunk(self._piece(index, answer, echoed, first=first_token)))
+                    data.append(writer.chunk(index, self._piece(index, answer, echoed, begins=first_token)))
                 if answer.finished:
-                    data.append(writer.chunk(finish(index, b'"text":""', answer)))
+                    data.append(writer.chunk(index, finish(index, b'"text":""', answer)))
             if data:
                 yield b"".join(data)
         if last := writer.last():
             yield last
 
-    def _piece(self, index: int, answer: CompletionOutput, echoed: str | None, *, first: bool) -> bytes:
+    def _piece(self, index: int, answer: CompletionOutput, echoed: str | None, *, begins: bool) -> bytes:
         logprobs = self._logprobs_of(index, answer, echoed)
         content = b'"text":' + encode((echoed or "") + answer.text)
         ids = token_ids(answer) if self._request.return_token_ids else b""
-        if ids and first:
-            ids += b',"prompt_token_ids":' + encode(self._prompt_ids(index))
+        if begins and self._request.return_token_ids:
+            ids = prompt_token_ids(self._generation.prompt_of(index)) + ids
         return piece(index, content, encode(logprobs), ids)
 
     def _has_news(self, answer: CompletionOutput) -> bool:

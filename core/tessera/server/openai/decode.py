@@ -3,20 +3,22 @@ are a 400 that names the field."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from tessera.errors import RequestError
 
+if TYPE_CHECKING:
+    from tessera.server.context import ServerContext
+
 R = TypeVar("R")
+_FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(?: - at `\$\.?(?P<member>\w*))?")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
-_FLOAT = re.compile(r"Expected `int[^,]*, got `float`")
-_EXACT = 2**53
-_MARK = b"\xef\xbb\xbf"  # a byte order mark, with which some programs begin a UTF-8 text
 Values = tuple[Any, ...]
 
 # Known fields that are not supported yet. A request that uses one is refused rather than answered without it. Each
@@ -24,9 +26,17 @@ Values = tuple[Any, ...]
 
 GENERATION: Mapping[str, Values] = {
     "detokenize": (True,),
+    "dry_allowed_length": (2,),
+    "dry_base": (1.75,),
+    "dry_multiplier": (0,),
+    "dry_penalty_last_n": (-1, 0),
+    "dry_sequence_breakers": ([], ["\n", ":", '"', "*"]),
+    "dynatemp_exponent": (1,),
+    "dynatemp_range": (0,),
     "early_stopping": (False,),
     "ebnf": (),
     "grammar": (),
+    "grammar_lazy": (False,),
     "guided_choice": ([],),
     "guided_decoding_backend": (),
     "guided_grammar": (),
@@ -36,31 +46,31 @@ GENERATION: Mapping[str, Values] = {
     "json_schema": (),
     "kv_transfer_params": ({},),
     "logits_processors": ([],),
-    "mm_processor_kwargs": ({},),
-    "regex": (),
-    "repetition_detection": (),
-    "structural_tag": (),
-    "truncate_prompt_tokens": (),
-    # of other servers
-    "dry_multiplier": (0, 0.0),
-    "dynatemp_range": (0, 0.0),
     "logprob_token_ids": ([],),
     "mirostat": (0,),
-    "n_predict": (),
+    "mirostat_eta": (0.1,),
+    "mirostat_tau": (5,),
+    "mm_processor_kwargs": ({},),
+    "n_predict": (-1,),
+    "n_probs": (0,),
     "options": ({},),
-    "repeat_penalty": (1, 1.0),
+    "regex": (),
+    "repeat_last_n": (64,),
+    "repeat_penalty": (1,),
+    "repetition_detection": (),
     "return_prompt_text": (False,),
-    "tfs_z": (1, 1.0),
-    "top_a": (0, 0.0),
-    "typical_p": (1, 1.0),
-    "xtc_probability": (0, 0.0),
+    "structural_tag": (),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "typical_p": (1,),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0.1,),
 }
 
 COMPLETIONS: Mapping[str, Values] = {
     "functions": ([],),
     "max_completion_tokens": (),
     "prompt_embeds": (),
-    "suffix": ("",),
     "thinking_token_budget": (),
     "tools": ([],),
     "top_logprobs": (0,),
@@ -71,7 +81,6 @@ CHAT: Mapping[str, Values] = {
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
-    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "media_io_kwargs": ({},),
@@ -79,9 +88,16 @@ CHAT: Mapping[str, Values] = {
     "prediction": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "suffix": ("",),
-    "verbosity": ("medium",),
     "web_search_options": (),
 }
+
+# Fields of OpenAI's and Anthropic's APIs that change nothing about an answer here.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("anthropic_version", "cache_control", "context_management", "metadata", "parallel_tool_calls"),
+        *("safety_identifier", "service_tier", "store"),
+    }
+)
 
 _HINTS: Mapping[str, str] = {
     "chat_template": "cannot be set by a request",
@@ -89,10 +105,11 @@ _HINTS: Mapping[str, str] = {
         ("ebnf", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
         "is not served; structured_outputs has it",
     ),
-    "structural_tag": "is not served; response_format has it",
     "n_predict": "is called max_tokens here",
-    "repeat_penalty": "is called repetition_penalty here",
+    "n_probs": "is called logprobs here",
     "options": "is of Ollama's API: put its fields beside the others",
+    "repeat_penalty": "is called repetition_penalty here",
+    "structural_tag": "is not served; response_format has it",
 }
 _LONGEST_DEFAULT = 64
 
@@ -118,37 +135,42 @@ class RequestDecoder(Generic[R]):
     built from what the client sent. The second pass decodes the struct.
 
     unserved: fields that are not supported, with the values that ask for nothing. large: the fields that may be long,
-    each with its limit in bytes of JSON; other_bytes: the limit of all others together. further: an additional check by
-    the route; also: the fields that it looks at besides those above.
+    each with its limit in bytes of JSON; all others have one together. further: an additional check by the route; also:
+    the fields that it looks at besides those above. Fields that are neither of the struct nor of any list here are
+    counted.
     """
 
     def __init__(
         self,
+        context: ServerContext,
         kind: type[R],
         unserved: Mapping[str, Values],
         large: Mapping[str, int],
-        other_bytes: int,
         further: Callable[[Envelope], None] | None = None,
         also: Sequence[str] = (),
     ) -> None:
         self._unserved = unserved
         self._large = large
-        self._other_bytes = other_bytes
+        self._other_bytes = context.settings.limits.other_bytes
         self._further = further
+        self._unknown = context.counts.unknown_fields
         fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in (*unserved, *large, *also)]
         self._envelope = msgspec.json.Decoder(msgspec.defstruct("Envelope", fields, kw_only=True))
         self._request = msgspec.json.Decoder(kind)
+        own = (field.encode_name for field in msgspec.structs.fields(kind))  # type: ignore[arg-type]  # of a struct
+        self._known = WITHOUT_EFFECT.union(unserved, large, also, own)
 
     def decode(self, body: bytes) -> R:
         """Raises RequestError."""
-        body = body.removeprefix(_MARK)
         envelope = Envelope(decoded(self._envelope, body))
         self._check_sizes(envelope, len(body))
         for name, defaults in self._unserved.items():
             _check_unserved(name, envelope.raw(name), defaults)
         if self._further is not None:
             self._further(envelope)
-        return decoded(self._request, body)
+        request = decoded(self._request, body)
+        self._unknown.add(_MEMBERS.decode(body).keys() - self._known)
+        return request
 
     def _check_sizes(self, envelope: Envelope, left: int) -> None:
         for name, most in self._large.items():
@@ -165,11 +187,9 @@ class RequestDecoder(Generic[R]):
 def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R:
     """Raises RequestError. field: the path of the data in the request; "" is the whole body."""
     try:
-        return decoder.decode(data)
+        return _decoded(decoder, data)
     except msgspec.ValidationError as error:
-        if not _FLOAT.search(str(error)) or (whole := _with_integers(data)) == data:
-            raise _explained(str(error), field) from None
-        return decoded(decoder, whole, field)
+        raise _explained(str(error), field) from None
     except UnicodeDecodeError:
         raise RequestError("The body is not UTF-8.") from None
     except RecursionError:
@@ -179,20 +199,46 @@ def decoded(decoder: msgspec.json.Decoder[R], data: bytes, field: str = "") -> R
         raise RequestError(f"The body is not valid JSON: {reason[0].lower()}{reason[1:]}.") from None
 
 
-def _with_integers(data: bytes) -> bytes:
-    """JSON with integers in place of floats that are whole: some clients write 16.0 where an integer is due."""
-    return msgspec.json.encode(_integers(msgspec.json.decode(data)))
+# ---- whole numbers --------------------------------------------------------------------------------------------------
 
 
-def _integers(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer() and abs(value) < _EXACT:
-            return int(value)
-        case list():
-            return [_integers(each) for each in value]
-        case dict():
-            return {name: _integers(each) for name, each in value.items()}
-    return value
+def _decoded(decoder: msgspec.json.Decoder[R], data: bytes) -> R:
+    """Takes a whole number that is written as a float (16.0) wherever an integer is due, and nothing else that a strict
+    decoder does not: a text stays a text. Only the member of the body at fault is decoded again."""
+    mended: set[str] = set()
+    while True:
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError as error:
+            found = _FLOAT_FOR_INTEGER.match(str(error))
+            member = "" if found is None else found["member"] or ""
+            if found is None or member in mended:
+                raise
+            mended.add(member)
+            data = _with_integers(data, member)
+
+
+def _with_integers(data: bytes, member: str) -> bytes:
+    """member: the name of the one to change; "" is the whole of the data."""
+    if not member:
+        return msgspec.json.encode(_INTEGERS.decode(data))
+    members = _MEMBERS.decode(data)
+    members[member] = msgspec.Raw(msgspec.json.encode(_INTEGERS.decode(members[member])))
+    return msgspec.json.encode(members)
+
+
+def _integer_or_float(text: str) -> int | float:
+    number = float(text)
+    if math.isinf(number):
+        raise msgspec.DecodeError("number out of range")
+    return int(number) if number.is_integer() else number
+
+
+_INTEGERS = msgspec.json.Decoder(float_hook=_integer_or_float)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
 def _explained(text: str, field: str) -> RequestError:

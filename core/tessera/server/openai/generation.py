@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from starlette.types import Receive, Scope, Send
 
 from tessera.errors import EngineStepError, RequestError
@@ -75,6 +74,7 @@ class Generation:
         self.prompts = prompts
         self.params = params
         self.always_tells_usage = context.settings.force_include_usage
+        self.fingerprint = context.fingerprint
         self._answers = context.settings.answers
         self._engine = context.engine
         self._way = way
@@ -82,7 +82,7 @@ class Generation:
         # Clients may repeat their ids; the number makes the name unique.
         self._name = f"{request_id}-{next(context.numbers)}"
         self._cached = [0] * len(prompts)
-        self._generated = 0
+        self._generated = [0] * len(prompts) * params.n
         self._prompt_only = prompt_only
         self._reasoning: Callable[[], int] | None = None
         self._prompt_logprobs: list[Sequence[Position | None]] = [()] * len(prompts)
@@ -108,7 +108,7 @@ class Generation:
                         raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
                     if self._prompt_only:
                         _blank(answer)
-                    self._generated += len(answer.token_ids)
+                    self._generated[index * self.params.n + answer.index] += len(answer.token_ids)
                 self._cached[index] = output.num_cached_tokens
                 self._prompt_logprobs[index] = output.prompt_logprobs or self._prompt_logprobs[index]
                 yield index * self.params.n, output
@@ -120,11 +120,15 @@ class Generation:
     def usage(self) -> Usage:
         """The tokens that `outputs` has yielded so far. Each prompt counts once."""
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
-        details = PromptTokensDetails(sum(self._cached))
-        usage = Usage(num_prompt_tokens, self._generated, num_prompt_tokens + self._generated, details)
+        usage = _usage(num_prompt_tokens, sum(self._generated), sum(self._cached))
         if self._reasoning is not None:
             usage.completion_tokens_details = CompletionTokensDetails(self._reasoning())
         return usage
+
+    def usage_of(self, choice: int, *, begins: bool) -> Usage:
+        """The tokens of one choice so far. begins: before its first token."""
+        cached = self._cached[choice // self.params.n]
+        return _usage(len(self.prompt_of(choice).token_ids), 0 if begins else self._generated[choice], cached)
 
     def _engine_outputs(self, index: int) -> AsyncGenerator[RequestOutput, None]:
         ids = self.prompts[index].token_ids
@@ -147,6 +151,10 @@ class Generation:
         asked = self.params.max_tokens
         limit = self._answers.unasked(room) if asked is None else min(asked, max(room, 1))
         return self.params if limit == asked else msgspec.structs.replace(self.params, max_tokens=limit)
+
+
+def _usage(prompt: int, generated: int, cached: int) -> Usage:
+    return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
 
 
 def _blank(answer: CompletionOutput) -> None:
@@ -236,7 +244,8 @@ class GenerationEndpoint:
 
 
 class ChunkWriter:
-    """Writes the choices of one stream as events, with the usage that the request asked for.
+    """Writes the choices of one stream as events, with the usage that the request asked for, as vLLM counts it:
+    the last event has that of all choices, and each event, if that is asked for too, that of its own choice.
 
     What all events share is encoded once per stream, so that a token costs little more than encoding its text.
     """
@@ -248,30 +257,23 @@ class ChunkWriter:
         forced = generation.always_tells_usage
         self._usage_at_end = asked or forced
         self._usage_always = forced or (asked and options is not None and bool(options.continuous_usage_stats))
-        head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
-        self._begin = b"data: " + head[:-1]
-        self._head = self._begin + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self._usage_at_end else b"]}\n\n"
+        head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
+        shared = _encode({**head, "system_fingerprint": generation.fingerprint})
+        self._head = b"data: " + shared[:-1] + b',"choices":['
+        self._tail = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
 
-    def first(self, choice: bytes, prompt_ids: list[int] | UnsetType = UNSET) -> bytes:
-        """An event with the role of one choice, before any token of it. prompt_ids: beside it."""
-        head = self._head
-        if not isinstance(prompt_ids, UnsetType):
-            head = self._begin + b',"prompt_token_ids":' + _encode(prompt_ids) + b',"choices":['
-        usage = self._generation.usage()
-        usage.total_tokens, usage.completion_tokens = usage.prompt_tokens, 0
-        return head + choice + (b'],"usage":' + _encode(usage) + b"}\n\n" if self._usage_always else self._tail)
-
-    def chunk(self, choice: bytes) -> bytes:
-        """An event with one choice."""
-        return self._head + choice + (self._with_usage() if self._usage_always else self._tail)
+    def chunk(self, index: int, choice: bytes, *, begins: bool = False, more: bytes = b"") -> bytes:
+        """An event with one choice, which has this index. begins: before the choice's first token. more: further
+        members of the event, such as `,"a":1`."""
+        usage = self._usage(self._generation.usage_of(index, begins=begins)) if self._usage_always else self._tail
+        return self._head + choice + b"]" + more + usage
 
     def last(self) -> bytes:
         """The event after all choices, with the usage; empty if the request asked for none."""
-        return self._head + self._with_usage() if self._usage_at_end else b""
+        return self._head + b"]" + self._usage(self._generation.usage()) if self._usage_at_end else b""
 
-    def _with_usage(self) -> bytes:
-        return b'],"usage":' + _encode(self._generation.usage()) + b"}\n\n"
+    def _usage(self, usage: Usage) -> bytes:
+        return b',"usage":' + _encode(usage) + b"}\n\n"
 
 
 def piece(index: int, content: bytes, logprobs: bytes = b"null", token_ids: bytes = b"") -> bytes:
@@ -291,3 +293,7 @@ def finish(index: int, content: bytes, answer: CompletionOutput) -> bytes:
 
 def token_ids(answer: CompletionOutput) -> bytes:
     return b',"token_ids":' + _encode(answer.token_ids)
+
+
+def prompt_token_ids(prompt: Prompt) -> bytes:
+    return b',"prompt_token_ids":' + _encode(prompt.token_ids)

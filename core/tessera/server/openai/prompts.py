@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -11,7 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import Envelope, asks_for_nothing, decoded
 from tessera.server.openai.generation import Prompt
-from tessera.server.openai.protocol import ChatMessage, ContentPart, ToolCall
+from tessera.server.openai.protocol import MAX_ROLE_CHARS, ChatMessage, ContentPart, ToolCall
 from tessera.server.settings import Limits
 from tessera.text.worker import ChatJob
 
@@ -19,24 +19,58 @@ _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
 _IDS_LISTS = msgspec.json.Decoder(list[list[int]])
-# developer is OpenAI's newer name for the system role; few templates know it. Other roles are the template's own.
-_ROLES = {"developer": "system", "function": "tool"}
-MAX_ROLE_CHARS = 64
+_ASSISTANT = "assistant"
+# developer is OpenAI's newer name for the system role, which few templates know; function is the older one of tool.
+_RENAMED_ROLES = {"developer": "system", "function": "tool"}
 
 
 # ---- the prompt of a completion --------------------------------------------------------------------------------------
 
 
-async def read_prompts(context: ServerContext, raw: msgspec.Raw, add_special_tokens: bool) -> list[Prompt]:
-    """Decodes a prompt field and tokenizes its texts. raw: its JSON. Raises RequestError, TextWorkerError."""
+async def read_prompts(
+    context: ServerContext,
+    raw: msgspec.Raw,
+    add_special_tokens: bool,
+    *,
+    kept: int | None = None,
+    wrap: Callable[[str], str] | None = None,
+) -> list[Prompt]:
+    """Decodes a prompt field and tokenizes its texts. raw: its JSON. kept: how many of a prompt's last tokens are kept;
+    None is all. wrap: makes the prompt of a text. Raises RequestError, TextWorkerError."""
     texts, ids = decode_prompt(bytes(raw), context.settings.limits)
-    if ids:
-        return [Prompt(prompt) for prompt in ids]
-    return await tokenize(context, texts, add_special_tokens)
+    if wrap is not None and ids:
+        raise RequestError("suffix needs a prompt that is a text.", param="suffix")
+    prompts = [Prompt(prompt) for prompt in ids]
+    if texts:
+        texts = texts if wrap is None else [wrap(text) for text in texts]
+        prompts = await tokenize(context, texts, add_special_tokens, whole=kept is None)
+    if kept is None:
+        return prompts
+    return [prompt if len(prompt.token_ids) <= kept else Prompt(prompt.token_ids[-kept:]) for prompt in prompts]
 
 
-def check_prompt_counts(raw: bytes, limits: Limits, max_model_len: int) -> None:
-    """Raises RequestError for too many prompts or tokens. Counts in the JSON, so that they are never decoded."""
+def num_kept(asked: int | None, max_model_len: int, max_tokens: int | None) -> int | None:
+    """How many of a prompt's last tokens truncate_prompt_tokens keeps; None is all. max_tokens: of the answer, for
+    which -1 leaves room; None leaves room for one. Raises RequestError."""
+    if asked is None:
+        return None
+    if asked == -1:
+        return max(max_model_len - (max_tokens or 1), 1)
+    if not 1 <= asked <= max_model_len:
+        raise RequestError(
+            f"truncate_prompt_tokens must be 1 to {max_model_len}, the model's context, or -1 for what fits in it, got "
+            f"{asked}.",
+            param="truncate_prompt_tokens",
+        )
+    return asked
+
+
+def check_prompt_counts(envelope: Envelope, limits: Limits, max_model_len: int) -> None:
+    """Raises RequestError for too many prompts or tokens. Counts in the JSON, so that they are never decoded. envelope:
+    must have the fields prompt and truncate_prompt_tokens."""
+    raw, truncates = envelope.raw("prompt"), envelope.raw("truncate_prompt_tokens")
+    if truncates and not asks_for_nothing(truncates, ()):
+        max_model_len = max(max_model_len, limits.detokenize_tokens)
     kind = _kind(raw)
     if kind == "texts":
         # Escaped quotes are not counted. `\\"` is taken for one, so the count may be too low but never too high.
@@ -86,15 +120,18 @@ def _kind(raw: bytes) -> Literal["text", "texts", "ids", "ids lists"] | None:
             return "ids"
 
 
-async def tokenize(context: ServerContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
+async def tokenize(
+    context: ServerContext, texts: Sequence[str], add_special_tokens: bool, *, whole: bool = True
+) -> list[Prompt]:
+    """whole: a text has to fit in the context. Raises RequestError, TextWorkerError."""
     workers = context.engine.text
     if workers is None:
         raise RequestError("This server has no tokenizer: send the prompt as token ids.", param="prompt")
     most = context.settings.limits.prompt_chars
     if any(len(text) > most for text in texts):
         raise RequestError(f"A prompt must be at most {most} characters long.", param="prompt")
-    max_model_len = context.engine.info.max_model_len
-    tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_model_len)
+    max_tokens = context.engine.info.max_model_len if whole else None
+    tokens = await workers.encode(texts, add_special_tokens, max_tokens=max_tokens)
     return [Prompt(ids, text) for ids, text in zip(tokens, texts, strict=True)]
 
 
@@ -168,19 +205,25 @@ def for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
+def echoed(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last message if it is the assistant's, which `echo` puts in front of the answer."""
+    if messages[-1].role != _ASSISTANT:
+        return ""
+    content = _content(messages[-1], f"messages[{len(messages) - 1}].content") or ""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
 def _message(message: ChatMessage, place: str) -> dict[str, Any]:
     if not 1 <= len(message.role) <= MAX_ROLE_CHARS:
         raise RequestError(f"{place}.role must have 1 to {MAX_ROLE_CHARS} characters.", param=f"{place}.role")
-    if message.content is None and message.role != "assistant":
+    if message.content is None and message.role != _ASSISTANT:
         raise RequestError(f"{place}.content is missing.", param=f"{place}.content")
     if message.audio is not None and not asks_for_nothing(bytes(message.audio), ()):
         raise RequestError(f"{place}.audio is not supported yet; remove it.", param=f"{place}.audio")
-    calls = message.tool_calls
-    if not calls and message.function_call is not None:  # the older way of a single call
-        calls = [ToolCall(message.function_call)]
+    calls = message.tool_calls or ([ToolCall(message.function_call)] if message.function_call is not None else None)
     fields = {
-        "role": _ROLES.get(message.role, message.role),
-        "content": message.content if isinstance(message.content, str) else _parts(message.content, f"{place}.content"),
+        "role": _RENAMED_ROLES.get(message.role, message.role),
+        "content": _content(message, f"{place}.content"),
         "name": message.name,
         "tool_call_id": message.tool_call_id,
         "tool_calls": msgspec.to_builtins(calls) if calls else None,
@@ -189,16 +232,19 @@ def _message(message: ChatMessage, place: str) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _parts(parts: Sequence[ContentPart] | None, place: str) -> list[dict[str, str]] | str | None:
-    if parts is None:
-        return None
-    texts = []
-    for index, part in enumerate(parts):
-        if part.type not in ("text", "refusal"):
-            where = f"{place}[{index}].type"
-            raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
-        text = part.text if part.type == "text" else part.refusal
-        if text is None:
-            raise RequestError(f"{place}[{index}].{part.type} is missing.", param=f"{place}[{index}].{part.type}")
-        texts.append({"type": "text", "text": text})
-    return texts or ""
+def _content(message: ChatMessage, place: str) -> list[dict[str, str]] | str | None:
+    if message.content is None or isinstance(message.content, str):
+        return message.content
+    readable = ("text", "refusal") if message.role == _ASSISTANT else ("text",)
+    return [_part(part, f"{place}[{index}]", readable) for index, part in enumerate(message.content)] or ""
+
+
+def _part(part: ContentPart, place: str, readable: Sequence[str]) -> dict[str, str]:
+    """A part as a text. readable: the types of parts that are."""
+    if part.type not in readable:
+        where = f"{place}.type"
+        raise RequestError(f"{where} is {part.type[:40]!r}: only text parts are supported.", param=where)
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise RequestError(f"{place}.{part.type} is missing.", param=f"{place}.{part.type}")
+    return {"type": "text", "text": text}

@@ -1,11 +1,12 @@
 """The request and response bodies of OpenAI's routes, as msgspec structs.
 
-Unknown fields of a request are ignored. The limits are here only for the OpenAPI document. Values are checked where
-these numbers come from (tessera/sampling_params.py, settings.py), with clearer errors than msgspec's.
+Unknown fields of a request are ignored, and counted. The limits are here only for the OpenAPI document. Values are
+checked where these numbers come from (tessera/sampling_params.py, settings.py), with clearer errors than msgspec's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -66,6 +67,7 @@ _RESPONSE_FORMAT = {
     "required": ["type"],
 }
 MAX_EFFORT_CHARS = 16
+MAX_ROLE_CHARS = 64
 _TOOL_CHOICES = [
     {"enum": ["none", "auto", "required"]},
     {
@@ -88,16 +90,16 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """The fields that chat and completions have in common. null is the same as leaving a field out. model: the first
-    that is served, if it is left out."""
+    """The fields that chat and completions have in common. null is the same as leaving a field out. model: if it is
+    left out, the first name served."""
 
     model: str | None = None
-    n: Annotated[int, shown(minimum=1, maximum=most.MAX_N)] | None = None
+    n: Annotated[int, shown(minimum=1, maximum=Limits.n)] | None = None
     temperature: Annotated[float, shown(minimum=0)] | None = None
     top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
     top_k: Annotated[int, shown(minimum=-1)] | None = None
     min_p: _Share | None = None
-    seed: int | None = None
+    seed: Annotated[int, shown(minimum=most.INTEGERS["seed"][0], maximum=most.INTEGERS["seed"][1])] | None = None
     stop: _Stop | Annotated[list[_Stop], shown(maxItems=most.MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[int], shown(maxItems=most.MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
@@ -114,6 +116,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, shown(minimum=-(2**31), maximum=2**31 - 1)] | None = None
     request_id: Annotated[str, shown(minLength=1, maxLength=Limits.request_id_chars)] | None = None
     return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, shown(minimum=-1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, shown(exclusiveMinimum=0, maximum=most.MOST_REPETITION)] | None = None
@@ -138,10 +141,11 @@ class CompletionRequest(GenerationFields, kw_only=True):
     echo: bool | None = None
     logprobs: _Logprobs | None = None
     best_of: _Length | None = None
+    suffix: str | None = None
 
 
 class ContentPart(msgspec.Struct):
-    """A text, or a refusal that the model gave earlier."""
+    """type: text, or in an assistant's message also refusal."""
 
     type: str
     text: str | None = None
@@ -176,7 +180,9 @@ class ToolSpec(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    role: str
+    """role: passed to the chat template, developer as system. function_call: the older form of one of tool_calls."""
+
+    role: Annotated[str, shown(minLength=1, maxLength=MAX_ROLE_CHARS)]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
@@ -191,6 +197,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     """A chat to answer. null is the same as leaving a field out."""
 
     messages: Annotated[list[ChatMessage], shown(minItems=1, maxItems=Limits.messages)]
+    echo: bool | None = None
     max_completion_tokens: _Length | None = None
     logprobs: bool | None = None
     top_logprobs: _Logprobs | None = None
@@ -203,6 +210,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     include_reasoning: bool | None = None
     reasoning_effort: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
     thinking_token_budget: Annotated[int, shown(minimum=0)] | None = None
+    verbosity: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -290,7 +298,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -300,9 +308,10 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    system_fingerprint: str
     object: str = "chat.completion"
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | None = None
-    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -311,6 +320,7 @@ class Completion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    system_fingerprint: str
     object: str = "text_completion"
 
 

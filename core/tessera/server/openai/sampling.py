@@ -96,6 +96,8 @@ def shown_alternatives(asked: int | None, vocab_size: int) -> int:
 
 def check_common(request: GenerationFields, limits: Limits) -> None:
     """Raises RequestError."""
+    if request.n is not None and request.n > limits.n:
+        raise RequestError(f"n must be at most {limits.n}, got {request.n}.", param="n")
     if request.prompt_logprobs is not None and request.stream:
         raise RequestError("prompt_logprobs is not supported in a stream: leave out stream.", param="prompt_logprobs")
     if request.stream_options is not None and not request.stream:

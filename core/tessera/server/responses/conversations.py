@@ -57,7 +57,7 @@ class Conversations:
     def __init__(self, context: ServerContext, store: Store) -> None:
         limits = context.settings.limits
         self._store = store
-        self._decoder = RequestDecoder(ConversationRequest, {}, {"items": limits.body_bytes}, limits.other_bytes)
+        self._decoder = RequestDecoder(context, ConversationRequest, {}, {"items": limits.body_bytes})
 
     async def create(self, request: Request) -> Response:
         asked = await self._decoded(request)

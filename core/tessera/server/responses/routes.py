@@ -79,8 +79,8 @@ class Responses:
         large = {"input": limits.body_bytes, "tools": limits.tools_bytes, "instructions": limits.body_bytes}
         self._context = context
         self._store = store
-        self._decoder = RequestDecoder(ResponsesRequest, _NOT_SERVED, large, limits.other_bytes)
-        self._counting = RequestDecoder(InputTokensRequest, {}, large, limits.other_bytes)
+        self._decoder = RequestDecoder(context, ResponsesRequest, _NOT_SERVED, large)
+        self._counting = RequestDecoder(context, InputTokensRequest, {}, large)
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def read(self, body: bytes, scope: Scope) -> ResponseAnswer:

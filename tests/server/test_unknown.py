@@ -1,0 +1,153 @@
+"""What the server does not know or serve: fields, routes, and line ends that some readers of streams know."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from tessera.server.app import create_app
+from tessera.server.settings import ServerSettings
+from tessera.server.unknown_fields import MOST_NAMES, UnknownFields
+from tessera.server.unserved import why_not
+from tests.server.conftest import in_process
+from tests.server.fake_engine import FakeEngine, Script
+from tests.server.test_errors import check_error
+
+SAMPLERS = {
+    "typical_p": (0.9, 1.0),
+    "dry_multiplier": (0.8, 0),
+    "dry_base": (2, 1.75),
+    "xtc_probability": (0.5, 0.0),
+    "mirostat": (2, 0),
+    "mirostat_tau": (3, 5.0),
+    "top_a": (0.1, 0),
+    "tfs_z": (0.9, 1),
+    "dynatemp_range": (0.5, 0),
+    "grammar_lazy": (True, False),
+    "repeat_penalty": (1.1, 1.0),
+    "n_predict": (5, -1),
+    "logprob_token_ids": ([1], []),
+    "return_prompt_text": (True, False),
+    "options": ({"temperature": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+async def test_a_sampler_of_another_server_is_refused_unless_it_asks_for_nothing(api, name):
+    asked, nothing = SAMPLERS[name]
+    for post in (api.chat, api.complete):
+        check_error(await post(**{name: asked}), 400, name)
+        assert (await post(**{name: nothing})).status_code == 200
+    assert len(api.engine.calls) == 2
+
+
+async def test_what_another_field_has_is_said(api):
+    assert "called max_tokens here" in check_error(await api.chat(n_predict=5), 400, "n_predict")
+    assert "called repetition_penalty here" in check_error(await api.chat(repeat_penalty=2), 400, "repeat_penalty")
+
+
+# ---- unknown fields ----------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_field_is_logged_once_and_counted(api, caplog):
+    caplog.set_level(logging.DEBUG, "tessera.server.unknown_fields")
+    for _ in range(2):
+        assert (await api.chat(temprature=1, store=True, metadata={})).status_code == 200
+    assert (await api.complete(temprature=1)).status_code == 200
+    assert (await api.post("/v1/messages", {"messages": [], "max_tokens": 1, "temprature": 1})).status_code == 400
+    assert (await api.post("/tokenize", {"prompt": "x", "promt": "y"})).status_code == 200
+    assert [record.args for record in caplog.records] == [("temprature",), ("promt",)]
+    text = (await api.client.get("/metrics")).text
+    assert 'tessera:unknown_request_fields_total{field="temprature"} 4' in text
+    assert 'tessera:unknown_request_fields_total{field="promt"} 1' in text
+    assert "store" not in text
+
+
+def test_clients_cannot_grow_the_table():
+    fields = UnknownFields()
+    for number in range(1000):
+        fields.add([f"field_{number}"])
+    fields.add(['"}\n', "x" * 65, "", "field_0"])
+    assert len(fields.counts) == MOST_NAMES + 1
+    assert fields.counts["other"] == 1000 - MOST_NAMES + 1
+    assert fields.counts["field_0"] == 2
+
+
+# ---- routes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("/v1/embeddings", "Embeddings"),
+        ("/embeddings", "Embeddings"),
+        ("/v1/audio/transcriptions", "Audio"),
+        ("/v1/images/generations", "Images"),
+        ("/v1/moderations", "Moderations"),
+        ("/v2/rerank", "Reranking"),
+        ("/score", "Scoring"),
+        ("/pooling", "Pooling"),
+        ("/classify", "Classification"),
+        ("/v1/fine_tuning/jobs", "Fine-tuning"),
+        ("/v1/assistants", "Assistants"),
+        ("/v1/threads/t/runs", "threads"),
+        ("/v1/realtime", "Realtime"),
+        ("/v1/batches", "Batches"),
+        ("/sleep", "Sleep"),
+        ("/wake_up", "Sleep"),
+        ("/completion", "llama.cpp"),
+        ("/infill", "suffix"),
+        ("/props", "llama.cpp"),
+        ("/slots/0", "llama.cpp"),
+        ("/server_info", "information"),
+        ("/generate", "token ids"),
+    ],
+)
+async def test_a_known_route_that_is_not_served_says_so(api, path, word):
+    for method in ("GET", "POST"):
+        message = check_error(await api.client.request(method, path), 404, code="unknown_url")
+        assert word in message
+        assert "not served" in message
+
+
+@pytest.mark.parametrize(("path", "word"), [("/api/pull", "Managing models"), ("/api/embed", "Embeddings")])
+async def test_ollama_s_clients_are_told_in_their_form(api, path, word):
+    response = await api.post(path, {})
+    assert response.status_code == 404
+    assert response.json()["error"].startswith(word)
+
+
+def test_no_route_that_is_served_is_said_not_to_be():
+    paths = [route.path for route in create_app(FakeEngine(), ServerSettings()).routes]
+    assert "/api/chat" in paths
+    assert not [path for path in paths if why_not(path)]
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/embeddingsx", "/v1/apis"])
+async def test_any_other_path_is_no_such_route(api, path):
+    assert "No such route" in check_error(await api.client.get(path), 404, code="unknown_url")
+
+
+# ---- streams -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+async def test_an_event_is_one_line_for_every_reader(path):
+    text = "a\u0085b\u2028c\u2029d\x0b\x0c\x1c\x1d\x1eé"
+    body = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 9, "stream": True}
+    async with in_process(FakeEngine(script=Script(pieces=(text,)))) as api:
+        response = await api.post(path, body)
+    lines = [line async for line in response.aiter_lines()]
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert text in _texts(events)
+    assert all(line == "" or line.startswith(("data: ", "event: ")) for line in lines)
+
+
+def _texts(value):
+    """Every text of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(child)
