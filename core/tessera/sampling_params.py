@@ -22,6 +22,7 @@ MAX_STOP_CHARS = 1024
 MAX_BIASES = 1024
 MOST_BIAS = 100.0
 MAX_ALLOWED_IDS = 2**20
+MAX_LOGPROB_IDS = 1024
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 256
 MAX_BAD_WORD_TOKENS = 64
@@ -155,12 +156,12 @@ class ReasoningParams(msgspec.Struct, frozen=True, omit_defaults=True):
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the tokens of one request are chosen and when it ends.
 
-    n: completions per prompt, 1 to 16384. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: -2**63 to
-    2**64 - 1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in the same
-    batch. stop: strings that end the completion; stop_token_ids:
-    tokens that end it; min_tokens: the number of tokens before which no such token is sampled. logprobs: the number of
-    alternatives per token; 0 returns the chosen token only, -1 the whole vocabulary, None nothing. prompt_logprobs: the
-    same for the tokens of the prompt.
+    n: completions per prompt, 1 to 16384. temperature: 0 is greedy. top_k: 0 or -1 disables it. seed: -2**63 to 2**64 -
+    1, with -1 the same as None, a random one; the same seed draws the same numbers whatever runs in the same batch.
+    stop: strings that end the completion; stop_token_ids: tokens that end it; min_tokens: the number of tokens before
+    which no such token is sampled. logprobs: the number of alternatives per token; 0 returns the chosen token only, -1
+    the whole vocabulary, None nothing. logprob_token_ids: the alternatives are these tokens, at most 1024, instead of
+    the most likely ones; sets logprobs to their number. prompt_logprobs: as logprobs, for the tokens of the prompt.
 
     presence_penalty and frequency_penalty are subtracted from the logits of tokens in the completion, once and once per
     occurrence. repetition_penalty divides (multiplies, if negative) the logits of tokens in the prompt or completion.
@@ -194,6 +195,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     prompt_logprobs: int | None = None
+    logprob_token_ids: Sequence[int] | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
@@ -240,6 +242,8 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
         fields["logit_bias"] = _biases(params.logit_bias)
     if params.allowed_token_ids is not None:
         fields["allowed_token_ids"] = _sequence("allowed_token_ids", params.allowed_token_ids)
+    if params.logprob_token_ids is not None:
+        fields["logprob_token_ids"] = _sequence("logprob_token_ids", params.logprob_token_ids) or None
     if params.bad_words is not None:
         fields["bad_words"] = tuple(dict.fromkeys(_sequence("bad_words", params.bad_words))) or None
     if params.bad_words_ids is not None:
@@ -251,11 +255,16 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
 
 
 def effective(params: SamplingParams) -> dict[str, Any]:
-    """Fields with a different effective value: greedy sampling ignores filters, and a tiny temperature is raised to
-    LOWEST_TEMPERATURE."""
+    """Fields with a different effective value: greedy sampling ignores filters, a tiny temperature is raised to
+    LOWEST_TEMPERATURE, and logprobs is the number of logprob_token_ids."""
+    changed: dict[str, Any] = {}
     if params.temperature < GREEDY_BELOW:
-        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    return {"temperature": LOWEST_TEMPERATURE} if params.temperature < LOWEST_TEMPERATURE else {}
+        changed = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    elif params.temperature < LOWEST_TEMPERATURE:
+        changed = {"temperature": LOWEST_TEMPERATURE}
+    if params.logprob_token_ids is not None:
+        changed["logprobs"] = len(params.logprob_token_ids)
+    return changed
 
 
 def check(params: SamplingParams) -> None:
@@ -265,6 +274,8 @@ def check(params: SamplingParams) -> None:
     _check_words(params)
     if params.allowed_token_ids is not None:
         _check_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_IDS, least=1)
+    if params.logprob_token_ids is not None:
+        _check_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_IDS)
     if params.extra_args is not None:
         check_extra_args("extra_args", params.extra_args)
     for name in NOT_SERVED:

@@ -21,7 +21,11 @@ from tests.server.test_error_walk import KNOWN
 
 PAGE = (Path(__file__).parents[2] / "docs/server.md").read_text(encoding="utf-8")
 SNIPPETS = dict(re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", PAGE, re.DOTALL))
-ANSWERS = {"tokenize": {"count", "max_model_len", "tokens", "token_strs"}, "detokenize": {"prompt"}}
+ANSWERS = {
+    "tokenize": {"count", "max_model_len", "tokens", "token_strs"},
+    "detokenize": {"prompt"},
+    "decide": {"model", "answers", "usage"},
+}
 KIB, MIB = 2**10, 2**20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -93,7 +94,8 @@ class Call:
 @dataclass
 class Script:
     """pieces: the text of each token, for all answers. delay: seconds before each token. error: raised in place of the
-    token of number error_at. hang_at: the number of a token that never comes."""
+    token of number error_at. hang_at: the number of a token that never comes. scores: probabilities of tokens that
+    requests name, by their text; those of others are 0."""
 
     pieces: Sequence[str] = ("Hel", "lo", ", ", "wörld", "!")
     delay: float = 0.0
@@ -102,6 +104,7 @@ class Script:
     num_cached_tokens: int = 0
     stop_reason: int | str | None = None
     finish_reason: str = "stop"
+    scores: Mapping[str, float] = field(default_factory=dict)
     hang_at: int | None = None
 
 
@@ -212,11 +215,19 @@ class FakeEngine:
             answer.text += script.pieces[number]
             answer.token_ids.append(number)
             if params.logprobs is not None:
-                answer.logprobs = [*(answer.logprobs or []), position(number, script.pieces[number], params.logprobs)]
+                found = position(number, script.pieces[number], 0 if params.logprob_token_ids else params.logprobs)
+                found |= {token: self._named(token) for token in params.logprob_token_ids or ()}
+                answer.logprobs = [*(answer.logprobs or []), found]
             if ended or cut:
                 answer.finish_reason = script.finish_reason if ended else "length"
                 answer.stop_reason = script.stop_reason if ended else None
         return ended or cut
+
+    def _named(self, token: int) -> Logprob:
+        assert self.tokenizer is not None
+        text = self.tokenizer.token_text(token).text
+        share = self.script.scores.get(text, 0.0)
+        return Logprob(math.log(share) if share else -math.inf, 1, text)
 
     def _output(
         self, request_id: str, prompt: Sequence[int], answers: list[CompletionOutput], params: SamplingParams

@@ -26,6 +26,7 @@ KEY = {"Authorization": "Bearer key"}
 ROUTES = [route for route in create_app(FakeEngine(), SETTINGS).routes if isinstance(route, Route)]
 CANARY = "xylophone-7193"
 USER = {"role": "user", "content": CANARY}
+QUESTION = {"type": "predicate", "instructions": CANARY}
 BODIES = [
     b"",
     b"{",
@@ -54,6 +55,9 @@ BODIES = [
             {"messages": [USER], "chat_template_kwargs": {"messages": CANARY}, "prompt": [1.5]},
             {"messages": [USER], "prompt": CANARY, "tokens": [1], "max_tokens": 5, "model": "../../etc/passwd"},
             {"input": CANARY, "model": "../../etc/passwd"},
+            {"input": CANARY, "questions": [], "model": "../../etc/passwd"},
+            {"input": [{"role": CANARY, "content": [{"type": CANARY}]}], "questions": [QUESTION]},
+            {"input": CANARY, "questions": [{**QUESTION, "type": CANARY, "name": CANARY}]},
         )
     ),
 ]

@@ -152,11 +152,12 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
     _check_ids("stop_token_ids", params.stop_token_ids or (), vocab)
     _check_ids("logit_bias", params.logit_bias or (), vocab)
     _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab)
+    _check_ids("logprob_token_ids", params.logprob_token_ids or (), vocab)
     _check_ids("bad_words_ids", (token for word in params.bad_words_ids or () for token in word), vocab)
     changed: dict[str, Any] = {}
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(params, name)
-        if asked is not None:
+        if asked is not None and not (name == "logprobs" and params.logprob_token_ids):
             check_logprobs(name, asked, model)
         if asked == -1:
             changed[name] = vocab

@@ -56,6 +56,10 @@ class Harmony(ResponseFormat):
     def before_calls(self) -> ReasoningMarkers:
         return _ANALYSIS
 
+    @property
+    def without_reasoning(self) -> str:
+        return _FINAL
+
     def answer(self, content: Format) -> Format:
         return final(content)
 

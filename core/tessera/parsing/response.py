@@ -68,6 +68,12 @@ class ResponseFormat(ABC):
         """What stands around reasoning that calls may follow."""
         return self.reasoning
 
+    @property
+    def without_reasoning(self) -> str:
+        """What follows a prompt that has begun reasoning, so that the answer begins at once."""
+        assert self.reasoning is not None
+        return f"{self.reasoning.end}\n\n"
+
     def answer(self, content: Format) -> Format:
         """An answer without calls, where calls may come in its place. content: of the answer."""
         return content

@@ -61,6 +61,7 @@ class LogitsOps(IntFlag):
     MASK = 1
     EDITS = 2
     PENALTIES = 4
+    SCORES = 8  # changes none of them; log probabilities of tokens that the request names are read from them
 
 
 class SamplingColumns:
@@ -68,8 +69,8 @@ class SamplingColumns:
 
     Besides PARAMETERS: seed [rows, 2] int32, its low and high bits; logprobs, prompt_logprobs int32: how many
     alternatives are wanted for sampled and prompt tokens, -1 for no log probabilities; num_prompt_tokens int32;
-    logits_ops uint8. edits, masks: of the rows that have any. opened: how often a row was opened. eos, vocab: the
-    model's end-of-text tokens and the size of its vocabulary."""
+    logits_ops uint8. edits, masks, scored: of the rows that have any; scored is logprob_token_ids. opened: how often a
+    row was opened. eos, vocab: the model's end-of-text tokens and the size of its vocabulary."""
 
     temperature: Array
     top_k: Array
@@ -89,6 +90,7 @@ class SamplingColumns:
         self.logits_ops: Array = np.zeros(rows, np.uint8)
         self.edits: dict[int, RowEdits] = {}
         self.masks: dict[int, Array] = {}
+        self.scored: dict[int, Array] = {}
         self.opened = 0
         self.eos, self.vocab = eos, vocab
         self._want_prompt_logprobs: set[int] = set()
@@ -115,6 +117,7 @@ class SamplingColumns:
         if self.logits_ops[row]:
             self.edits.pop(row, None)
             self.masks.pop(row, None)
+            self.scored.pop(row, None)
         ops = LogitsOps.PENALTIES if params.penalised else LogitsOps(0)
         edits = RowEdits.of(params, opened.num_prompt_tokens, self.eos, self.vocab)
         if edits is not None:
@@ -123,6 +126,9 @@ class SamplingColumns:
         if params.allowed_token_ids is not None:
             self.masks[row] = allowed_bits(params.allowed_token_ids, self.vocab)
             ops |= LogitsOps.MASK
+        if params.logprob_token_ids is not None:
+            self.scored[row] = np.array(params.logprob_token_ids, np.int32)
+            ops |= LogitsOps.SCORES
         self.logits_ops[row] = ops
 
     def prompt_logprobs_among(self, rows: Array, starts: Array) -> Array:
@@ -291,9 +297,25 @@ class LogitsEditor:
             return drawn
         return torch.cat((sample(logits, sampling).tokens, drawn)).index_select(0, copied.merged)
 
+    def scored(self, found: Logprobs, logits: Tensor, rows: Array) -> Logprobs:
+        """found with the tokens of logprob_token_ids in place of the most likely ones, in the rows that have any.
+        logits [S, vocab], without edits. rows: as in draw()."""
+        asked = self.columns.scored
+        held = [(place, asked[row]) for place, row in enumerate(rows.tolist()) if row in asked]
+        if not held:
+            return found
+        width = found.ids.shape[-1] - 1
+        places = self._put(np.array([place for place, _ in held]), np.int32)
+        tokens = self._put(np.stack([_repeated(ids, width) for _, ids in held]), np.int32)
+        own = self._call("take_logits", TakeLogitsSpec(logits.shape[-1]))(logits, places)
+        values = own.log_softmax(-1).gather(-1, tokens.long())
+        found.ids[:, 1:].index_copy_(0, places.long(), tokens.to(found.ids.dtype))
+        found.logprobs[:, 1:].index_copy_(0, places.long(), values)
+        return found
+
     def _to_copy(self, rows: Array, masks: PlacedMasks | None, *, all_masked: bool) -> Array:
         """The places of the rows to copy: all if padding would make them as many anyway."""
-        apart = ~LogitsOps(0) if all_masked else LogitsOps.EDITS | LogitsOps.PENALTIES
+        apart = LogitsOps.EDITS | LogitsOps.PENALTIES | (LogitsOps.MASK if all_masked else 0)
         chosen = (self.columns.logits_ops[rows] & apart) != 0
         if masks is not None:
             chosen[masks.places] = True
@@ -474,7 +496,10 @@ class Sampler:
         if edits:
             keep = metadata.spec.logprobs >= 0  # log probabilities are those of the logits before they were edited
             tokens = self.editor.draw(metadata.sample, logits, sampling, rows, positions, placed, keep=keep)
-            sampled = Sampled(tokens, *self._logprobs(metadata.spec, logits, tokens)) if keep else Sampled(tokens)
+            sampled = Sampled(tokens)
+            if keep:
+                found = self._logprobs(metadata.spec, logits, tokens)
+                sampled = Sampled(tokens, *self.editor.scored(found, logits, rows))
         else:
             sampled = metadata.sample(logits, sampling)
         for feature in self.features:

@@ -202,7 +202,7 @@ def _sample_on_host(
     tokens = editor.draw(partial(sample, spec), host, sampling, rows, positions, placed, keep=True)
     if wanted.max(initial=-1) < 0:
         return HostSampled(tokens.numpy(), [])
-    made = logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens)
+    made = editor.scored(logprobs(LogprobsSpec(vocab, int(wanted.max())), host, tokens), host, rows)
     ids, found_logprobs, ranks = (part.numpy() for part in made)
     found = [
         RowLogprobs(row, ids[i : i + 1, : k + 1], found_logprobs[i : i + 1, : k + 1], ranks[i : i + 1])

@@ -16,6 +16,7 @@ from tessera.server.access import Access
 from tessera.server.anthropic import messages
 from tessera.server.anthropic.errors import error_form as anthropic_error
 from tessera.server.context import ServerContext
+from tessera.server.decisions import routes as decisions
 from tessera.server.error_forms import ErrorForms
 from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, RequestsPerKey
@@ -45,7 +46,9 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     context = ServerContext(engine, settings)
     store = Store(settings.response_store, settings.response_store_bytes)
     routes: list[Route] = [
-        route for family in (chat, completions, messages, tokenization, status) for route in family.routes(context)
+        route
+        for family in (chat, completions, messages, decisions, tokenization, status)
+        for route in family.routes(context)
     ]
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]

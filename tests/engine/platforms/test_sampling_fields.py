@@ -57,6 +57,29 @@ def greedy(logits: Logits, prompt: list[int], count: int, fields: dict[str, Any]
     return answer
 
 
+def test_named_tokens_have_the_log_probabilities_of_the_definition(start: Start, logits: Logits) -> None:
+    """Beside rows that ask for the most likely tokens, for none, and for a mask; of the logits before any edit."""
+    named, questions = [5, 60, 5, 2, 33], prompts(4, seed=31)
+    with_all: list[dict[str, Any]] = [
+        {"logprob_token_ids": named},
+        {"logprobs": 2},
+        {"logprob_token_ids": [7], "allowed_token_ids": [40, 41], "presence_penalty": 1.0},
+        {},
+    ]
+    run = start(max_num_seqs=7)
+    keys = [run.add(q, 6, ignore_eos=True, **fields) for q, fields in zip(questions, with_all, strict=True)]
+    run.finish()
+    for key, question, fields in zip(keys, questions, with_all, strict=True):
+        asked = fields.get("logprob_token_ids")
+        if asked is None:
+            continue
+        assert len(run.logprobs[key]) == 6
+        for place, row in enumerate(run.logprobs[key]):
+            expected = logits(question + run.answers[key][:place])[-1].log_softmax(-1)
+            assert row.ids[0].tolist() == [run.answers[key][place], *asked]
+            assert row.logprobs[0].tolist() == pytest.approx(expected[row.ids[0].tolist()].tolist(), abs=2e-4)
+
+
 def with_bad_words(alone: Alone, question: list[int], fields: dict[str, Any]) -> dict[str, Any]:
     """Forbids what the answer would say: its second token after its first, its fifth anywhere."""
     whole = alone(question, 12, ignore_eos=True)

@@ -96,7 +96,7 @@ class ChatAnswer:
         self._echoed = echoed(request.messages) if request.echo else ""
         names = TokenNames(context.engine.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         vocab_size = context.engine.config.model.vocab_size
-        self._logprobs = LogprobWriter(names, shown_alternatives(request.top_logprobs, vocab_size))
+        self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
 
     async def whole(self) -> ChatCompletion:
         answers = await self._run.whole()

@@ -80,7 +80,7 @@ class ChatRun:
         identity = Identity.of(context, prefix, request, scope)
         await check_tools(context, use)
         await check_structured(context, asked, params)
-        prompt, begun = await _render(context, request, use, params.max_tokens)
+        prompt, begun = await render(context, request, use, params.max_tokens)
         params = _reading(context, params, use, request.thinking_token_budget, begun=begun)
         generation = Generation(context, owner_of(context, request, scope), [prompt], params, way, identity.id)
         return cls(context, request, identity, generation, use, begun=begun)
@@ -109,7 +109,7 @@ async def count_tokens(
     with in_terms_of(names):
         context.check_name(request.model)
         use = tool_use(request, context.format, context.settings.limits)
-        prompt, _ = await _render(context, request, use)
+        prompt, _ = await render(context, request, use)
         return len(prompt.token_ids)
 
 
@@ -146,13 +146,15 @@ def _sampling_params(
 
 def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | None:
     top = request.top_logprobs
-    check_alternatives("top_logprobs", top, context.engine.config.model)
+    if request.logprobs and top is None:
+        top = 0
+    check_alternatives(request, "top_logprobs", top, context.engine.config.model)
     if top and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
     return (top or 0) if request.logprobs else None
 
 
-async def _render(
+async def render(
     context: ServerContext, request: ChatCompletionRequest, use: ToolUse, max_tokens: int | None = None
 ) -> tuple[Prompt, bool]:
     """Renders and tokenizes the chat. max_tokens: of the answer. Also returns whether the answer begins within

@@ -64,7 +64,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
         request = decoder.decode(body)
         check_common(request, limits)
         context.check_model(request.model)
-        check_alternatives("logprobs", request.logprobs, context.engine.config.model)
+        check_alternatives(request, "logprobs", request.logprobs, context.engine.config.model)
         # The engine generates at least one token; it is left out if the request wants nothing but the echo.
         only_echo = bool(request.echo) and request.max_tokens == 0
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
@@ -127,7 +127,7 @@ class CompletionAnswer:
         self._generation = generation
         self._tokenizer = context.engine.tokenizer
         names = TokenNames(self._tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
-        alternatives = shown_alternatives(request.logprobs, context.engine.config.model.vocab_size)
+        alternatives = shown_alternatives(request, request.logprobs, context.engine.config.model.vocab_size)
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _FLOAT_FOR_INTEGER = re.compile(r"Expected `(?:[^`]* )?int\b[^`]*`, got `float`(?: - at `\$\.?(?P<member>\w*))?")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_INVALID = re.compile(r"^Invalid (enum )?value '.*?'(?= - at|$)", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 Values = tuple[Any, ...]
 
@@ -46,7 +47,6 @@ GENERATION: Mapping[str, Values] = {
     "json_schema": (),
     "kv_transfer_params": ({},),
     "logits_processors": ([],),
-    "logprob_token_ids": ([],),
     "mirostat": (0,),
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5,),
@@ -242,7 +242,7 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def _explained(text: str, field: str) -> RequestError:
-    match = _PLACE.match(text)
+    match = _PLACE.match(_INVALID.sub("not one of the known values", text))  # what a client sends is not said back
     assert match is not None
     what, path = match["what"].replace("`", "").replace("array", "list"), match["path"] or ""
     path = f"{field}{path}" if path.startswith("[") or not path else ".".join(filter(None, (field, path)))

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -210,12 +210,18 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
 
 
 class Answer(Protocol):
-    """The answer to a valid request: whole, or as events if `stream`. wire: how its stream ends."""
+    """The answer to a valid request."""
+
+    async def whole(self) -> msgspec.Struct: ...
+
+
+@runtime_checkable
+class StreamedAnswer(Answer, Protocol):
+    """An answer that is events if `stream`. wire: how its stream ends."""
 
     stream: bool
     wire: EventWire
 
-    async def whole(self) -> msgspec.Struct: ...
     def events(self) -> AsyncGenerator[bytes, None]: ...
 
 
@@ -234,7 +240,7 @@ class GenerationEndpoint:
 
     async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._read(body, scope)
-        if answer.stream:
+        if isinstance(answer, StreamedAnswer) and answer.stream:
             await send_events(send, answer.events(), answer.wire)
         else:
             await json_response(await answer.whole())(scope, receive, send)

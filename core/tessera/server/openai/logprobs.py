@@ -38,9 +38,10 @@ class TokenNames:
 
 
 class LogprobWriter:
-    """Formats log probabilities. alternatives: how many of the most likely tokens are shown at each position."""
+    """Formats log probabilities. alternatives: how many of the most likely tokens are shown at each position, or which
+    tokens."""
 
-    def __init__(self, names: TokenNames, alternatives: int) -> None:
+    def __init__(self, names: TokenNames, alternatives: int | Sequence[int]) -> None:
         self.names = names
         self._alternatives = alternatives
 
@@ -50,7 +51,9 @@ class LogprobWriter:
         return ChatLogprobs([self._position(token, position) for token, position in positions])
 
     def best(self, position: Position) -> list[tuple[int, Logprob]]:
-        """The most likely tokens, whether or not the chosen one is among them."""
+        """The most likely tokens, whether or not the chosen one is among them; or those that were asked for."""
+        if not isinstance(self._alternatives, int):
+            return [(token, position[token]) for token in self._alternatives if token in position]
         return sorted(position.items(), key=lambda item: -item[1].logprob)[: self._alternatives]
 
     def by_name(self, token: int, position: Position) -> dict[str, float]:

@@ -116,6 +116,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, shown(minimum=-(2**31), maximum=2**31 - 1)] | None = None
     request_id: Annotated[str, shown(minLength=1, maxLength=Limits.request_id_chars)] | None = None
     return_token_ids: bool | None = None
+    logprob_token_ids: Annotated[list[int], shown(maxItems=most.MAX_LOGPROB_IDS)] | None = None
     truncate_prompt_tokens: Annotated[int, shown(minimum=-1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None

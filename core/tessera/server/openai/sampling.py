@@ -34,8 +34,16 @@ _AS_THEY_ARE = tuple(
 )
 # Fields that end an answer, change it or change probabilities: beams are ranked by the model's own probabilities.
 _NOT_WITH_BEAMS = (
-    *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "min_tokens", "presence_penalty"),
-    *("prompt_logprobs", "repetition_penalty", "response_format", "stop", "stop_token_ids", "structured_outputs"),
+    *("allowed_token_ids", "bad_words", "echo", "frequency_penalty", "logit_bias", "logprob_token_ids", "min_tokens"),
+    *(
+        "presence_penalty",
+        "prompt_logprobs",
+        "repetition_penalty",
+        "response_format",
+        "stop",
+        "stop_token_ids",
+        "structured_outputs",
+    ),
     "vllm_xargs",
 )
 
@@ -81,8 +89,10 @@ def check_allowed(raw: bytes, vocab_size: int) -> None:
         raise RequestError(f"allowed_token_ids must have at most {vocab_size} ids.", param="allowed_token_ids")
 
 
-def check_alternatives(name: str, asked: int | None, model: ModelConfig) -> None:
+def check_alternatives(request: GenerationFields, name: str, asked: int | None, model: ModelConfig) -> None:
     """Raises RequestError. asked: log probabilities per token; -1 is all."""
+    if request.logprob_token_ids and asked is None:
+        raise RequestError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
     if asked is None:
         return
     if asked < -1:
@@ -90,7 +100,10 @@ def check_alternatives(name: str, asked: int | None, model: ModelConfig) -> None
     check_logprobs(name, asked, model)
 
 
-def shown_alternatives(asked: int | None, vocab_size: int) -> int:
+def shown_alternatives(request: GenerationFields, asked: int | None, vocab_size: int) -> int | Sequence[int]:
+    """What LogprobWriter takes. asked: how many alternatives."""
+    if request.logprob_token_ids:
+        return tuple(dict.fromkeys(request.logprob_token_ids))
     return vocab_size if asked == -1 else asked or 0
 
 

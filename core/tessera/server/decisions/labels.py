@@ -1,0 +1,76 @@
+"""Labels that stand for possible answers. Each is a single token of the model, so one step gives the probability of all
+of them."""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from tessera.errors import RequestError
+from tessera.text import Vocabulary
+
+_LETTERS = string.ascii_uppercase
+_LONGEST = 3
+
+
+class Label(NamedTuple):
+    """tokens: those that say it, with and without a space before it."""
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+class Labels:
+    """The labels of a model's vocabulary. vocab_size: of the model, which may know fewer tokens than the tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self._vocabulary = vocabulary
+        self._size = min(vocabulary.vocab_size, vocab_size)
+        self._tokens: Mapping[str, Sequence[int]] | None = None
+
+    async def known(self) -> Mapping[str, Sequence[int]]:
+        """The tokens of each text that may be a label. The first call looks at the whole vocabulary."""
+        if self._tokens is None:
+            self._tokens = await asyncio.to_thread(self._found)
+        return self._tokens
+
+    def _found(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for token in range(self._size):
+            if token in self._vocabulary.added_token_texts:
+                continue
+            text = self._vocabulary.token_bytes(token).decode("ascii", errors="replace").removeprefix(" ")
+            if len(text) <= _LONGEST and text.isalnum() and text.isascii():
+                found.setdefault(text, []).append(token)
+        return found
+
+    async def of(self, texts: Sequence[str]) -> list[Label]:
+        """A label for each text, whose tokens may also write it in small or capital letters; [] if one has no single
+        token."""
+        known = await self.known()
+        labels = []
+        for text in texts:
+            spellings = dict.fromkeys((text, text.lower(), text.upper()))
+            labels.append(Label(text, tuple(token for spelling in spellings for token in known.get(spelling, ()))))
+        return labels if all(label.tokens for label in labels) else []
+
+    async def distinct(self, count: int, place: str) -> list[Label]:
+        """Labels for `count` possible answers: letters, or if there are not enough of these, numbers, pairs of letters,
+        or letters and digits. place: in the request, for the RequestError that is raised if none of them suffice."""
+        known, most = await self.known(), 0
+        for alphabet in _alphabets(count):
+            labels = [Label(text, tuple(known[text])) for text in alphabet if text in known][:count]
+            if len(labels) == count:
+                return labels
+            most = max(most, len(labels))
+        raise RequestError(f"{place} must have at most {most} entries for this model's tokenizer.", param=place)
+
+
+def _alphabets(count: int) -> Iterator[Sequence[str]]:
+    yield _LETTERS
+    yield [str(number) for number in range(1, count + 1)]
+    yield ["".join(pair) for pair in product(_LETTERS, repeat=2)]
+    yield (*_LETTERS, *string.ascii_lowercase, *string.digits)

@@ -1,0 +1,178 @@
+"""A question as the model is shown it, and as its answer is read from the probabilities of the labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tessera.errors import RequestError
+from tessera.request import Logprob
+from tessera.server.decisions.labels import Label, Labels
+from tessera.server.decisions.protocol import (
+    MAX_CHOICES,
+    MAX_LEVELS,
+    MAX_NAME_CHARS,
+    Answer,
+    Choice,
+    ChoiceAnswer,
+    ChoiceProbability,
+    Level,
+    Option,
+    Predicate,
+    PredicateAnswer,
+    Question,
+    RefusalAnswer,
+    Score,
+    ScoreAnswer,
+    ScoreProbability,
+)
+
+LEAST_MASS = 0.01
+"""If the model gives all labels together less than this probability, it would say something else: a refusal."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with its labels. text: what the model is shown."""
+
+    question: Question
+    labels: Sequence[Label]
+    text: str
+
+    @classmethod
+    async def of(cls, question: Question, place: str, known: Labels) -> Asked:
+        """place: in the request. Raises RequestError."""
+        if question.name is not None and len(question.name) > MAX_NAME_CHARS:
+            raise RequestError(f"{place}.name has at most {MAX_NAME_CHARS} characters.", param=f"{place}.name")
+        instructions = _text(question.instructions, f"{place}.instructions")
+        match question:
+            case Predicate():
+                shown, labels = f"Is the following true?\n{instructions}", await known.of(("Yes", "No"))
+                if labels:
+                    return cls(question, labels, f"{shown}\n\nAnswer with Yes or No only.")
+                entries: list[tuple[str, str | None]] = [("Yes", None), ("No", None)]
+                return cls._labelled(question, await known.distinct(2, place), shown, entries)
+            case Choice(choices=choices):
+                _check_choices(choices, f"{place}.choices")
+                labels = await known.distinct(len(choices), f"{place}.choices")
+                entries = [(_written(option.value), option.description) for option in choices]
+                return cls._labelled(question, labels, instructions, entries)
+            case Score(levels=levels):
+                _check_count(levels, MAX_LEVELS, f"{place}.levels")
+                labels = await known.of([str(number) for number in range(len(levels))])
+                labels = labels or await known.distinct(len(levels), f"{place}.levels")
+                entries = [(level.label, level.description) for level in levels]
+                return cls._labelled(question, labels, instructions, entries)
+
+    @classmethod
+    def _labelled(
+        cls, question: Question, labels: Sequence[Label], shown: str, entries: Sequence[tuple[str, str | None]]
+    ) -> Asked:
+        """entries: what each label stands for, and its description."""
+        listed = "\n".join(
+            f"{label.text}: {entry}" + (f" - {description}" if description else "")
+            for label, (entry, description) in zip(labels, entries, strict=True)
+        )
+        text = f"{shown}\n\n{listed}\n\nAnswer with one of the labels before the colons only."
+        return cls(question, labels, text)
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of its labels."""
+        return [token for label in self.labels for token in label.tokens]
+
+    def answer(self, position: Mapping[int, Logprob]) -> Answer:
+        """position: the log probabilities of `tokens` where the answer begins."""
+        masses = [sum(math.exp(position[token].logprob) for token in label.tokens) for label in self.labels]
+        mass, name = min(sum(masses), 1.0), self.question.name
+        if mass < LEAST_MASS:
+            return RefusalAnswer(name=name, label_mass=mass)
+        shares = [share / sum(masses) for share in masses]
+        match self.question:
+            case Predicate():
+                return PredicateAnswer(name=name, probability=shares[0], label_mass=mass)
+            case Choice(choices=choices):
+                best = max(range(len(shares)), key=shares.__getitem__)
+                return ChoiceAnswer(
+                    name=name,
+                    choice=choices[best].value,
+                    confidence=_above_equal(shares),
+                    probabilities=[
+                        ChoiceProbability(option.value, share) for option, share in zip(choices, shares, strict=True)
+                    ],
+                    label_mass=mass,
+                )
+            case Score(levels=levels):
+                score = sum(number * share for number, share in enumerate(shares))
+                return ScoreAnswer(
+                    name=name,
+                    score=score,
+                    confidence=_narrow(shares, score),
+                    probabilities=[
+                        ScoreProbability(number, level.label, share)
+                        for number, (level, share) in enumerate(zip(levels, shares, strict=True))
+                    ],
+                    label_mass=mass,
+                )
+
+
+def _above_equal(shares: Sequence[float]) -> float:
+    """0 if the largest share is no larger than an equal one, 1 if it is all."""
+    equal = 1 / len(shares)
+    return min(max((max(shares) - equal) / (1 - equal), 0.0), 1.0)
+
+
+def _narrow(shares: Sequence[float], mean: float) -> float:
+    """1 minus the standard deviation, as a share of the largest one, half of which lies at each end."""
+    variance = sum(share * (number - mean) ** 2 for number, share in enumerate(shares))
+    return min(max(1 - 2 * math.sqrt(variance) / (len(shares) - 1), 0.0), 1.0)
+
+
+# ---- what the model is shown -----------------------------------------------------------------------------------------
+
+
+def _written(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _text(instructions: str | Sequence[dict[str, Any]], place: str) -> str:
+    parts = (
+        [instructions]
+        if isinstance(instructions, str)
+        else [text_of(part, f"{place}[{index}]") for index, part in enumerate(instructions)]
+    )
+    text = "\n".join(parts).strip()
+    if not text:
+        raise RequestError(f"{place} must not be empty.", param=place)
+    return text
+
+
+def text_of(part: Mapping[str, Any], place: str) -> str:
+    """A part of an input as text. Raises RequestError for what is neither text nor JSON."""
+    match part:
+        case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": "input_json", "data": dict() | list() as data}:
+            return msgspec.json.encode(data).decode()
+    raise RequestError(f"{place} must be input_text or input_json; images are not read here.", param=f"{place}.type")
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _check_choices(choices: Sequence[Option], place: str) -> None:
+    _check_count(choices, MAX_CHOICES, place)
+    values = {(type(option.value), option.value) for option in choices}
+    if len(values) < len(choices):
+        raise RequestError(f"{place} must have different values.", param=place)
+
+
+def _check_count(given: Sequence[Option] | Sequence[Level], most: int, place: str) -> None:
+    if not 2 <= len(given) <= most:
+        raise RequestError(f"{place} must have 2 to {most} entries, got {len(given)}.", param=place)

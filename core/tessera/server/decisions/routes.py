@@ -1,0 +1,211 @@
+"""The route of the Decisions API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
+
+from tessera.arrays import Array, int32
+from tessera.errors import EngineStepError, RequestError
+from tessera.request import RequestOutput
+from tessera.sampling_params import RequestOutputKind, SamplingParams
+from tessera.server.context import ServerContext
+from tessera.server.decisions.labels import Labels
+from tessera.server.decisions.protocol import MAX_QUESTIONS, MAX_TOKENS, Answer, Decision, DecisionRequest
+from tessera.server.decisions.questions import Asked, text_of
+from tessera.server.openai.chat_run import in_terms_of, render
+from tessera.server.openai.decode import RequestDecoder, Values
+from tessera.server.openai.generation import GenerationEndpoint
+from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
+from tessera.server.openai.sampling import Owner, owner_of
+from tessera.server.openai.tools import ToolUse
+from tessera.server.openapi import JsonRoute
+from tessera.server.responses.items import input_items, messages_of
+from tessera.server.responses.protocol import InputTokensDetails, Item, OutputTokensDetails, ResponseUsage
+
+_NOT_SERVED: Mapping[str, Values] = {"prompt_cache_options": ({},)}
+_NAMES = {"messages": "input", "prompt": "input"}
+_TOOLS = {"custom_tool_call": "function_call", "custom_tool_call_output": "function_call_output"}
+
+
+def routes(context: ServerContext) -> list[JsonRoute]:
+    body = context.settings.limits.body_bytes
+    decoder = RequestDecoder(context, DecisionRequest, _NOT_SERVED, {"input": body, "questions": body})
+    vocabulary = context.engine.tokenizer
+    labels = None if vocabulary is None else Labels(vocabulary, context.engine.config.model.vocab_size)
+
+    async def read(body: bytes, scope: Scope) -> Deciding:
+        asked = decoder.decode(body)
+        context.check_model(asked.model)
+        if labels is None:
+            raise RequestError("This server has no tokenizer, so nothing can be decided.")
+        return await Deciding.of(context, asked, labels, scope)
+
+    deciding = GenerationEndpoint(read, context.counts)
+
+    async def decide(_request: Request) -> ASGIApp:
+        return deciding
+
+    return [
+        JsonRoute(
+            "/v1/decisions",
+            decide,
+            "Answers questions about an input with probabilities.",
+            methods=("POST",),
+            body=DecisionRequest,
+            answer=Decision,
+        )
+    ]
+
+
+class Deciding:
+    """The questions of one request, of which each is a prompt of its own, and the first token of each answer. prompts:
+    with the input in front, so all but the first find it in the cache."""
+
+    def __init__(
+        self, context: ServerContext, model: str, asked: Sequence[Asked], prompts: Sequence[Array], owner: Owner
+    ) -> None:
+        self._context = context
+        self._model = model
+        self._asked = asked
+        self._prompts = prompts
+        self._owner = owner
+        self._name = f"decision-{next(context.numbers)}"
+
+    @classmethod
+    async def of(cls, context: ServerContext, request: DecisionRequest, labels: Labels, scope: Scope) -> Deciding:
+        """Raises RequestError, TextWorkerError."""
+        if not 1 <= len(request.questions) <= MAX_QUESTIONS:
+            count = len(request.questions)
+            raise RequestError(f"questions must have 1 to {MAX_QUESTIONS} entries, got {count}.", param="questions")
+        asked = [
+            await Asked.of(question, f"questions[{index}]", labels) for index, question in enumerate(request.questions)
+        ]
+        messages = _messages(request.input)
+        chat = ChatCompletionRequest(
+            messages=messages, model=request.model, priority=request.priority, user=request.user,
+            prompt_cache_key=request.prompt_cache_key, reasoning_effort="none",
+        )  # fmt: skip
+        owner = owner_of(context, chat, scope)
+        with in_terms_of(_NAMES):
+            prompts = await _prompts(context, chat, messages, [one.text for one in asked])
+        return cls(context, context.named(request.model), asked, prompts, owner)
+
+    async def whole(self) -> Decision:
+        first, *others = range(len(self._asked))
+        outputs = [await self._output(first)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._output(index)) for index in others]
+        outputs += [task.result() for task in tasks]
+        tokens = sum(map(len, self._prompts))
+        cached = sum(output.num_cached_tokens for output in outputs)
+        return Decision(
+            model=self._model,
+            answers=[_answered(asked, output) for asked, output in zip(self._asked, outputs, strict=True)],
+            usage=ResponseUsage(tokens, InputTokensDetails(cached), 0, OutputTokensDetails(), tokens),
+        )
+
+    async def _output(self, index: int) -> RequestOutput:
+        params = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            logprob_token_ids=self._asked[index].tokens,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        owner = self._owner
+        outputs = self._context.engine.generate(
+            self._prompts[index].tolist(),
+            params,
+            f"{self._name}-{index}",
+            priority=owner.priority,
+            cache_salt=owner.cache_salt,
+            tenant=owner.tenant,
+            adapter=owner.adapter,
+        )
+        async with aclosing(outputs):
+            return [output async for output in outputs][-1]
+
+
+def _answered(asked: Asked, output: RequestOutput) -> Answer:
+    """Raises EngineStepError if the engine cut the answer short."""
+    (answer,) = output.outputs
+    if not answer.logprobs:
+        raise EngineStepError(f"The engine ended an answer with {answer.finish_reason!r}.")
+    return asked.answer(answer.logprobs[0])
+
+
+# ---- the prompt ------------------------------------------------------------------------------------------------------
+
+
+async def _prompts(
+    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], questions: Sequence[str]
+) -> list[Array]:
+    """[tokens] int32 of each question."""
+    prompts, tokens = [], 0
+    for question in questions:
+        prompts.append(int32(await _prompt(context, chat, messages, question)))
+        tokens += len(prompts[-1])
+        if tokens > MAX_TOKENS:
+            raise RequestError(
+                f"The input, counted once for each of the questions, must have at most {MAX_TOKENS} tokens.",
+                param="questions",
+            )
+    return prompts
+
+
+async def _prompt(
+    context: ServerContext, chat: ChatCompletionRequest, messages: Sequence[ChatMessage], question: str
+) -> list[int]:
+    """The question is part of the last message if that is the user's: some templates take no two in a row. Reasoning,
+    if the template begins it, is ended at once."""
+    *before, last = messages
+    if last.role == "user":
+        asked = [*before, msgspec.structs.replace(last, content=f"{_text(last)}\n\n{question}")]
+    else:
+        asked = [*messages, ChatMessage("user", question)]
+    prompt, begun = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse())
+    ids = list(prompt.token_ids)
+    if begun:
+        assert context.format is not None
+        assert context.engine.text is not None
+        (end,) = await context.engine.text.encode([context.format.without_reasoning], False)
+        ids += end
+    return ids
+
+
+def _text(message: ChatMessage) -> str:
+    parts = message.content or ""
+    return parts if isinstance(parts, str) else "\n".join(part.text or "" for part in parts)
+
+
+def _messages(given: str | Sequence[Item]) -> list[ChatMessage]:
+    """Raises RequestError."""
+    if isinstance(given, str):
+        if not given.strip():
+            raise RequestError("input must not be empty.", param="input")
+        return [ChatMessage("user", given)]
+    items = [_plain(item, f"input[{index}]") for index, item in enumerate(given)]
+    if not items:
+        raise RequestError("input must have at least one message.", param="input")
+    return messages_of(input_items(items))
+
+
+def _plain(item: Item, place: str) -> Item:
+    """The item with text in place of JSON, and with a function in place of a custom tool."""
+    found = {**item}
+    if item.get("type") in _TOOLS:
+        found["type"] = _TOOLS[item["type"]]
+        found["arguments"] = msgspec.json.encode({"input": item.get("input")}).decode()
+    for name in ("content", "output"):
+        if isinstance(item.get(name), list):
+            found[name] = [
+                {"type": "input_text", "text": text_of(part, f"{place}.{name}[{index}]")}
+                for index, part in enumerate(item[name])
+            ]
+    return found
