@@ -30,6 +30,7 @@ from tessera.server.responses.store import Store
 from tessera.server.security import ApiKeys, Cors, Hosts
 from tessera.server.settings import ServerSettings
 from tessera.server.sse import KeepAlive
+from tessera.server.stored_chats import StoredChats
 
 if TYPE_CHECKING:
     from tessera.engine.async_engine import AsyncEngine
@@ -45,14 +46,14 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     """
     context = ServerContext(engine, settings)
     store = Store(settings.response_store, settings.response_store_bytes)
-    routes: list[Route] = [
-        route
-        for family in (chat, completions, messages, decisions, tokenization, status)
-        for route in family.routes(context)
-    ]
+    chats = StoredChats(context, store)
+    answering = chat.route(context, chats.answer)
+    routes: list[Route] = [*chats.routes(answering)]
+    for family in (completions, messages, decisions, tokenization, status):
+        routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
-    routes += other_paths.routes(routes)
+    routes += other_paths.routes([*routes, answering])
     if not settings.disable_fastapi_docs:
         routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
     page = None if settings.disable_ui else Page.read()

@@ -113,11 +113,11 @@ class ServerSettings:
         "auto", "How the model writes its reasoning; auto recognises it by its chat template.", metavar="NAME"
     )
     response_store: str = flag(
-        "", "File in which /v1/responses and conversations are kept.", metavar="FILE",
+        "", "File in which responses, conversations and stored chats are kept.", metavar="FILE",
         shown_default="in memory, until the server ends",
     )  # fmt: skip
     response_store_bytes: int = flag(
-        256 * 2**20, "Size of what is kept of responses and conversations; the oldest are dropped.", kind="size",
+        256 * 2**20, "Maximum size of these; those used least recently are dropped.", kind="size",
         low=2**20, high=2**50, metavar="BYTES", shown_default="256MiB",
     )  # fmt: skip
     force_include_usage: bool = flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 import msgspec
 from msgspec.json import encode
@@ -45,7 +45,11 @@ _NO_DELTA = b'"delta":{}'
 _EMPTY = b'{"content":""}'
 
 
-def routes(context: ServerContext) -> list[JsonRoute]:
+Answering = Callable[[ChatCompletionRequest, ChatRun, Scope], "ChatAnswer"]
+
+
+def route(context: ServerContext, answer: Answering) -> JsonRoute:
+    """answer: makes the answer to a chat that is due."""
     limits = context.settings.limits
     decoder = RequestDecoder(
         context,
@@ -58,24 +62,22 @@ def routes(context: ServerContext) -> list[JsonRoute]:
 
     async def read(body: bytes, scope: Scope) -> ChatAnswer:
         request = decoder.decode(body)
-        return ChatAnswer(context, request, await ChatRun.begin(context, request, scope, "chatcmpl"))
+        return answer(request, await ChatRun.begin(context, request, scope, "chatcmpl"), scope)
 
     answering = GenerationEndpoint(read, context.counts)
 
     async def chat(_request: Request) -> ASGIApp:
         return answering
 
-    return [
-        JsonRoute(
-            "/v1/chat/completions",
-            chat,
-            "Answers a chat, whole or as a stream.",
-            methods=("POST",),
-            body=ChatCompletionRequest,
-            answer=ChatCompletion,
-            events=True,
-        )
-    ]
+    return JsonRoute(
+        "/v1/chat/completions",
+        chat,
+        "Answers a chat, whole or as a stream.",
+        methods=("POST",),
+        body=ChatCompletionRequest,
+        answer=ChatCompletion,
+        events=True,
+    )
 
 
 def _check_envelope(envelope: Envelope, limits: Limits, vocab_size: int) -> None:
@@ -100,11 +102,16 @@ class ChatAnswer:
 
     async def whole(self) -> ChatCompletion:
         answers = await self._run.whole()
+        return self._completion(
+            [self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)]
+        )
+
+    def _completion(self, choices: list[ChatChoice]) -> ChatCompletion:
         return ChatCompletion(
             id=self._run.identity.id,
             created=self._run.identity.created,
             model=self._run.identity.model,
-            choices=[self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)],
+            choices=choices,
             usage=self._run.generation.usage(),
             system_fingerprint=self._run.generation.fingerprint,
             prompt_token_ids=self._prompt().token_ids if self._request.return_token_ids else msgspec.UNSET,

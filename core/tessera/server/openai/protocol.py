@@ -212,6 +212,8 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     reasoning_effort: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
     thinking_token_budget: Annotated[int, shown(minimum=0)] | None = None
     verbosity: Annotated[str, shown(maxLength=MAX_EFFORT_CHARS)] | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

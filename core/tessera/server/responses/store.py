@@ -1,4 +1,4 @@
-"""Keeps responses and conversations, in memory or in a file, by SQLite: within a limit, and apart for each tenant."""
+"""Keeps responses, conversations and chats by SQLite, in memory or in a file: within a limit, apart for each tenant."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeVar
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from tessera.errors import ConfigError
+from tessera.server.responses.paging import Paging, nothing_after
 
 T = TypeVar("T")
-Kind = Literal["response", "conversation"]
+Kind = Literal["response", "conversation", "chat"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept (
-    id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, used REAL NOT NULL, size INTEGER NOT NULL,
-    body BLOB NOT NULL
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, made REAL NOT NULL, used REAL NOT NULL,
+    size INTEGER NOT NULL, body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON kept (used);
+CREATE INDEX IF NOT EXISTS by_making ON kept (kind, tenant, made, id);
 """
+
+
+class Page(NamedTuple):
+    items: list[Any]
+    has_more: bool
 
 
 class Store:
@@ -62,6 +70,11 @@ class Store:
         is none. What `change` raises is passed on, and the object stays as it was."""
         return await self._do(self._change, kind, key, tenant, change)
 
+    async def page(self, kind: Kind, tenant: str, paging: Paging, wanted: Callable[[Any], bool]) -> Page:
+        """A tenant's objects for which `wanted` is true, by when they were first put. Raises NotFoundError if there is
+        none with the id in paging.after."""
+        return await self._do(self._page, kind, tenant, paging, wanted)
+
     def close(self) -> None:
         self._thread.shutdown()
         with contextlib.suppress(sqlite3.Error):
@@ -73,9 +86,10 @@ class Store:
     # ---- on the thread
 
     def _put(self, kind: Kind, key: str, tenant: str, body: bytes) -> None:
+        now, before = time.time(), self._made(kind, key, tenant)
         self._delete(kind, key, tenant)
-        row = (key, kind, tenant, time.time(), len(body), body)
-        self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (key, kind, tenant, now if before is None else before, now, len(body), body)
+        self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._bytes += len(body)
         while self._bytes > self._most_bytes:
             oldest, size = self._database.execute("SELECT id, size FROM kept ORDER BY used LIMIT 1").fetchone()
@@ -90,6 +104,26 @@ class Store:
         change(value)
         self._put(kind, key, tenant, msgspec.json.encode(value))
         return value
+
+    def _made(self, kind: Kind, key: str, tenant: str) -> float | None:
+        found = self._database.execute(
+            "SELECT made FROM kept WHERE id = ? AND kind = ? AND tenant = ?", (key, kind, tenant)
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def _page(self, kind: Kind, tenant: str, paging: Paging, wanted: Callable[[Any], bool]) -> Page:
+        beyond, order = (">", "ASC") if paging.ascending else ("<", "DESC")
+        query = "SELECT body FROM kept WHERE kind = ? AND tenant = ?"
+        given: list[str | float] = [kind, tenant]
+        if paging.after is not None:
+            made = self._made(kind, paging.after, tenant)
+            if made is None:
+                raise nothing_after()
+            query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, paging.after]
+        rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", given)
+        found = (value for (body,) in rows if wanted(value := msgspec.json.decode(body)))
+        items = list(islice(found, paging.limit))
+        return Page(items, has_more=next(found, None) is not None)
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
         found = self._database.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,11 +122,14 @@ def whole_chat_of(asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
     return chat
 
 
-def check_metadata(given: dict[str, str] | None) -> None:
+def check_metadata(given: Mapping[str, Any] | None) -> None:
     """Raises RequestError."""
     if given is not None and (
         len(given) > MAX_METADATA
-        or any(len(name) > 64 or len(text) > MAX_METADATA_CHARS for name, text in given.items())
+        or any(
+            len(name) > 64 or not isinstance(text, str) or len(text) > MAX_METADATA_CHARS
+            for name, text in given.items()
+        )
     ):
         raise RequestError(
             f"metadata has at most {MAX_METADATA} names of 64 characters with texts of {MAX_METADATA_CHARS}.",
