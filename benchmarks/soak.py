@@ -181,7 +181,7 @@ def _print(sample: Sample) -> None:
 async def soak(front: int, address: str, options: argparse.Namespace) -> None:
     limits = httpx.Limits(max_connections=options.clients + 1)
     async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as http:
-        await _until_ready(http)
+        await until_ready(http)
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
         clients = Clients(http, model, options.seed)
         samples = await watch(front, http, clients, options)
@@ -193,7 +193,7 @@ async def soak(front: int, address: str, options: argparse.Namespace) -> None:
         print(f"{name}: {grown:+.1f} MiB in the second half, over {requests} requests")
 
 
-async def _until_ready(http: httpx.AsyncClient) -> None:
+async def until_ready(http: httpx.AsyncClient) -> None:
     until = time.monotonic() + READY_SECONDS
     while time.monotonic() < until:
         with contextlib.suppress(httpx.TransportError):
