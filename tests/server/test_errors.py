@@ -192,7 +192,7 @@ async def test_unknown_routes_and_methods(api):
     check_error(await api.client.get("/v1/models/none"), 404, "model", "model_not_found")
     assert (await api.client.get("/v1/models/")).json() == (await api.client.get("/v1/models")).json()
     check_error(await api.post("/v1/chat/completions/", {}), 404, code="unknown_url")
-    response = await api.client.get("/v1/chat/completions")
+    response = await api.client.get("/v1/completions")
     check_error(response, 405)
     assert response.headers["allow"] == "POST"
     check_error(await api.post("/v1/models", {}), 405)

@@ -112,7 +112,8 @@ async def test_methods_and_headers_can_be_narrowed():
 
 async def test_options_says_which_methods_there_are(api):
     for path, methods in (
-        ("/v1/chat/completions", {"POST"}),
+        ("/v1/completions", {"POST"}),
+        ("/v1/chat/completions", {"GET", "HEAD", "POST"}),
         ("/v1/models", {"GET", "HEAD"}),
         ("/ping", {"GET", "HEAD", "POST"}),
     ):
