@@ -30,14 +30,14 @@ TEXT = (
 
 
 def writer() -> ChunkWriter:
-    generation = SimpleNamespace(always_tells_usage=False)
+    generation = SimpleNamespace(always_tells_usage=False, fingerprint="fp_0123456789ab")
     identity = Identity("chatcmpl-0123456789abcdef", "a-model", 1_700_000_000)
     return ChunkWriter(identity, "chat.completion.chunk", generation, GenerationFields(model="a-model"))
 
 
 def line(stream: ChunkWriter, text: str) -> bytes:
     """The line of a chat's stream for this text."""
-    return stream.chunk(piece(0, b'"delta":{"content":' + encode(text) + b"}"))
+    return stream.chunk(0, piece(0, b'"delta":{"content":' + encode(text) + b"}"))
 
 
 def measure_lines(streams: int, steps: int) -> float:
