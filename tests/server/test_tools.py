@@ -178,6 +178,73 @@ async def test_what_the_model_wrote_never_ends_a_chat():
         assert (await api.chat(messages=past)).json()["choices"][0]["message"]["content"] == "Fine."
 
 
+PATCH = 'start: "*** " /(.+)/ LF\n%import common.LF'
+CUSTOM = {
+    "type": "custom",
+    "custom": {
+        "name": "patch",
+        "description": "P",
+        "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": PATCH}},
+    },
+}
+PATCHED = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** a \\"b\\"\\n"}}\n</tool_call>'
+
+
+async def test_a_custom_tool_is_called_with_a_text():
+    async with on_socket(engine(PATCHED), HERMES) as server, server.openai() as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=[USER], tools=[CUSTOM])
+        (call,) = answer.choices[0].message.tool_calls
+        assert (call.type, call.custom.name, call.custom.input) == ("custom", "patch", '*** a "b"\n')
+        shown = json.loads(server.engine.calls[0].params.structured_outputs.structural_tag)["format"]
+        assert shown["type"] == "triggered_tags"  # its format holds wherever the model calls it
+        stream = await client.chat.completions.create(model=MODEL, messages=[USER], tools=[CUSTOM], stream=True)
+        calls = [call async for chunk in stream for call in chunk.choices[0].delta.tool_calls or []]
+        assert (calls[0].id is not None, calls[0].type, calls[0].custom["name"]) == (True, "custom", "patch")
+        assert "".join(call.custom["input"] for call in calls) == '*** a "b"\n'
+        said = answer.choices[0].message.model_dump(exclude_none=True)
+        messages = [USER, said, {"role": "tool", "tool_call_id": call.id, "content": "done"}]
+        await client.chat.completions.create(model=MODEL, messages=messages, tools=[CUSTOM])
+
+
+async def test_the_model_is_shown_a_custom_tool_as_a_function():
+    template = (
+        "{% for t in tools %}{{ t.type }} {{ t.function.name }} {{ t.function.parameters.properties.keys() | list }};"
+        "{% endfor %}{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}"
+        "{% endfor %}"
+    )
+    called = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": 'x "y"'}}
+    fake = FakeEngine(script=Script(pieces=PATCHED), template=template)
+    async with in_process(fake, HERMES) as api:
+        message = {"role": "assistant", "content": None, "tool_calls": [called]}
+        assert (await api.chat(tools=[CUSTOM, WEATHER], messages=[USER, message])).status_code == 200
+        prompt = api.engine.tokenizer.decode(api.engine.calls[-1].prompt)
+        assert prompt == "function patch ['input'];function weather ['city'];{'input': 'x \"y\"'}"
+        for choice in ({"type": "custom", "custom": {"name": "patch"}}, "required"):
+            body = (await api.chat(tools=[CUSTOM, WEATHER], tool_choice=choice)).json()
+            begins = [tag["begin"] for tag in tag_of(api)["tags"]]
+            assert ["patch" in begin for begin in begins] == ([True, False] if choice == "required" else [True])
+            assert body["choices"][0]["message"]["tool_calls"][0]["custom"]["input"] == '*** a "b"\n'
+        broken = {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}
+        check_error(await api.chat(messages=[USER, broken]), 400, "messages[1].tool_calls[0].function")
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"type": "other"}, "must have the type text, or grammar"),
+        ({"type": "grammar", "grammar": {"syntax": "gbnf", "definition": "x"}}, "must have the type text, or grammar"),
+        ({"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: x"}}, "unknown name"),
+        ({"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "a"\n%ignore " "'}}, "%ignore is not"),
+        ({"type": "grammar", "grammar": {"syntax": "regex", "definition": "("}}, "unclosed group"),
+    ],
+)
+async def test_the_format_of_a_custom_tool_is_checked(form, reason):
+    async with in_process(engine(PATCHED), HERMES) as api:
+        tool = {"type": "custom", "custom": {"name": "x", "format": form}}
+        assert reason in check_error(await api.chat(tools=[NOW, tool]), 400, "tools[1].custom.format")
+        assert not api.engine.calls
+
+
 async def test_characters_that_text_cannot_have_stay_escapes():
     said = '<tool_call>\n{"name": "now", "arguments": {"a": "\\ud800 \\ud83d\\ude00"}}\n</tool_call>'
     async with in_process(engine(said), HERMES) as api:
@@ -199,8 +266,8 @@ async def test_log_probabilities_and_ids_come_once():
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "must be function"),
-    ({"tools": [{"type": "function"}]}, "tools[0].type", "must be function"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "must be function or custom"),
+    ({"tools": [{"type": "function"}]}, "tools[0].type", "must be function or custom"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "A-Z a-z 0-9"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name", "1 to 128"),
     ({"tools": [NOW, NOW]}, "tools", "different names"),

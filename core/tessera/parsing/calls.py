@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from tessera.parsing.custom import INPUT
 from tessera.parsing.reader import Emit, Malformed, Reader, Wait, dropped
 from tessera.parsing.values import json_string, json_value, literal, name, typed, types_of
 
@@ -32,11 +33,14 @@ _MAX_OMITTED = 24
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the model may call. parameters: its JSON Schema. strict: whether arguments must be valid."""
+    """A function that the model may call. parameters: its JSON Schema. strict: whether arguments must be valid. custom:
+    it is a custom tool, whose only parameter is its input. form: what the input has to be; None: any text."""
 
     name: str
     parameters: Any = None
     strict: bool = False
+    custom: bool = False
+    form: Format | None = None
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -51,11 +55,15 @@ class Tool:
     def of(self, schema: Any) -> Format:
         """JSON that is valid by a schema: that of a parameter, which may refer to definitions of the whole. Not strict:
         as far as it can be enforced."""
+        if self.form is not None:
+            return _sequence([_const('"'), {**self.form, "quoted": True}, _const('"')])
         own = {key: self.parameters[key] for key in ("$defs", "definitions") if key in (self.parameters or {})}
         whole = {**own, **schema} if isinstance(schema, dict) else schema
         return {"type": "json_schema", "json_schema": whole, **({} if self.strict else {"lenient": True})}
 
     def arguments(self) -> Format:
+        if self.form is not None:
+            return _sequence([_const(f'{{"{INPUT}": '), self.of(None), _const("}")])
         return self.of({"type": "object"} if self.parameters is None else self.parameters)
 
 
@@ -374,6 +382,8 @@ class TaggedCalls(MarkedCalls):
         begin, end = f"{self.key[0]}{key}{mark}{self.key[1]}{self.value[0]}{line}", f"{line}{self.value[1]}\n"
         if not text:
             return _tag(begin, tool.of(schema), end)
+        if tool.form is not None:
+            return _tag(begin, tool.form, end)
         if values := _values(schema):
             return _tag(begin, {"type": "or", "elements": [_const(value) for value in values]}, end)
         # The line break at its end is left to the model: the first marker ends the value, with a break or without.
@@ -452,6 +462,8 @@ class ObjectCalls(MarkedCalls):
         return _tag(begin, _listed(members, ","), f"}}{self.around_call[1]}")
 
     def _forced(self, tool: Tool, key: str, schema: Any) -> Format:
+        if tool.form is not None:
+            return _tag(f"{key}:{self.quote}", tool.form, self.quote)
         if types_of(schema) == {"string"} and not _limited(schema):
             return _tag(f"{key}:{self.quote}", {"type": "any_text"}, self.quote)
         return _tag(f"{key}:", tool.of(schema), "")

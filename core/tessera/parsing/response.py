@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tessera.parsing.calls import CallSyntax, Format, MarkedCalls, Tool
+from tessera.parsing.custom import InputReader
 from tessera.parsing.reader import SPACE, Emit, Malformed, Reader, Wait
 from tessera.parsing.values import encodable
 
@@ -28,19 +30,21 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A call of a tool. index: its number in the answer."""
+    """A call of a tool. index: its number in the answer. custom: the tool is a custom one."""
 
     index: int
     id: str
     name: str
+    custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A piece of the JSON of a call's arguments."""
+    """A piece of the JSON of a call's arguments, or of the input of a custom tool."""
 
     index: int
     text: str
+    custom: bool = False
 
 
 Event = Reasoning | Content | CallBegin | CallArguments
@@ -170,6 +174,7 @@ class ResponseParser:
         self._reading = response_format.read(self)
         self._done = False
         self._reasons = False
+        self._input: InputReader | None = None
 
     def feed(self, text: str) -> list[Event]:
         """What is known now. text: the next piece of the answer."""
@@ -182,6 +187,7 @@ class ResponseParser:
         self.reader.ended = True
         events = self._go_on()
         self.content.finish()
+        self._end_input()
         events += self._events
         self._events = []
         return events
@@ -224,13 +230,25 @@ class ResponseParser:
 
     def begin(self, name: str, call_id: str | None = None) -> None:
         assert self.format.calls is not None
+        self._end_input()
         made = call_id or self.format.calls.new_id(name, self.num_calls)
-        self._events.append(CallBegin(self.num_calls, made, encodable(name)))
+        custom = name in self.tools and self.tools[name].custom
+        self._events.append(CallBegin(self.num_calls, made, encodable(name), custom))
+        self._input = InputReader() if custom else None
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
+        self._continue(text if self._input is None else self._input.feed(text))
+
+    def _end_input(self) -> None:
+        """The call that was begun last is over."""
+        if self._input is not None:
+            self._continue(self._input.finish())
+            self._input = None
+
+    def _continue(self, text: str) -> None:
         if text:
-            self._events.append(CallArguments(self.num_calls - 1, encodable(text)))
+            self._events.append(CallArguments(self.num_calls - 1, encodable(text), self._input is not None))
 
 
 def _joined(events: list[Event]) -> list[Event]:
@@ -243,19 +261,28 @@ def _joined(events: list[Event]) -> list[Event]:
         elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
             joined[-1] = Reasoning(last.text + event.text)
         elif isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:
-            joined[-1] = CallArguments(event.index, last.text + event.text)
+            joined[-1] = CallArguments(event.index, last.text + event.text, event.custom)
         else:
             joined.append(event)
     return joined
 
 
+class Call(NamedTuple):
+    """arguments: as JSON; of a custom tool, its input."""
+
+    id: str
+    name: str
+    arguments: str
+    custom: bool = False
+
+
 @dataclass
 class Message:
-    """A whole answer. calls: the id, the name and the JSON of the arguments of each."""
+    """A whole answer."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[tuple[str, str, str]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Message:
@@ -273,5 +300,8 @@ class Message:
                 case CallArguments(index, text):
                     arguments[index].append(text)
         message.content, message.reasoning = "".join(parts[Content]), "".join(parts[Reasoning])
-        message.calls = [(head.id, head.name, "".join(pieces)) for head, pieces in zip(heads, arguments, strict=True)]
+        message.calls = [
+            Call(head.id, head.name, "".join(pieces), head.custom)
+            for head, pieces in zip(heads, arguments, strict=True)
+        ]
         return message

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tessera.errors import RequestError
 from tessera.sampling_params import StructuredOutputsParams
+from tessera.text import quoted_grammar
 from tessera.text.json_schema import MAX_REASON_CHARS, WHITESPACE, SchemaError, enforceable, explained
+from tessera.text.quoted_grammar import NotQuotable
 from tessera.text.structural_tag import Builder, TagError
 from tessera.text.tokenizer import Vocabulary
 
@@ -130,17 +132,18 @@ class Grammar:
             raise _refusal(f"{place}{error.place}", error.reason) from None
         return self._named(Part("json_schema", place, schema, {"json_schema": schema}))
 
-    def regex(self, given: str, place: str) -> str:
-        """A text that a regular expression matches as a whole. Raises RequestError."""
+    def regex(self, given: str, place: str, *, quoted: bool = False) -> str:
+        """A text that a regular expression matches as a whole. quoted: as a JSON string writes it. Raises
+        RequestError."""
         from llguidance import LLMatcher
 
         if len(given) - len(given.rstrip("\\")) & 1:  # llguidance would leave the last one out
             raise _refusal(place, f"incomplete escape sequence (at character {len(given)})")
         (made,) = json.loads(LLMatcher.grammar_from_regex(given))["grammars"]
-        return self._named(Part("regex", place, given, {"lark_grammar": f"{made['lark_grammar']}\n{_OPTIONS}"}))
+        return self._named(self._of_lark("regex", place, given, made["lark_grammar"], quoted=quoted))
 
-    def grammar(self, given: str, place: str) -> str:
-        """A text of a grammar in Lark's or GBNF's syntax. Raises RequestError."""
+    def grammar(self, given: str, place: str, *, quoted: bool = False) -> str:
+        """A text of a grammar in Lark's or GBNF's syntax. quoted: as a JSON string writes it. Raises RequestError."""
         from llguidance.gbnf_to_lark import any_to_lark
 
         try:
@@ -150,7 +153,28 @@ class Grammar:
         except Exception as error:  # noqa: BLE001 - llguidance raises no other
             reason = _AT.sub(r" (at line \g<line>)", str(error))[:MAX_REASON_CHARS]
             raise _refusal(place, f"{reason[:1].lower()}{reason[1:]}") from None
-        return self._named(Part("grammar", place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"}))
+        return self._named(self._of_lark("grammar", place, given, lark, quoted=quoted))
+
+    def _of_lark(self, kind: str, place: str, given: str, lark: str, *, quoted: bool) -> Part:
+        if quoted:
+            plain = Part(kind, place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+            alone = self._made([{"lark_grammar": f"start: @part\n{_OPTIONS}"}, {"name": "part", **plain.definition}])
+            if alone.is_error():  # said of what the client gave, before it is changed
+                raise self._explained(plain, alone.get_error())
+            try:
+                lark = quoted_grammar.quoted(lark, self._bytes_of)
+            except NotQuotable as error:
+                raise _refusal(place, str(error)) from None
+        return Part(kind, place, given, {"lark_grammar": f"{lark}\n{_OPTIONS}"})
+
+    def _bytes_of(self, one: str) -> frozenset[int]:
+        """The single bytes that a class of a regular expression matches; none if it is wrong, which is said later."""
+        from llguidance import LLMatcher
+
+        grammar = json.dumps({"grammars": [{"lark_grammar": f"start: /{one}/\n{_OPTIONS}"}]})
+        matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=limits())
+        bits = b"" if matcher.is_error() else matcher.compute_bitmask()
+        return frozenset(byte for byte in range(min(256, 8 * len(bits))) if bits[byte >> 3] >> (byte & 7) & 1)
 
     def _named(self, part: Part) -> str:
         self._parts.append(part)

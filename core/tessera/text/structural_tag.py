@@ -5,8 +5,8 @@ The format is xgrammar's (https://xgrammar.mlc.ai/docs/structural_tag, 2026), wh
 
     const_string         value
     json_schema          json_schema; lenient: true leaves out what cannot be enforced
-    regex                pattern
-    grammar              grammar: in Lark's or GBNF's syntax
+    regex                pattern; quoted: true is for a text as a JSON string writes it
+    grammar              grammar: in Lark's or GBNF's syntax; quoted: as above
     any_text             as the content of a tag, or last in a sequence
     sequence, or         elements
     tag                  begin, content, end
@@ -44,8 +44,8 @@ class Parts(Protocol):
     below the tag; it may raise RequestError. lenient: what cannot be enforced is left out."""
 
     def json_schema(self, given: Any, place: str, *, lenient: bool = False) -> str: ...
-    def regex(self, given: str, place: str) -> str: ...
-    def grammar(self, given: str, place: str) -> str: ...
+    def regex(self, given: str, place: str, *, quoted: bool = False) -> str: ...
+    def grammar(self, given: str, place: str, *, quoted: bool = False) -> str: ...
 
 
 class Builder:
@@ -128,11 +128,13 @@ def _schema(builder: Builder, given: dict[str, Any], place: str, _depth: int) ->
 
 
 def _regex(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    return builder.parts.regex(_text(given, "pattern", place), f".structural_tag{place}.pattern")
+    pattern, quoted = _text(given, "pattern", place), given.get("quoted") is True
+    return builder.parts.regex(pattern, f".structural_tag{place}.pattern", quoted=quoted)
 
 
 def _grammar(builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:
-    return builder.parts.grammar(_text(given, "grammar", place), f".structural_tag{place}.grammar")
+    grammar, quoted = _text(given, "grammar", place), given.get("quoted") is True
+    return builder.parts.grammar(grammar, f".structural_tag{place}.grammar", quoted=quoted)
 
 
 def _any_text(_builder: Builder, given: dict[str, Any], place: str, _depth: int) -> str:

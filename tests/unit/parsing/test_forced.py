@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from tessera.parsing.calls import Tool
+from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.formats import CALLS
 from tessera.parsing.harmony import HARMONY
-from tessera.parsing.response import MarkedFormat, Message, ResponseParser
+from tessera.parsing.response import Call, MarkedFormat, Message, ResponseParser
 from tessera.sampling_params import StructuredOutputsParams
 from tessera.text.grammar import byte_tokenizer, compile_grammar
 from tests.unit.text.test_json_schema import drawn
@@ -61,14 +64,15 @@ def matcher_of(found: Any) -> Any:
     return compile_grammar(StructuredOutputsParams(structural_tag=tag), BYTES)
 
 
-def message_of(syntax: str, text: str) -> Message:
-    parser = ResponseParser(MarkedFormat(syntax, None, CALLS[syntax]), TOOLS)
+def message_of(syntax: str, text: str, tools: Sequence[Tool] = TOOLS) -> Message:
+    known = HARMONY if syntax == "openai" else MarkedFormat(syntax, None, CALLS[syntax])
+    parser = ResponseParser(known, tools)
     return Message.of([*parser.feed(text), *parser.finish()])
 
 
-def check(calls: list[tuple[str, str, str]]) -> None:
-    for _, name, arguments in calls:
-        Draft202012Validator(BY_NAME[name].parameters).validate(json.loads(arguments))
+def check(calls: list[Call]) -> None:
+    for call in calls:
+        Draft202012Validator(BY_NAME[call.name].parameters).validate(json.loads(call.arguments))
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["parallel", "single"])
@@ -84,7 +88,7 @@ def test_a_required_call_is_a_call(syntax: str, parallel: bool) -> None:
         assert message.calls, text
         assert parallel or len(message.calls) == 1, text
         check(message.calls)
-        seen.update(name for _, name, _ in message.calls)
+        seen.update(call.name for call in message.calls)
     assert seen == BY_NAME.keys()
 
 
@@ -147,3 +151,29 @@ def test_tools_that_are_not_strict_are_not_forced_where_the_model_may_choose() -
     assert forced_calls(CALLS["hermes"], loose, required=False, parallel=True) is None
     matcher = matcher_of(forced_calls(CALLS["hermes"], loose, required=True, parallel=True))
     assert matcher.consume_tokens(list(b'<tool_call>\n{"name": "find", "arguments": {"a": [1, 1]}}\n</tool_call>'))
+
+
+NOTES = 'start: (KEY ": " /[^\\n<]{0,8}/ NL){1,2}\nKEY: /[a-z]{1,4}/\nNL: "\\n"'
+SQL = r'SELECT "[A-Za-z_\\ ]{1,8}"\n?'
+CUSTOM = (
+    Tool("note", parameters(), strict=True, custom=True, form={"type": "grammar", "grammar": NOTES}),
+    Tool("sql", parameters(), strict=True, custom=True, form={"type": "regex", "pattern": SQL}),
+)
+RULES = {"note": re.compile(r"(?:[a-z]{1,4}: [^\n<]{0,8}\n){1,2}"), "sql": re.compile(SQL)}
+
+
+@pytest.mark.parametrize("syntax", [*sorted(CALLS), "openai"])
+def test_the_input_of_a_custom_tool_follows_its_format(syntax: str) -> None:
+    """Whether a model writes it as JSON, as a text of Python or as it is."""
+    calls = HARMONY.calls if syntax == "openai" else CALLS[syntax]
+    assert calls is not None
+    matcher = matcher_of(forced_calls(calls, CUSTOM, required=True, parallel=False))
+    draw, seen = random.Random(8), set()
+    for _ in range(25):
+        text = drawn(matcher.deep_copy(), draw, ['"', "\\n"] if syntax == "openai" else hints(syntax)).decode()
+        message = message_of(syntax, text, CUSTOM)
+        (call,) = message.calls
+        assert call.custom
+        assert RULES[call.name].fullmatch(call.arguments), (text, call.arguments)
+        seen.add(call.name)
+    assert seen == RULES.keys()

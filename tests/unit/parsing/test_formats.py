@@ -178,9 +178,9 @@ def read(pieces: list[str], found: ResponseFormat, *, reasons: bool = False, too
 def test_calls_and_text_are_what_the_model_meant(name: str, text: str, calls: list[Any], content: str) -> None:
     for pieces in cuts(text):
         message = Message.of(read(pieces, format_of(name)))
-        assert [(called, json.loads(arguments)) for _, called, arguments in message.calls] == calls, pieces
+        assert [(call.name, json.loads(call.arguments)) for call in message.calls] == calls, pieces
         assert message.content == content, pieces
-        assert len({call_id for call_id, _, _ in message.calls}) == len(calls)
+        assert len({call.id for call in message.calls}) == len(calls)
 
 
 def test_a_family_is_tried_for_each_way_of_writing() -> None:
@@ -280,7 +280,7 @@ HALVES = [
 @pytest.mark.parametrize(("name", "text", "called"), HALVES, ids=range(len(HALVES)))
 def test_half_of_a_pair_of_utf_16_stays_an_escape(name: str, text: str, called: str) -> None:
     for pieces in cuts(text):
-        ((_, own, arguments),) = Message.of(read(pieces, format_of(name))).calls
+        ((_, own, arguments, _),) = Message.of(read(pieces, format_of(name))).calls
         assert own.encode() == called.encode()
         assert HALF.encode() in arguments.encode()
         assert arguments_of(arguments) == {"arguments": arguments}
@@ -289,7 +289,7 @@ def test_half_of_a_pair_of_utf_16_stays_an_escape(name: str, text: str, called: 
 def test_a_number_that_json_has_not_is_none() -> None:
     assert Message.of(read(["[now(a=1e999)]"], format_of("pythonic"))) == Message("[now(a=1e999)]")
     text = "<tool_call>\n<function=now>\n<parameter=a>\n1e999\n</parameter>\n</function>\n</tool_call>"
-    ((_, _, arguments),) = Message.of(read([text], format_of("qwen3_coder"))).calls
+    ((_, _, arguments, _),) = Message.of(read([text], format_of("qwen3_coder"))).calls
     assert json.loads(arguments) == {"a": "1e999"}
 
 

@@ -205,5 +205,5 @@ def _blocks(message: Message) -> Iterator[TextBlock | ThinkingBlock | ToolUseBlo
         yield ThinkingBlock(message.reasoning)
     if message.content:
         yield TextBlock(message.content)
-    for call_id, name, arguments in message.calls:
-        yield ToolUseBlock(call_id, name, arguments_of(arguments))
+    for call in message.calls:
+        yield ToolUseBlock(call.id, call.name, arguments_of(call.arguments))

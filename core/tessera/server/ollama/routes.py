@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from tessera._version import __version__
+from tessera.parsing.response import Call as ToolCall
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
@@ -181,7 +182,7 @@ class OllamaAnswer:
         thinking = message.reasoning or UNSET
         if not self._chats:
             return GenerateAnswer(response=message.content, thinking=thinking, **common)
-        calls = [Call(Function(name, arguments_of(arguments))) for _, name, arguments in message.calls]
+        calls = [Call(Function(call.name, arguments_of(call.arguments))) for call in message.calls]
         said = ChatMessage(role="assistant", content=message.content, thinking=thinking, tool_calls=calls or UNSET)
         return ChatAnswer(message=said, **common)
 
@@ -210,7 +211,7 @@ def _spoken(events: list[Event], calls: list[tuple[CallBegin, list[str]]]) -> It
 
 
 def _called(calls: list[tuple[CallBegin, list[str]]]) -> Message:
-    return Message(calls=[(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
+    return Message(calls=[ToolCall(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
 
 
 def _time(seconds: float) -> str:

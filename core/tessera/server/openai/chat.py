@@ -31,7 +31,6 @@ from tessera.server.openai.protocol import (
     ChatCompletion,
     ChatCompletionRequest,
     ChatLogprobs,
-    FunctionCall,
     PromptLogprobs,
     ToolCall,
 )
@@ -140,7 +139,7 @@ class ChatAnswer:
         content = self._echoed + (read.content or "")
         message = AnswerMessage(content if content or not read.calls else None)
         if read.calls:
-            message.tool_calls = [ToolCall(FunctionCall(name, text), call_id) for call_id, name, text in read.calls]
+            message.tool_calls = [ToolCall.of(call) for call in read.calls]
         if self._run.reasons:
             message.reasoning = message.reasoning_content = read.reasoning or None
         return message
@@ -195,8 +194,12 @@ def _delta(event: Event) -> bytes:
         case Reasoning(text):
             shown = encode(text)
             return b'{"reasoning":' + shown + b',"reasoning_content":' + shown + b"}"
-        case CallBegin(index, call_id, name):
+        case CallBegin(index, call_id, name, custom):
             head = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}]}'
+            if custom:
+                head = b'{"tool_calls":[{"index":%d,"id":%b,"type":"custom","custom":{"name":%b,"input":""}}]}'
             return head % (index, encode(call_id), encode(name))
+        case CallArguments(index, text, custom=True):
+            return b'{"tool_calls":[{"index":%d,"custom":{"input":%b}}]}' % (index, encode(text))
         case CallArguments(index, text):
             return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (index, encode(text))

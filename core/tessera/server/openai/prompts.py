@@ -226,10 +226,19 @@ def _message(message: ChatMessage, place: str) -> dict[str, Any]:
         "content": _content(message, f"{place}.content"),
         "name": message.name,
         "tool_call_id": message.tool_call_id,
-        "tool_calls": msgspec.to_builtins(calls) if calls else None,
+        "tool_calls": _calls(calls, f"{place}.tool_calls") if calls else None,
         "reasoning_content": message.reasoning if message.reasoning is not None else message.reasoning_content,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _calls(calls: Sequence[ToolCall], place: str) -> list[dict[str, Any]]:
+    shown = [call.as_function() for call in calls]
+    for index, call in enumerate(shown):
+        if call is None:
+            raise RequestError(f"{place}[{index}].function is missing.", param=f"{place}[{index}].function")
+    found: list[dict[str, Any]] = msgspec.to_builtins(shown)
+    return found
 
 
 def _content(message: ChatMessage, place: str) -> list[dict[str, str]] | str | None:

@@ -15,6 +15,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from tessera import sampling_params as most
 from tessera.engine.beam_search import MAX_PENALTY
 from tessera.parsing.calls import MAX_NAME_CHARS
+from tessera.parsing.custom import arguments_of, parameters
+from tessera.parsing.response import Call
 from tessera.server.settings import Limits
 
 
@@ -158,12 +160,30 @@ class FunctionCall(msgspec.Struct):
     arguments: str = ""
 
 
-class ToolCall(msgspec.Struct):
-    """A call that the model made: earlier in the chat, or now."""
+class CustomCall(msgspec.Struct):
+    name: str
+    input: str = ""
 
-    function: FunctionCall
+
+class ToolCall(msgspec.Struct):
+    """A call that the model made: earlier in the chat, or now. One of function and custom, as type says."""
+
+    function: FunctionCall | UnsetType = UNSET
     id: str | None = None
     type: str = "function"
+    custom: CustomCall | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, call: Call) -> ToolCall:
+        if call.custom:
+            return cls(UNSET, call.id, "custom", CustomCall(call.name, call.arguments))
+        return cls(FunctionCall(call.name, call.arguments), call.id)
+
+    def as_function(self) -> ToolCall | None:
+        """The call as a model is shown it: that of a custom tool is one of a function. None if it says neither."""
+        if not isinstance(self.custom, UnsetType):
+            return ToolCall(FunctionCall(self.custom.name, arguments_of(self.custom.input)), self.id)
+        return None if isinstance(self.function, UnsetType) else self
 
 
 class FunctionSpec(msgspec.Struct):
@@ -175,9 +195,27 @@ class FunctionSpec(msgspec.Struct):
     strict: bool | UnsetType | None = UNSET
 
 
+class CustomSpec(msgspec.Struct):
+    """A tool that takes a text. format: {"type": "text"}, or {"type": "grammar", "grammar": {"syntax": "lark" or
+    "regex", "definition": ...}}, which the text then follows."""
+
+    name: Annotated[str, shown(minLength=1, maxLength=MAX_NAME_CHARS)]
+    description: str | UnsetType | None = UNSET
+    format: dict[str, Any] | None = None
+
+
 class ToolSpec(msgspec.Struct):
+    """type: function or custom."""
+
     type: str
     function: FunctionSpec | UnsetType = UNSET
+    custom: CustomSpec | UnsetType = UNSET
+
+    def as_function(self) -> ToolSpec:
+        """The tool as a model is shown it: a custom one is a function that takes a text."""
+        if isinstance(self.custom, UnsetType):
+            return self
+        return ToolSpec("function", FunctionSpec(self.custom.name, self.custom.description, parameters()))
 
 
 class ChatMessage(msgspec.Struct):

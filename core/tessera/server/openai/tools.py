@@ -11,11 +11,12 @@ from msgspec import UnsetType
 
 from tessera.errors import RequestError
 from tessera.parsing.calls import Format, Tool, is_name
+from tessera.parsing.custom import parameters
 from tessera.parsing.forced import forced_calls
 from tessera.parsing.response import ResponseFormat
 from tessera.sampling_params import SamplingParams, StructuredOutputsParams
 from tessera.server.context import ServerContext
-from tessera.server.openai.protocol import ChatCompletionRequest, ToolSpec
+from tessera.server.openai.protocol import ChatCompletionRequest, CustomSpec, ToolSpec
 from tessera.server.openai.structured import Asked, check_structured, format_of, made
 from tessera.server.settings import Limits
 
@@ -60,7 +61,7 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
             param="tools",
         )
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
-    shown = [msgspec.to_builtins(spec) for spec in specs]
+    shown = [msgspec.to_builtins(spec.as_function()) for spec in specs]
     required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
     forced = forced_calls(known.calls, callable_tools, required=required, parallel=parallel)
     return ToolUse(shown, callable_tools, forced, required, choice.named, parallel)
@@ -86,26 +87,66 @@ def _tagged(content: Format | None) -> Asked:
 
 
 async def check_tools(context: ServerContext, use: ToolUse) -> None:
-    """Compiles the parameters of strict tools, to name the one that cannot be enforced. Raises RequestError,
-    TextWorkerError."""
+    """Compiles the parameters of strict tools and the formats of custom ones, to name the one that cannot be enforced.
+    Raises RequestError, TextWorkerError."""
     places = {spec["function"]["name"]: f"tools[{index}]" for index, spec in enumerate(use.shown or ())}
     for tool in use.tools:
-        if tool.strict and tool.parameters is not None and use.forced is not None:
+        if tool.form is not None:
+            await _check_form(context, tool, f"{places[tool.name]}.custom.format")
+        elif tool.strict and tool.parameters is not None and use.forced is not None:
             place = f"{places[tool.name]}.function.parameters"
             asked = made("json", tool.parameters, place)
             await check_structured(context, asked, SamplingParams(structured_outputs=asked.params))
 
 
+async def _check_form(context: ServerContext, tool: Tool, place: str) -> None:
+    """Compiles a call of a custom tool: what its format may be depends on how the model writes calls."""
+    assert context.format is not None
+    assert context.format.calls is not None
+    asked = _tagged(context.format.calls.tag(tool))
+    try:
+        await check_structured(context, Asked(asked.params), SamplingParams(structured_outputs=asked.params))
+    except RequestError as error:
+        _, _, reason = error.message.partition(" cannot be used: ")
+        raise RequestError(f"{place} cannot be used: {reason or error.message}", param=place) from None
+
+
 def _tool(spec: ToolSpec, place: str) -> Tool:
+    if spec.type == "custom" and not isinstance(spec.custom, UnsetType):
+        return _custom(spec.custom, f"{place}.custom")
     function = spec.function
     if spec.type != "function" or isinstance(function, UnsetType):
-        raise RequestError(f"{place}.type must be function, and {place}.function say which.", param=f"{place}.type")
-    if not is_name(function.name):
         raise RequestError(
-            f"{place}.function.name must have 1 to 128 characters of A-Z a-z 0-9 _ . -.", param=f"{place}.function.name"
+            f"{place}.type must be function or custom, and {place}.function or {place}.custom say which.",
+            param=f"{place}.type",
         )
-    parameters = None if isinstance(function.parameters, UnsetType) else function.parameters
-    return Tool(function.name, parameters, strict=function.strict is True)
+    _check_name(function.name, f"{place}.function.name")
+    schema = None if isinstance(function.parameters, UnsetType) else function.parameters
+    return Tool(function.name, schema, strict=function.strict is True)
+
+
+def _custom(spec: CustomSpec, place: str) -> Tool:
+    _check_name(spec.name, f"{place}.name")
+    form: Format | None = None
+    match spec.format:
+        case None | {"type": "text"}:
+            pass
+        case {"type": "grammar", "grammar": {"syntax": "lark", "definition": str(definition)}}:
+            form = {"type": "grammar", "grammar": definition}
+        case {"type": "grammar", "grammar": {"syntax": "regex", "definition": str(definition)}}:
+            form = {"type": "regex", "pattern": definition}
+        case _:
+            raise RequestError(
+                f"{place}.format must have the type text, or grammar and a grammar with its syntax (lark or regex) and "
+                "definition.",
+                param=f"{place}.format",
+            )
+    return Tool(spec.name, parameters(), strict=form is not None, custom=True, form=form)
+
+
+def _check_name(name: str, place: str) -> None:
+    if not is_name(name):
+        raise RequestError(f"{place} must have 1 to 128 characters of A-Z a-z 0-9 _ . -.", param=place)
 
 
 def _check_names(tools: Sequence[Tool], choice: _Choice) -> None:
@@ -126,17 +167,20 @@ def _choice(request: ChatCompletionRequest) -> _Choice:
             return _Choice()
         case "none" | "auto" | "required":
             return _Choice(given)
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return _Choice("required", frozenset((name,)), named=True)
+        case {"type": "function" | "custom"}:
+            return _Choice("required", frozenset((_name_of(given, "tool_choice"),)), named=True)
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
-            return _Choice(mode, frozenset(_name_of(tool) for tool in tools))
+            place = "tool_choice.allowed_tools.tools"
+            return _Choice(mode, frozenset(_name_of(tool, f"{place}[{index}]") for index, tool in enumerate(tools)))
     raise RequestError(
         f"tool_choice must be one of {', '.join(_MODES)}, or name a function of tools.", param="tool_choice"
     )
 
 
-def _name_of(tool: Any) -> str:
+def _name_of(tool: Any, place: str) -> str:
     match tool:
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "custom", "custom": {"name": str(name)}}:
             return name
-    raise RequestError("tool_choice.allowed_tools.tools must name functions.", param="tool_choice")
+        case {"type": "function" | "custom", "name": str(name)}:
+            return name
+    raise RequestError(f"{place} must name a function or a custom tool.", param="tool_choice")

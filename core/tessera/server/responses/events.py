@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Reasoning
 from tessera.server.http import detail_of
-from tessera.server.responses.items import call_item, message_item, new_id, reasoning_item, text_part
+from tessera.server.responses.items import call_item, custom_item, message_item, new_id, reasoning_item, text_part
 from tessera.server.responses.protocol import Item
 from tessera.server.sse import EventWire
 
@@ -50,12 +50,14 @@ class ItemEvents:
                 yield from self._into("reasoning")
                 self._text.append(text)
                 yield self._part("response.reasoning_text.delta", delta=text)
-            case CallBegin(_, call_id, name):
+            case CallBegin(_, call_id, name, custom):
                 yield from self.end()
-                yield from self._begin(call_item(new_id("fc"), call_id, name, "", "in_progress"))
-            case CallArguments(_, text):
+                made, prefix = (custom_item, "ctc") if custom else (call_item, "fc")
+                yield from self._begin(made(new_id(prefix), call_id, name, "", "in_progress"))
+            case CallArguments(_, text, custom):
                 self._text.append(text)
-                yield self._mine("response.function_call_arguments.delta", delta=text)
+                kind = "custom_tool_call_input" if custom else "function_call_arguments"
+                yield self._mine(f"response.{kind}.delta", delta=text)
 
     def end(self, status: str = "completed") -> Iterator[bytes]:
         """Ends the item that is open, if one is."""
@@ -72,6 +74,9 @@ class ItemEvents:
                 done = {**reasoning_item(item["id"], text), "status": status}
                 yield self._part("response.reasoning_text.done", text=text)
                 yield self._part("response.content_part.done", part=done["content"][0])
+            case "custom_tool_call":
+                done = {**item, "input": text, "status": status}
+                yield self._mine("response.custom_tool_call_input.done", input=text)
             case _:
                 done = {**item, "arguments": text, "status": status}
                 yield self._mine("response.function_call_arguments.done", arguments=text, name=item["name"])

@@ -8,11 +8,15 @@ from typing import Any
 
 from tessera.errors import RequestError
 from tessera.parsing.response import Message
-from tessera.server.openai.protocol import ChatMessage, ContentPart, FunctionCall, ToolCall
+from tessera.server.openai.protocol import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
 from tessera.server.responses.protocol import Item
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs",
+    "custom_tool_call": "ctc", "custom_tool_call_output": "ctco",
+}  # fmt: skip
 _SERVED = ", ".join(_PREFIXES)
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 
 
@@ -36,7 +40,7 @@ def _item(item: Item, place: str) -> Item:
     if kind == "message" and isinstance(item.get("content"), str):
         text = "output_text" if item.get("role") == "assistant" else "input_text"
         found["content"] = [{"type": text, "text": item["content"]}]
-    if kind in ("message", "function_call"):
+    if kind in ("message", "function_call", "custom_tool_call"):
         found.setdefault("status", "completed")
     return found
 
@@ -48,7 +52,11 @@ def output_items(message: Message, status: str) -> list[Item]:
         items.append(reasoning_item(new_id("rs"), message.reasoning))
     if message.content:
         items.append(message_item(new_id("msg"), message.content))
-    items += [call_item(new_id("fc"), call_id, name, arguments) for call_id, name, arguments in message.calls]
+    items += [
+        custom_item(new_id("ctc"), call.id, call.name, call.arguments) if call.custom
+        else call_item(new_id("fc"), call.id, call.name, call.arguments)
+        for call in message.calls
+    ]  # fmt: skip
     if items:
         items[-1]["status"] = status
     return items
@@ -76,6 +84,11 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
             "status": status}  # fmt: skip
 
 
+def custom_item(item_id: str, call_id: str, name: str, text: str, status: str = "completed") -> Item:
+    return {"id": item_id, "type": "custom_tool_call", "call_id": call_id, "name": name, "input": text,
+            "status": status}  # fmt: skip
+
+
 # ---- the chat --------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +104,13 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
                 turn.other(ChatMessage(role, _parts(item.get("content"), f"{place}.content")))
             case {"type": "function_call", "call_id": str(call_id), "name": str(name), "arguments": str(arguments)}:
                 turn.call(ToolCall(FunctionCall(name, arguments), call_id))
-            case {"type": "function_call_output", "call_id": str(call_id), "output": output}:
+            case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(text)}:
+                turn.call(ToolCall(id=call_id, type="custom", custom=CustomCall(name, text)))
+            case {
+                "type": "function_call_output" | "custom_tool_call_output",
+                "call_id": str(call_id),
+                "output": output,
+            }:
                 turn.other(ChatMessage("tool", _text(output, f"{place}.output"), tool_call_id=call_id))
             case {"type": "reasoning"}:
                 turn.reason(_text(item.get("content") or item.get("summary") or [], f"{place}.content"))

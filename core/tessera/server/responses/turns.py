@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.types import Scope
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, FunctionSpec, ToolSpec
+from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, CustomSpec, FunctionSpec, ToolSpec
 from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import (
     MAX_METADATA,
@@ -32,6 +33,7 @@ NAMES = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     ".function.": ".",
+    ".custom.": ".",
 }
 """What errors of a chat are called in a response."""
 
@@ -154,4 +156,17 @@ def _tool(given: dict[str, Any], place: str) -> ToolSpec:
             if isinstance(description, str):
                 spec.description = description
             return ToolSpec("function", spec)
-    raise RequestError(f"{place} must be a function with a name; other tools are not served.", param=place)
+        case {"type": "custom", "name": str(name)}:
+            form = given.get("format")
+            if isinstance(form, dict) and form.get("type") == "grammar":
+                form = {"type": "grammar", "grammar": form}
+            elif not isinstance(form, dict | None):
+                raise RequestError(f"{place}.format must be an object.", param=f"{place}.format")
+            description = given.get("description")
+            return ToolSpec(
+                "custom",
+                custom=CustomSpec(name, description if isinstance(description, str) else msgspec.UNSET, form),
+            )
+    raise RequestError(
+        f"{place} must be a function or a custom tool, with a name; other tools are not served.", param=place
+    )
