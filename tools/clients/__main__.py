@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,8 +22,13 @@ ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / "build/clients"
 STARTING_SECONDS = 60.0
 PROGRAM_SECONDS = 120.0
+STANDARD = "langchain_standard"
+TESTS = [
+    "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(HERE), "-p", "no:cacheprovider", "-o", "asyncio_mode=auto",
+    str(HERE / f"{STANDARD}.py"),
+]  # fmt: skip
 PACKAGES = (
-    "instructor", "litellm", "langchain-openai", "langchain-anthropic", "openai-agents",
+    "instructor", "litellm", "langchain-openai", "langchain-anthropic", "langchain-tests", "openai-agents",
     "pydantic-ai-slim[openai]", "llama-index-llms-openai-like",
 )  # fmt: skip
 
@@ -61,9 +67,16 @@ def started(port: int) -> subprocess.Popen[bytes]:
     raise TimeoutError("The scripted server did not start.")
 
 
+def _counted(said: str) -> str:
+    """pytest's last line, if that is what was said."""
+    found = re.search(r"\d+ passed[^\n]*", said)
+    return "" if found is None else f": {found[0].strip('= ')}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(PROGRAMS), help=f"some of {', '.join(PROGRAMS)}")
+    known = [*PROGRAMS, STANDARD]
+    parser.add_argument("names", nargs="*", default=known, help=f"some of {', '.join(known)}")
     asked = parser.parse_args()
     python, port = installed(), free_port()
     server = started(port)
@@ -76,15 +89,15 @@ def main() -> int:
     wrong = []
     try:
         for name in asked.names:
-            program = str(HERE / "programs.py")
+            command = TESTS if name == STANDARD else [str(HERE / "programs.py"), name, base]
             done = subprocess.run(
-                [str(python), program, name, base], env=environment, capture_output=True, text=True,
-                timeout=PROGRAM_SECONDS, check=False,
+                [str(python), *command], env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS,
+                check=False,
             )  # fmt: skip
-            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}", flush=True)
+            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(done.stdout)}", flush=True)
             if done.returncode:
                 wrong.append(name)
-                print("\n".join(done.stderr.splitlines()[-15:]), flush=True)
+                print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)
     finally:
         server.terminate()
         server.wait()

@@ -1,10 +1,11 @@
 """A server whose model says what a script decides by the prompt: a call of the first tool, text when results are there,
-JSON where a grammar demands it. The server is the real one; only the engine is not."""
+JSON where a grammar demands it, with values by its schema. The server is the real one; only the engine is not."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -26,6 +27,7 @@ TEMPLATE = (
 HELLO = "Hello, this is scripted."
 SUNNY = "It is sunny in Paris."
 CITY = '{"name": "Paris", "large": true}'
+JOKE = '{"setup": "a", "punchline": "b"}'
 
 
 class ScriptedEngine(FakeEngine):
@@ -43,16 +45,47 @@ class ScriptedEngine(FakeEngine):
 
 def said(prompt: str, params: SamplingParams) -> str:
     asked = params.structured_outputs
-    if asked is not None and asked.kind in ("json", "json_object"):
-        return CITY
+    if asked is not None and asked.kind == "json":
+        return json.dumps(sample(json.loads(asked.json), text_of(prompt)))
+    if asked is not None and asked.kind == "json_object":
+        return JOKE if "punchline" in prompt else CITY
     chat, _, rest = prompt.partition("TOOLS")
     tools = [tool["function"] for tool in json.loads(rest.removesuffix("<assistant>"))] if rest else []
     answers = [tool for tool in tools if "large" in tool.get("parameters", {}).get("properties", {})]
     if answers:  # a tool that stands for the form of the answer
-        return call(answers[0]["name"], CITY)
+        return called(answers[0], chat)
     if tools and "<tool>" not in chat.rpartition("<user>")[2]:
-        return call(tools[0]["name"], '{"city": "Paris"}')
+        return called(tools[0], chat)
     return SUNNY if tools else HELLO
+
+
+def text_of(chat: str) -> str:
+    """What the user's last message has in quotation marks."""
+    found = re.search(r"'([^']+)'", chat.rpartition("<user>")[2])
+    return "text" if found is None else found[1]
+
+
+def called(tool: dict[str, Any], chat: str) -> str:
+    return call(tool["name"], json.dumps(sample(tool.get("parameters") or {"type": "object"}, text_of(chat))))
+
+
+def sample(schema: dict[str, Any], text: str, name: str = "", whole: dict[str, Any] | None = None) -> Any:
+    """A value of a schema. text: of strings. name: of the property that it is for. whole: the schema with the
+    definitions."""
+    whole = schema if whole is None else whole
+    if "$ref" in schema:
+        return sample(whole["$defs"][schema["$ref"].rpartition("/")[2]], text, name, whole)
+    match schema:
+        case {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"anyOf": [first, *_]} | {"allOf": [first, *_]}:
+            return sample(first, text, name, whole)
+        case {"type": "object"}:
+            return {key: sample(each, text, key, whole) for key, each in schema.get("properties", {}).items()}
+        case {"type": "array"}:
+            return [sample(schema.get("items", {}), text, name, whole)]
+    kinds = {"integer": 3, "number": 2.5, "boolean": True, "null": None}
+    return kinds.get(schema.get("type", "string"), "Paris" if name in ("city", "name") else text)
 
 
 def call(name: str, arguments: str) -> str:
