@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from tessera.config import EngineConfig, ModelConfig
+from tessera.config import CacheConfig, EngineConfig, ModelConfig
 from tessera.engine.input_processor import Prompt
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
@@ -78,6 +78,8 @@ class FakeInfo:
     max_model_len: int = MAX_MODEL_LEN
     block_size: int = 16
     num_blocks: int = 99
+    num_cache_tokens: int = 1584
+    cache: CacheConfig = field(default_factory=CacheConfig)
 
 
 @dataclass

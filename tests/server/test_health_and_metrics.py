@@ -9,12 +9,13 @@ from openai.types import Model
 from prometheus_client.parser import text_string_to_metric_families
 
 from tessera._version import __version__
+from tessera.config import CacheConfig
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
 from tessera.request import RequestMetrics
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
-from tests.server.fake_engine import FakeEngine
+from tests.server.fake_engine import FakeEngine, FakeInfo
 
 
 async def statuses(api):
@@ -125,7 +126,8 @@ async def test_metrics_are_prometheus_text(api):
     assert value("http_requests_in_progress") == 1
 
 
-# What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for.
+# What vLLM's dashboards, autoscalers' rules and the gateway API's picker of endpoints ask for, and all that the test of
+# metrics of vLLM 0.33 wants (tests/entrypoints/instrumentator/test_metrics.py).
 ASKED_FOR = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",
@@ -134,6 +136,8 @@ ASKED_FOR = {
     "prefix_cache_hits": "counter",
     "prefix_cache_queries": "counter",
     "prompt_tokens": "counter",
+    "prompt_tokens_cached": "counter",
+    "prompt_tokens_by_source": "counter",
     "generation_tokens": "counter",
     "num_preemptions": "counter",
     "spec_decode_num_drafts": "counter",
@@ -145,17 +149,31 @@ ASKED_FOR = {
     "inter_token_latency_seconds": "histogram",
     "request_time_per_output_token_seconds": "histogram",
     "request_queue_time_seconds": "histogram",
+    "request_inference_time_seconds": "histogram",
     "request_prefill_time_seconds": "histogram",
     "request_decode_time_seconds": "histogram",
     "request_prompt_tokens": "histogram",
+    "request_prefill_kv_computed_tokens": "histogram",
     "request_generation_tokens": "histogram",
+    "request_max_num_generation_tokens": "histogram",
+    "request_params_max_tokens": "histogram",
+    "request_params_n": "histogram",
+    "iteration_tokens_total": "histogram",
+}
+VLLMS_ALONE = {
+    "external_prefix_cache_queries": "counter",
+    "external_prefix_cache_hits": "counter",
+    "mm_cache_queries": "counter",
+    "mm_cache_hits": "counter",
+    "engine_sleep_state": "gauge",
 }
 
 
 async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked_for():
     engine = FakeEngine(metrics=EngineMetrics(512))
     now = 100.0
-    engine.metrics.finished("stop", RequestMetrics(now, now + 1, now + 2, now + 4), 7, 5, now + 5)
+    times = RequestMetrics(now, now + 1, now + 2, now + 4)
+    engine.metrics.finished("stop", times, 7, 5, now + 5, num_computed=4, max_tokens=9)
     engine.metrics.stats = EngineStats(fallbacks={"gate": 3})
     async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
         text = (await api.client.get("/metrics")).text
@@ -167,14 +185,49 @@ async def test_the_engine_s_metrics_stand_under_vllm_s_names_where_that_is_asked
         assert [sample.value for sample in own.samples] == [sample.value for sample in alias.samples]
         for sample in alias.samples:
             assert (sample.labels["model_name"], sample.labels["engine"]) == ("fake-model", "0")
-    assert {name for name in families if name.startswith("vllm:")} == {f"vllm:{name}" for name in ASKED_FOR}
+    for name, kind in VLLMS_ALONE.items():
+        assert f"tessera:{name}" not in families
+        assert families[f"vllm:{name}"].type == kind
+        assert {sample.value for sample in families[f"vllm:{name}"].samples} <= {0, 1}
+    assert {name for name in families if name.startswith("vllm:")} == {
+        f"vllm:{name}" for name in (*ASKED_FOR, *VLLMS_ALONE)
+    }
+    assert "_created" not in text
     samples = {sample.name: sample.value for sample in families["vllm:request_time_per_output_token_seconds"].samples}
     assert samples["vllm:request_time_per_output_token_seconds_sum"] == pytest.approx(0.5)
     (fallbacks,) = families["tessera:reference_fallbacks"].samples
     assert (fallbacks.name, fallbacks.value) == ("tessera:reference_fallbacks_total", 3)
     assert fallbacks.labels == {"model_name": "fake-model", "op": "gate"}
-    labels = families["vllm:cache_config_info"].samples[0].labels
-    assert (labels["block_size"], labels["num_gpu_blocks"]) == ("16", "99")
+    awake = {sample.labels["sleep_state"]: sample.value for sample in families["vllm:engine_sleep_state"].samples}
+    assert awake == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+
+
+async def test_the_cache_s_configuration_has_vllm_s_labels():
+    engine = FakeEngine(info=FakeInfo(cache=CacheConfig(dtype="fp8", memory_bytes=4096, prefix_caching=False)))
+    async with in_process(engine, ServerSettings(vllm_metrics=True)) as api:
+        text = (await api.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (sample,) = families["vllm:cache_config_info"].samples
+    assert sample.value == 1
+    assert sample.labels == {
+        "model_name": "fake-model",
+        "engine": "0",
+        "block_size": "16",
+        "num_gpu_blocks": "99",
+        "num_gpu_blocks_override": "None",
+        "num_cpu_blocks": "None",
+        "cache_dtype": "fp8",
+        "kv_cache_dtype_skip_layers": "[]",
+        "gpu_memory_utilization": "0.92",
+        "kv_cache_memory_bytes": "4096",
+        "kv_cache_size_tokens": "1584",
+        "kv_cache_max_concurrency": "3.09375",
+        "is_attention_free": "False",
+        "enable_prefix_caching": "False",
+        "prefix_caching_hash_algo": "sha256",
+        "kv_offloading_size": "None",
+        "kv_sharing_fast_prefill": "False",
+    }
 
 
 async def test_without_asking_there_is_no_name_but_our_own(api):

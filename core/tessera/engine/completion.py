@@ -58,13 +58,15 @@ class TextOutput:
 
 
 class Completion:
-    """The state of one completion. changed: there is something that was not taken yet."""
+    """The state of one completion. changed: there is something that was not taken yet. num_cached_tokens: prompt tokens
+    that were already computed when it started."""
 
     def __init__(
         self, index: int, params: SamplingParams, vocabulary: Vocabulary | None, prompt: Sequence[int], arrival: float
     ) -> None:
         self.index = index
         self.times = RequestMetrics(arrival=arrival)
+        self.num_cached_tokens = 0
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None

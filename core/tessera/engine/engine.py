@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tessera.config import EngineConfig
@@ -224,4 +225,5 @@ def describe(started: StartedEngine) -> EngineInfo:
         choices=list(loaded.choices),
         num_weights=loaded.num_weights,
         num_devices=num_devices(config, started.executor.platform),
+        cache=replace(config.cache, prefix_caching=config.cache.prefix_caching and loaded.facts.prefix_cacheable),
     )

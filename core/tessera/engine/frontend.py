@@ -11,7 +11,7 @@ from tessera.engine.completion import Completion, PromptLogprobsBuffer, RequestS
 from tessera.engine.input_processor import InputProcessor, Prompt
 from tessera.engine.metrics import EngineMetrics
 from tessera.errors import EngineStepError, OverloadedError, RequestError, TesseraError
-from tessera.request import Request, RequestMetrics
+from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class FrontEnd:
             self._advance(key, tokens, logprobs.get(key), finished.pop(key, None), now, update)
         for key, end in finished.items():
             self._advance(key, (), None, end, now, update)
+        self.metrics.stepped()
         return update
 
     def fail(self, key: int, error: TesseraError, now: float) -> Update:
@@ -166,6 +167,7 @@ class FrontEnd:
         state, completion = found
         if completion.index == 0:
             state.num_cached_tokens = started.num_cached_tokens
+        completion.num_cached_tokens = started.num_cached_tokens
         completion.times.first_scheduled = started.scheduled_at
         self.metrics.scheduled(completion.times)
 
@@ -195,7 +197,7 @@ class FrontEnd:
             update.abort += failed.abort
             return
         if tokens:
-            self._time(completion.times, len(tokens), now)
+            self._time(state, completion, len(tokens), now)
             # The token that ended a completion is not part of its text, unless the request asks for it.
             stopped = end is not None and end.reason == "stop" and not end.complete
             completion.extend(tokens, logprobs, hide_last=stopped and not state.params.include_stop_str_in_output)
@@ -207,8 +209,9 @@ class FrontEnd:
             self._forget(key, state, completion, now)
         update.changed.append(state)
 
-    def _time(self, times: RequestMetrics, count: int, now: float) -> None:
-        self.metrics.tokens(times, count, now)
+    def _time(self, state: RequestState, completion: Completion, count: int, now: float) -> None:
+        times = completion.times
+        self.metrics.tokens(times, count, now, num_computed=_num_computed(state, completion))
         times.first_token = times.first_token or now
         times.last_token = now
 
@@ -225,12 +228,25 @@ class FrontEnd:
     def _forget(self, key: int, state: RequestState, completion: Completion, now: float) -> None:
         del self._live[key]
         state.num_unfinished -= 1
+        request, reason = state.requests[0], completion.finish_reason
+        assert reason is not None
+        self.metrics.finished(
+            reason,
+            completion.times,
+            request.prompt.size,
+            len(completion.token_ids),
+            now,
+            num_computed=_num_computed(state, completion),
+            max_tokens=request.max_tokens,
+        )
         if state.finished:
             del self._by_id[state.request_id]
-        num_prompt_tokens = state.requests[0].prompt.size
-        reason = completion.finish_reason
-        assert reason is not None
-        self.metrics.finished(reason, completion.times, num_prompt_tokens, len(completion.token_ids), now)
+            self.metrics.all_finished(len(state.completions), max(len(one.token_ids) for one in state.completions))
+
+
+def _num_computed(state: RequestState, completion: Completion) -> int:
+    """Prompt tokens that were computed for a completion, not found in a cache or at a sibling."""
+    return state.requests[0].prompt.size - completion.num_cached_tokens
 
 
 def _by_key(outputs: EngineCoreOutputs) -> Iterator[tuple[int, Sequence[int]]]:

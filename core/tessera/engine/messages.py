@@ -14,7 +14,7 @@ import numpy as np
 
 from tessera import errors
 from tessera.arrays import decoder, encoder
-from tessera.config import EngineConfig
+from tessera.config import CacheConfig, EngineConfig
 from tessera.errors import EngineDeadError, TesseraError
 from tessera.platform.explain import Explained
 from tessera.request import Request
@@ -88,6 +88,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """How many numbers of the checkpoint weight_bytes stores; 0 if unknown."""
     num_devices: int = 1
     """Of all workers together. Bytes are per device."""
+    cache: CacheConfig = CacheConfig()
+    """As the engine uses it; prefix_caching is off where the model's cache cannot be reused."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

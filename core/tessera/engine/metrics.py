@@ -28,6 +28,8 @@ REQUEST_BOUNDS = (
     0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0,
     50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
+STEP_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+ANSWERS_BOUNDS = (1, 2, 5, 10, 20)
 
 
 class Histogram:
@@ -76,10 +78,17 @@ class EngineMetrics:
         self.request_time_per_output_token_seconds = Histogram(BETWEEN_TOKENS_BOUNDS)
         self.e2e_request_latency_seconds = Histogram(REQUEST_BOUNDS)
         self.request_queue_time_seconds = Histogram(REQUEST_BOUNDS)
+        self.request_inference_time_seconds = Histogram(REQUEST_BOUNDS)
         self.request_prefill_time_seconds = Histogram(REQUEST_BOUNDS)
         self.request_decode_time_seconds = Histogram(REQUEST_BOUNDS)
         self.request_prompt_tokens = Histogram(sizes)
+        self.request_prefill_kv_computed_tokens = Histogram(sizes)
         self.request_generation_tokens = Histogram(sizes)
+        self.request_max_num_generation_tokens = Histogram(sizes)
+        self.request_params_max_tokens = Histogram(sizes)
+        self.request_params_n = Histogram(ANSWERS_BOUNDS)
+        self.iteration_tokens_total = Histogram(STEP_BOUNDS)
+        self._step_tokens = 0
 
     def engine_lost(self) -> None:
         """The engine ended: resets the gauges and keeps the counters."""
@@ -90,9 +99,12 @@ class EngineMetrics:
     def scheduled(self, times: RequestMetrics) -> None:
         self.request_queue_time_seconds.observe(max(0.0, times.first_scheduled - times.arrival))
 
-    def tokens(self, times: RequestMetrics, count: int, now: float) -> None:
-        """`count` tokens of one completion arrived at `now`. times: not updated yet."""
+    def tokens(self, times: RequestMetrics, count: int, now: float, *, num_computed: int) -> None:
+        """`count` tokens of one completion arrived at `now`. times: not updated yet. num_computed: prompt tokens that
+        were computed for it, not found in a cache."""
+        self._step_tokens += count
         if not times.first_token:
+            self._step_tokens += num_computed
             self.time_to_first_token_seconds.observe(now - times.arrival)
             if times.first_scheduled:
                 self.request_prefill_time_seconds.observe(now - times.first_scheduled)
@@ -100,18 +112,42 @@ class EngineMetrics:
         if count:
             self.inter_token_latency_seconds.observe((now - (times.last_token or now)) / count, count)
 
+    def stepped(self) -> None:
+        """All tokens of a step were counted by tokens(). A step that returned none is not observed."""
+        if self._step_tokens:
+            self.iteration_tokens_total.observe(self._step_tokens)
+            self._step_tokens = 0
+
     def finished(
-        self, reason: str, times: RequestMetrics, num_prompt_tokens: int, num_generated: int, now: float
+        self,
+        reason: str,
+        times: RequestMetrics,
+        num_prompt_tokens: int,
+        num_generated: int,
+        now: float,
+        *,
+        num_computed: int,
+        max_tokens: int,
     ) -> None:
+        """A completion ended. num_computed: as for tokens(). max_tokens: the most that it could have had."""
         self.request_success[reason] += 1
         self.e2e_request_latency_seconds.observe(now - times.arrival)
         if times.first_token:
             decode = times.last_token - times.first_token
             self.request_decode_time_seconds.observe(decode)
+            self.request_prefill_kv_computed_tokens.observe(num_computed)
+            if times.first_scheduled:
+                self.request_inference_time_seconds.observe(times.last_token - times.first_scheduled)
             if num_generated > 1:
                 self.request_time_per_output_token_seconds.observe(decode / (num_generated - 1))
         self.request_prompt_tokens.observe(num_prompt_tokens)
         self.request_generation_tokens.observe(num_generated)
+        self.request_params_max_tokens.observe(max_tokens)
+
+    def all_finished(self, n: int, most_generated: int) -> None:
+        """All `n` completions of a request ended. most_generated: tokens of the longest."""
+        self.request_params_n.observe(n)
+        self.request_max_num_generation_tokens.observe(most_generated)
 
     def read(self) -> Iterator[Metric]:
         """All metrics, in a fixed order."""
@@ -129,6 +165,10 @@ class EngineMetrics:
             "prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache.", counters.cached_prompt_tokens
         )
         yield Metric("prompt_tokens", "counter", "Prompt tokens, computed or cached.", counters.prompt_tokens)
+        found = counters.cached_prompt_tokens + counters.forked_tokens
+        yield Metric("prompt_tokens_cached", "counter", "Prompt tokens cached, or shared with a sibling.", found)
+        for source, count in (("local_compute", counters.prompt_tokens - found), ("local_cache_hit", found)):
+            yield Metric("prompt_tokens_by_source", "counter", "Prompt tokens, by source.", count, ("source", source))
         yield Metric("generation_tokens", "counter", "Tokens generated.", counters.generation_tokens)
         yield Metric("num_preemptions", "counter", "Preemptions of running requests.", counters.preemptions)
         yield Metric("spec_decode_num_drafts", "counter", "Sequences of draft tokens verified.", counters.drafts)
@@ -160,10 +200,16 @@ _HISTOGRAMS = {
     "request_time_per_output_token_seconds": "Mean time between two tokens of a completion.",
     "e2e_request_latency_seconds": "Time from a request's arrival to its end.",
     "request_queue_time_seconds": "Time from a request's arrival to its first step.",
+    "request_inference_time_seconds": "Time from a request's first step to its last token.",
     "request_prefill_time_seconds": "Time from a request's first step to its first token.",
     "request_decode_time_seconds": "Time from a request's first token to its last.",
     "request_prompt_tokens": "Prompt tokens of a request.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens of a request that were computed, not found in a cache.",
     "request_generation_tokens": "Tokens of a completion.",
+    "request_max_num_generation_tokens": "Tokens of the longest completion of a request.",
+    "request_params_max_tokens": "The most tokens that a completion could have had.",
+    "request_params_n": "Completions that a request asked for.",
+    "iteration_tokens_total": "Tokens of a step: those generated, and the computed prompts of the requests it began.",
 }
 
 

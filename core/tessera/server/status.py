@@ -24,6 +24,16 @@ VLLM_PREFIX = "vllm:"
 NOT_VLLMS = frozenset(  # vLLM has no such metrics
     {"engine_restarts", "replayed_requests", "text_worker_restarts", "reference_fallbacks"}
 )
+ONLY_VLLMS = (  # what Tessera has not, and vLLM reports even so
+    Metric("external_prefix_cache_queries", "counter", "Tokens looked up in other servers' caches; there are none.", 0),
+    Metric("external_prefix_cache_hits", "counter", "Tokens found in other servers' caches; there are none.", 0),
+    Metric("mm_cache_queries", "counter", "Images and the like looked up in a cache; models take text alone.", 0),
+    Metric("mm_cache_hits", "counter", "Images and the like found in a cache; models take text alone.", 0),
+    *(
+        Metric("engine_sleep_state", "gauge", "1 for awake: the engine never sleeps.", value, ("sleep_state", state))
+        for state, value in {"awake": 1, "weights_offloaded": 0, "discard_all": 0}.items()
+    ),
+)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -123,9 +133,10 @@ def _metrics_route(context: ServerContext) -> JsonRoute:
     async def metrics(_request: Request) -> Response:
         values = list(context.engine.metrics.read())
         cache = cache_labels(context.engine.info)
+        of_vllm = [*(value for value in values if value.name not in NOT_VLLMS), *ONLY_VLLMS]
         lines = list(http_lines(context.counts))
         for prefix, labels in names.items():
-            shown = [value for value in values if prefix == PREFIX or value.name not in NOT_VLLMS]
+            shown = values if prefix == PREFIX else of_vllm
             lines += [*engine_lines(shown, prefix, labels), *cache_lines(prefix, {**cache, **labels})]
         return Response("\n".join([*lines, ""]), headers={"Content-Type": CONTENT_TYPE})
 
@@ -153,8 +164,27 @@ def family(metric: Metric) -> str:
 
 
 def cache_labels(info: EngineInfo) -> dict[str, str]:
-    """What the endpoint picker of the Gateway API Inference Extension reads about a cache, by vLLM's names."""
-    return {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+    """The cache's configuration by vLLM's names and in its spelling. The endpoint picker of the Gateway API Inference
+    Extension reads block_size and num_gpu_blocks. vLLM's labels that say nothing of this cache are left out."""
+    cache = info.cache
+    values: dict[str, object] = {
+        "block_size": info.block_size,
+        "num_gpu_blocks": info.num_blocks,
+        "num_gpu_blocks_override": None,
+        "num_cpu_blocks": None,
+        "cache_dtype": cache.dtype,
+        "kv_cache_dtype_skip_layers": [],
+        "gpu_memory_utilization": cache.memory_utilization,
+        "kv_cache_memory_bytes": cache.memory_bytes,
+        "kv_cache_size_tokens": info.num_cache_tokens,
+        "kv_cache_max_concurrency": info.num_cache_tokens / info.max_model_len,
+        "is_attention_free": info.num_blocks == 0,
+        "enable_prefix_caching": cache.prefix_caching,
+        "prefix_caching_hash_algo": "sha256",
+        "kv_offloading_size": None,
+        "kv_sharing_fast_prefill": False,
+    }
+    return {name: str(value) for name, value in values.items()}
 
 
 def cache_lines(prefix: str, labels: Mapping[str, str]) -> Iterator[str]:

@@ -276,11 +276,49 @@ def test_times_and_cached_tokens():
         "request_time_per_output_token_seconds": (1, 1.5),
         "e2e_request_latency_seconds": (1, 4.0),
         "request_queue_time_seconds": (1, 0.5),
+        "request_inference_time_seconds": (1, 3.5),
         "request_prefill_time_seconds": (1, 0.5),
         "request_decode_time_seconds": (1, 3.0),
         "request_prompt_tokens": (1, 2.0),
+        "request_prefill_kv_computed_tokens": (1, 1.0),
         "request_generation_tokens": (1, 3.0),
+        "request_max_num_generation_tokens": (1, 3.0),
+        "request_params_max_tokens": (1, 3.0),
+        "request_params_n": (1, 1.0),
+        "iteration_tokens_total": (3, 4.0),
     }
+
+
+def test_the_counts_are_those_that_vllm_s_own_test_of_metrics_wants():
+    front, tokens = front_end(TOKENIZER), 10
+    params = SamplingParams(max_tokens=tokens, n=1)
+    for number in range(10):
+        state = front.submit(front.prepare([72, 105], params), params, str(number), arrival=10.0)
+        key = state.requests[0].key
+        for at in range(tokens):
+            started = [StartedRequest(key, 0, 10.5)] if at == 0 else []
+            finished = [FinishedRequest(key, "length")] if at == tokens - 1 else []
+            front.update(step({key: [97]}, started=started, finished=finished), 11.0 + at)
+        front.update(step({}), 30.0)
+    found = {m.name: (m.value.count, m.value.sum) for m in front.metrics.read() if m.kind == "histogram"}
+    assert found["iteration_tokens_total"] == (10 * tokens, 10 * (2 + tokens))
+    assert found["inter_token_latency_seconds"][0] == 10 * (tokens - 1)
+    assert found["request_params_max_tokens"] == (10, 10 * tokens)
+    assert found["request_params_n"] == (10, 10)
+    for name in ("time_to_first_token", "e2e_request_latency", "request_inference_time", "request_prefill_time"):
+        assert found[f"{name}_seconds"][0] == 10
+
+
+def test_a_request_s_longest_answer_is_observed_once_when_all_have_ended():
+    front, state = begin(SamplingParams(n=2, seed=1, max_tokens=7))
+    first, second = (request.key for request in state.requests)
+    front.update(step({first: [97]}, finished=[FinishedRequest(first, "length")]), 11.0)
+    longest = front.metrics.request_max_num_generation_tokens
+    assert longest.count == 0
+    front.update(step({second: [97, 98]}, finished=[FinishedRequest(second, "length")]), 12.0)
+    assert (longest.count, longest.sum) == (1, 2)
+    assert (front.metrics.request_params_n.count, front.metrics.request_params_n.sum) == (1, 2)
+    assert (front.metrics.request_params_max_tokens.count, front.metrics.request_params_max_tokens.sum) == (2, 14)
 
 
 # ---- another engine --------------------------------------------------------------------------------------------------
