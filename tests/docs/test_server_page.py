@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
-from tessera.cli.serve import ALWAYS_ON, TABLE
+from tessera.cli.other_flags import other_flag
+from tessera.cli.serve import TABLE
 from tessera.config import ModelConfig
 from tessera.engine.beam_search import MAX_WIDTH
 from tessera.server.app import create_app
@@ -79,9 +80,8 @@ def test_the_statuses_are_those_that_a_walk_over_all_errors_meets():
 
 def test_every_flag_it_names_exists_and_none_about_security_is_missing():
     named = set(re.findall(r"--[a-z][a-z-]+", PAGE.replace("curl --unix-socket", "curl")))
-    known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | set(ALWAYS_ON) | {"--help"}
-    assert named <= known
-    assert set(ALWAYS_ON) <= named
+    known = {name for flag in TABLE.flags for name in (flag.option, *flag.aliases)} | {"--help"}
+    assert {name for name in named - known if other_flag(name) is None} == set()
     assert {flag.option for flag in TABLE.flags if flag.group == "security"} <= named
 
 

@@ -3,36 +3,64 @@ that the API key 0123 stays text and numbers are range-checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml  # type: ignore[import-untyped]  # it has neither annotations nor stubs
 
 from tessera.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tessera.cli.other_flags import OtherFlag
+
 MAX_BYTES = 2**20
 _NULL = "tag:yaml.org,2002:null"
+_OFF = ("false", "no", "off")
 
 
 def read_config_file(
-    file: str, parameters: Mapping[str, click.Parameter], not_served: Mapping[str, str], ctx: click.Context
+    file: str,
+    parameters: Mapping[str, click.Parameter],
+    other: Callable[[str], OtherFlag | None],
+    ctx: click.Context,
 ) -> dict[str, Any]:
-    """Validated texts by parameter name. parameters: those that a key may name. not_served: messages for flags that are
-    known but not supported. Raises ConfigError that names the file and line."""
+    """Validated texts by parameter name. parameters: those that a key may name. other: as in FlagTable. Raises
+    ConfigError that names the file and line."""
     values: dict[str, Any] = {}
     for key, node in _entries(file, _read(file)):
         name = key.replace("-", "_")
         where = f"'{file}', line {node.start_mark.line + 1}"
-        option = f"--{name.replace('_', '-')}"
         if name not in parameters:
-            raise ConfigError(f"{where}: {not_served.get(option) or _unknown(key, parameters)}")
+            if not _ignored(name, node, other, ctx, where):
+                raise ConfigError(f"{where}: {_unknown(key, parameters)}")
+            continue
         if name in values:
             raise ConfigError(f"{where}: '{key}' appears twice.")
         values[name] = _value(node, parameters[name], ctx, f"{where}: '{key}'")
     return values
+
+
+def _ignored(
+    name: str, node: yaml.Node, other: Callable[[str], OtherFlag | None], ctx: click.Context, where: str
+) -> bool:
+    """Whether a key is another program's flag that has no effect. Raises ConfigError if it may not be ignored."""
+    from tessera.cli.flag_command import ignore
+
+    option = f"--{name.replace('_', '-')}"
+    found = other(option)
+    if found is None:
+        return False
+    text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    if not found.takes_value and text.lower() in _OFF and (opposite := other(f"--no-{option[2:]}")) is not None:
+        option, found = f"--no-{option[2:]}", opposite
+    try:
+        ignore(option, found, text, ctx)
+    except click.UsageError as error:
+        raise ConfigError(f"{where}: {error.message}") from error
+    return True
 
 
 def _read(file: str) -> str:

@@ -1,12 +1,12 @@
-"""A click command made from flags: options, grouped help, --config, completion, and messages for known but unsupported
+"""A click command made from flags: options, grouped help, --config, completion, and messages for other programs'
 flags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,9 +15,13 @@ from tessera.cli.commands import verbose_option
 from tessera.config.flags import Flag
 from tessera.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tessera.cli.other_flags import OtherFlag
+
 WIDTH = 100
 _COLUMN = 36
 _COMMON = "common"
+_IGNORED = "tessera.cli.flag_command.ignored"
 _CONFIG_HELP = (
     "YAML file of flags (max-model-len: 4096). The command line overrides it; relative paths are relative to the "
     "working directory."
@@ -33,15 +37,13 @@ _PATHS: Mapping[str, click.ParamType[Any]] = {
 @dataclass(frozen=True)
 class FlagTable:
     """All flags of a command. usage: the text after `tessera`. groups: names and titles, in the order of the help.
-    not_served: messages for options that are known but not supported. always_on: options that are accepted without
-    effect, and why."""
+    other: what is said of an option that the command does not have but another program has; None if none has it."""
 
     usage: str
     summary: str
     flags: tuple[Flag, ...]
     groups: Mapping[str, str]
-    not_served: Mapping[str, str] = field(default_factory=dict)
-    always_on: Mapping[str, str] = field(default_factory=dict)
+    other: Callable[[str], OtherFlag | None] = lambda _option: None
 
     def __post_init__(self) -> None:
         assert {flag.group for flag in self.flags} == set(self.groups), self.usage
@@ -57,7 +59,6 @@ class FlagCommand(click.Command):
         super().__init__(name, add_help_option=False, short_help=table.summary, **settings)
         self.table = table
         self.params.append(verbose_option())
-        self.params += [click.Option([name], is_flag=True, hidden=True, expose_value=False) for name in table.always_on]
         eager: dict[str, Any] = {"is_eager": True, "expose_value": False}
         self.params += [
             click.Option(
@@ -86,22 +87,28 @@ class FlagCommand(click.Command):
 
     def _spread(self, args: Sequence[str], ctx: click.Context) -> Iterator[str]:
         """The arguments, with the flag before each of the values that argparse would give to one flag: --api-key a b.
-        Only after MODEL, because until then the second value is MODEL. Raises click.UsageError for a flag that is known
-        but not supported; click itself would take -np for -n."""
+        Only after MODEL, because until then the second value is MODEL. Leaves out other programs' flags that ask for
+        what is done anyway, and raises click.UsageError for the rest of them; click itself would take -np for -n."""
         named = {name: param for param in self.params for name in (*param.opts, *param.secondary_opts)}
         several = {flag.option for flag in self.table.flags if flag.several}
         before: str | None = None  # the flag that further values belong to
         has_model = False
         rest = iter(args)
         for argument in rest:
-            name, equals, _ = argument.partition("=")
+            name, equals, given = argument.partition("=")
             if argument == "--":
                 yield argument
                 yield from rest
                 return
             if name.startswith("-") and name != "-":
-                if name not in named and name in self.table.not_served:
-                    raise click.UsageError(self.table.not_served[name], ctx)
+                if name not in named:
+                    self._check_nested(name, ctx)
+                    if (other := self.table.other(name)) is not None:
+                        if other.takes_value and not equals:
+                            given = next(rest, "")
+                        ignore(name, other, given, ctx)
+                        before = None
+                        continue
                 yield argument
                 before = name if name in several and has_model and not equals else None
                 if not equals and _takes_value(named.get(name)) and (value := next(rest, None)) is not None:
@@ -112,9 +119,28 @@ class FlagCommand(click.Command):
             has_model = has_model or before is None
             yield argument
 
+    def _check_nested(self, name: str, ctx: click.Context) -> None:
+        """Raises click.UsageError for a key of a flag's JSON object, such as --speculative-config.method."""
+        option, dot, key = name.partition(".")
+        for flag in self.table.flags:
+            if dot and flag.kind == "json" and option in (flag.option, *flag.aliases):
+                raise click.UsageError(f"{name}: give {option} a JSON object with the key '{key}'.", ctx)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.width = WIDTH
         _write_help(formatter, self.table, [flag for flag in self.table.flags if flag.common])
+
+
+def ignore(name: str, other: OtherFlag, value: str, ctx: click.Context) -> None:
+    """Takes note of another program's flag that has no effect. Raises click.UsageError if it may not be ignored."""
+    if not other.accepts(value):
+        raise click.UsageError(other.refusal, ctx)
+    ctx.meta.setdefault(_IGNORED, {})[name] = f"{name} has no effect: {other.reason}"
+
+
+def ignored(ctx: click.Context) -> list[str]:
+    """A line for each of another program's flags that was given and has no effect."""
+    return list(ctx.meta.get(_IGNORED, {}).values())
 
 
 def _takes_value(param: click.Parameter | None) -> bool:
@@ -140,8 +166,11 @@ def _dashed(argument: str) -> str:
 
 def option_of(flag: Flag) -> click.Option:
     if flag.kind == "switch":
-        names = f"{flag.option}/--no-{flag.option[2:]}" if flag.default else flag.option
-        return click.Option([names, *flag.aliases, flag.name], default=None, is_flag=True, help=description(flag))
+        # vLLM's switches all have an opposite; the help shows that of switches that are on.
+        names = [
+            name if name.startswith("--no-") else f"{name}/--no-{name[2:]}" for name in (flag.option, *flag.aliases)
+        ]
+        return click.Option([*names, flag.name], default=None, is_flag=True, help=description(flag))
     return click.Option(
         [flag.option, *flag.aliases, flag.name],
         type=_type_of(flag),
@@ -244,7 +273,7 @@ def _use_config_file(ctx: click.Context, _parameter: click.Parameter, file: str 
         command = _command_of(ctx)
         names = {flag.name for flag in command.table.flags}
         parameters = {one.name: one for one in command.params if one.name in names or isinstance(one, click.Argument)}
-        ctx.default_map = read_config_file(file, parameters, command.table.not_served, ctx)
+        ctx.default_map = read_config_file(file, parameters, command.table.other, ctx)
 
 
 def _show_group(ctx: click.Context, _parameter: click.Parameter, group: str | None) -> None:

@@ -40,10 +40,12 @@ MAX_KEYS_BYTES = 2**20
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0", "host.docker.internal")  # noqa: S104 - no address to listen on
 
 
-def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: float) -> int:
+def run(
+    model: str | None, flags: Mapping[str, Any], child: EngineChild, began: float, ignored: Sequence[str] = ()
+) -> int:
     """Serves until stopped and returns the exit code. model: as for build_config. flags: the command's, by name. child:
-    the engine process, which the caller ends. began: start of the command on the monotonic clock. Raises
-    TesseraError."""
+    the engine process, which the caller ends. began: start of the command on the monotonic clock. ignored: lines about
+    flags without effect. Raises TesseraError."""
     environment = read_environment()
     own = given_values(SERVER_FLAGS, flags, as_options=True)
     options = record_of(ServeOptions, SERVER_FLAGS, own)
@@ -56,7 +58,7 @@ def run(model: str | None, flags: Mapping[str, Any], child: EngineChild, began: 
         config = _engine_config(model, flags, options, announce)
         settings = server_settings(config, flags, options, template, environment)
         guarded = bool(settings.api_keys) or options.uds is not None
-        for warning in warnings_before(options.host, guarded=guarded, unknown=environment.unknown):
+        for warning in (*ignored, *warnings_before(options.host, guarded=guarded, unknown=environment.unknown)):
             announce.warn(warning)
         served = _Served(
             config=config,

@@ -85,7 +85,7 @@ class ModelConfig:
     )  # fmt: skip
     quantization: str | None = flag(
         None, "Quantize linear weights to this format at load.", choices=QUANTIZATIONS, shown_default="none",
-        common=True, plan=True,
+        common=True, plan=True, aliases=("-q",),
     )  # fmt: skip
     load_format: str = flag(
         "auto", "Format of the weights; dummy generates random ones.", choices=("auto", "safetensors", "dummy"),
@@ -115,7 +115,7 @@ class CacheConfig:
     )  # fmt: skip
     memory_utilization: float = flag(
         0.92, "Fraction of the device's memory to use, up to 1.", name="gpu_memory_utilization", above=0, high=1,
-        metavar="FRACTION", common=True, plan=True,
+        metavar="FRACTION", common=True, plan=True, aliases=("--device-memory-utilization",),
     )  # fmt: skip
     prefix_caching: bool = flag(True, "Reuse the KV cache of shared prompt prefixes.", name="enable_prefix_caching")
     dtype: str = flag(
@@ -173,6 +173,7 @@ class SchedulerConfig:
     speculative: SpeculativeConfig | None = flag(  # noqa: RUF009  # flag() makes a field
         None, "Guess tokens of an answer and verify them together, such as '{\"method\": \"ngram\", "
         "\"num_speculative_tokens\": 4, \"prompt_lookup_max\": 3}'.", name="speculative_config", shown_default="off",
+        aliases=("-sc",),
     )  # fmt: skip
 
     @property
@@ -224,7 +225,7 @@ class LoraConfig:
     enable: bool = flag(False, "Serve LoRA adapters.", name="enable_lora", common=True, plan=True)
     modules: tuple[tuple[str, str], ...] = flag(
         (), "Adapter to serve under a model name of its own; repeat for several.", name="lora_modules",
-        metavar="NAME=FOLDER", common=True, multiple=True, online=True,
+        metavar="NAME=FOLDER", common=True, multiple=True, several=True, online=True,
     )  # fmt: skip
     max_loras: int | None = flag(
         None, "Maximum number of different adapters in a step.", low=1, high=1024,

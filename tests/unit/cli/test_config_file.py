@@ -73,7 +73,7 @@ def test_values_are_read_as_on_the_command_line(given):
         ("zzz: 3", "unknown flag 'zzz'."),
         ("group: cache", "unknown flag 'group'"),
         ("config: other.yaml", "unknown flag 'config'"),
-        ("swap-space: awq", "line 1: --swap-space is not supported yet; remove it."),
+        ("swap-space: awq", "line 1: --swap-space: the KV cache stays on the device;"),
         ("port: 1\nport: 2", "line 2: 'port' appears twice."),
         ("max-num-seqs: 1\nmax_num_seqs: 2", "line 2: 'max_num_seqs' appears twice."),
         ("cache:\n  block_size: 16", "unknown flag 'cache'"),

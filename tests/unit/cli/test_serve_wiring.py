@@ -216,7 +216,9 @@ def test_every_rule_of_the_server_has_its_flag(model, served, certificate, tmp_p
     assert settings.answers == AnswerLimits(default=99, most=99)
     assert settings.chat_template_kwargs == {"enable_thinking": False}
     assert settings.tls is not None
-    assert f"https://127.0.0.1:{served.address[1]}" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"https://127.0.0.1:{served.address[1]}" in said.out
+    assert "warning: --enable-server-load-tracking has no effect: /load always counts\n" in said.err
 
 
 def test_what_is_off_is_absent(model, served):

@@ -1,0 +1,293 @@
+"""What `tessera serve` says of the flags of other servers, vLLM's and llama.cpp's, that it does not have: one line, or
+nothing but a warning where a flag asks for what is done anyway. Only imported when such a flag is given.
+
+In the tables `--[no-]x` is a switch and its opposite; `--x=a|b` has the values a and b, `--x=` any value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class OtherFlag:
+    """reason: why it is accepted without effect; "" if it never is. values: those at which it is accepted, none for any
+    value; None for a switch, which has no value. refusal: the error, one line; "" if it is accepted in any case."""
+
+    reason: str = ""
+    values: tuple[str, ...] | None = None
+    refusal: str = ""
+
+    @property
+    def takes_value(self) -> bool:
+        return self.values is not None
+
+    def accepts(self, value: str) -> bool:
+        return bool(self.reason) and (not self.values or value in self.values)
+
+
+_ACCEPTED: Mapping[str, str] = MappingProxyType(
+    {
+        "tools need no flag": "--[no-]enable-auto-tool-choice",
+        "with tool_choice none, the model is not shown the tools": "--[no-]exclude-tools-when-tool-choice-none",
+        "X-Request-Id is always accepted and echoed": "--[no-]enable-request-id-headers",
+        "/load always counts": "--[no-]enable-server-load-tracking",
+        "usage always has prompt_tokens_details": "--[no-]enable-prompt-tokens-details",
+        "/docs loads nothing from other servers": "--[no-]enable-offline-docs",
+        "the log has one line for each request, without its content": """
+            --enable-log-requests --no-enable-log-requests --max-log-len=
+        """,
+        "statistics are in /metrics, not in the log": "--disable-log-stats",
+        "no metric is hidden": "--show-hidden-metrics-for-version=",
+        "progress is always shown": "--[no-]use-tqdm-on-load",
+        "steps are launched ahead wherever the platform allows it": "--async-scheduling",
+        "cascade attention is never used": "--[no-]disable-cascade-attn",
+        "chat templates are always Jinja": "--jinja",
+        "requests are always batched continuously": "-cb --cont-batching",
+        "/metrics is always served": "--metrics",
+        "models take text alone": "--[no-]language-model-only --[no-]skip-mm-profiling",
+        "that is how it is here": """
+            --runner=auto|generate --convert=auto|none --tokenizer-mode=auto|hf --config-format=auto|hf
+            --model-impl=auto --logprobs-mode=raw_logprobs --response-role=assistant --prefix-caching-hash-algo=sha256
+            --attention-backend=auto --moe-backend=auto --linear-backend=auto --lora-dtype=auto
+            --mamba-cache-dtype=auto --mamba-ssm-cache-dtype=auto --distributed-executor-backend=mp|uni
+            --api-server-count=1 -asc=1 --nnodes=1 --node-rank=0 -r=0 --data-parallel-size=1 -dp=1
+            --data-parallel-size-local=1 -dpl=1 --decode-context-parallel-size=1 -dcp=1
+            --prefill-context-parallel-size=1 -pcp=1 --cpu-offload-gb=0 --swap-space=0 --stream-interval=1
+            --prefill-schedule-interval=1 --long-prefill-token-threshold=0 --performance-mode=balanced
+            --safetensors-load-strategy=lazy --per-request-spec-decode-metrics=none
+        """,
+    }
+)
+"""A reason, and the flags that it makes superfluous. vLLM's, at values that ask for what Tessera does."""
+
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        # ---- by another name
+        ": name the model right after serve: tessera serve MODEL.": "--model -m -hf -hfr --hf-repo",
+        " is called --platform here.": "--device",
+        " is called --log-level here.": "--uvicorn-log-level",
+        " is called --max-model-len here.": "-c --ctx-size",
+        " is called --max-num-seqs here.": "-np --parallel --max-num-active-seqs",
+        " is called --max-num-batched-tokens here.": "-b --batch-size -ub --max-num-scheduled-tokens",
+        " is called --kv-cache-dtype here.": "-ctk --cache-type-k -ctv --cache-type-v",
+        " is called --threads here.": "-t -tb --threads-batch",
+        " is called --served-model-name here.": "-a --alias",
+        " is called --speculative-config here, and takes JSON.": "--spec-method --spec-model --spec-tokens",
+        ": use --kv-cache-memory-bytes.": "--num-gpu-blocks-override",
+        ": use --max-waiting, which counts the requests that wait.": "--max-num-queued-reqs",
+        ": use --steps-in-flight 1.": "--no-async-scheduling",
+        ": use --log-level and --log-format.": "--logging-config --log-config-file --[no-]log-error-stack",
+        ": use --disable-log-requests, which leaves out all routes.": "--disable-access-log-for-endpoints",
+        ": all of --lora-modules stay in host memory; remove it.": "--max-cpu-loras",
+        ": name the devices by the platform's own variable.": "--device-ids",
+        ": use --tensor-parallel-size or --pipeline-parallel-size.": "--distributed-executor-backend",
+        # ---- what requests say themselves
+        ": a request sets stream_interval; remove it.": "--stream-interval",
+        ": a request sets return_tokens_as_token_ids; remove it.": "--[no-]return-tokens-as-token-ids",
+        ": the effort goes to the chat template as it is; adapt it with --chat-template.": """
+            --reasoning-effort-map --anthropic-disabled-thinking-effort
+        """,
+        ": a request's own strict decides; remove it.": "--tool-strict-level",
+        ": a request cannot bring a chat template; use --chat-template.": "--[no-]trust-request-chat-template",
+        ": an answer's role is always assistant; remove it.": "--response-role",
+        ": log probabilities are those of the model's own logits; remove it.": "--logprobs-mode",
+        ": the client runs the tools; remove it.": "--tool-server",
+        ": reasoning is recognised by the chat template, or by --reasoning-parser; remove it.": "--reasoning-config",
+        # ---- code
+        ": only installed plugins bring code, for --platform and --features; remove it.": """
+            --logits-processors --io-processor-plugin --tool-parser-plugin --reasoning-parser-plugin --worker-cls
+            --worker-extension-cls --model-class-overrides
+        """,
+        ": use --scheduling-policy, which takes a plugin's policy.": "--scheduler-cls",
+        ": use --routes for a plugin's routes, or a proxy in front of the server.": "--middleware",
+        ": code from a model's folder is never run; remove it.": "--code-revision",
+        # ---- the model and its weights
+        ": models generate text here; serve embeddings and scores with another program.": """
+            --runner --convert --pooler-config --[no-]enable-flash-late-interaction --max-lora-cls-labels
+        """,
+        ": the tokenizer is the model's tokenizer.json; remove it, or use --tokenizer.": "--tokenizer-mode",
+        ": the configuration is the model's config.json; change it there.": """
+            --hf-config-path --hf-overrides --config-format --[no-]disable-sliding-window
+        """,
+        ": Tessera's own code for a model is taken if there is any, and else transformers'; remove it.": """
+            --model-impl
+        """,
+        ": the checkpoint says how it is quantized; to quantize at load, use --quantization.": """
+            --quantization-config --[no-]allow-deprecated-quantization
+        """,
+        ": safetensors files are mapped into memory and read in turn; remove it.": """
+            --safetensors-load-strategy --safetensors-prefetch-num-threads --safetensors-prefetch-block-size
+            --model-loader-extra-config --ignore-patterns --pt-load-map-location --max-parallel-loading-workers
+            --mlock --no-mmap
+        """,
+        ": weights stay on the device; make them smaller with --quantization, or use --tensor-parallel-size.": """
+            --offload-backend --cpu-offload-gb --cpu-offload-params --offload-group-size --offload-num-in-group
+            --offload-prefetch-step --offload-params
+        """,
+        ": all layers are on the device; remove it.": "-ngl --n-gpu-layers --gpu-layers",
+        ": a running server keeps its weights; restart it to free memory or to change them.": """
+            --[no-]enable-sleep-mode --sleep-mode-backend --[no-]sleep-mode-offload-cudagraph
+            --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-nccl-comm-suspend
+            --weight-transfer-config
+        """,
+        ": models take text alone; remove it.": """
+            --allowed-local-media-path --allowed-media-domains --limit-mm-per-prompt --[no-]enable-mm-embeds
+            --media-io-kwargs --mm-processor-kwargs --mm-processor-cache-gb --mm-processor-cache-type
+            --mm-hasher-algorithm --mm-shm-cache-max-object-size-mb --[no-]mm-encoder-only --mm-encoder-tp-mode
+            --mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path
+            --mm-encoder-fp8-scale-save-path --mm-encoder-fp8-scale-save-margin --[no-]interleave-mm-strings
+            --video-pruning-rate --video-pruning-method --mm-tensor-ipc --mm-processor-device --mm-ipc-gpu-memory-gb
+            --[no-]mm-device-do-normalize --[no-]disable-chunked-mm-input --[no-]trust-request-mm-kwargs
+            --[no-]enable-tower-connector-lora --ec-transfer-config --ec-manager-config --[no-]enable-shm-tensor-arena
+            --default-mm-loras --mmproj
+        """,
+        ": a prompt is text or token ids; remove it.": "--[no-]enable-prompt-embeds",
+        ": diffusion models and n-gram embeddings are not supported yet; remove it.": """
+            --diffusion-config -dc --engram-config
+        """,
+        # ---- kernels
+        ": models are not compiled; remove it, or turn graph capture off with --enforce-eager.": """
+            --compilation-config -cc --optimization-level -O --cudagraph-capture-sizes --max-cudagraph-capture-size
+            --performance-mode
+        """,
+        ": the platform chooses its kernels; see --explain for which, and choose it with --platform.": """
+            --attention-backend --attention-config -ac --moe-backend --linear-backend --sparse-indexer-topk-backend
+            --kernel-config --ir-op-priority --[no-]monokernel --[no-]enable-flashinfer-autotune --gdn-prefill-backend
+            --kda-prefill-backend --kda-decode-backend --mamba-backend --mamba-ssu-algorithm --[no-]use-replayssm
+            --replayssm-buffer-len --[no-]disable-custom-all-reduce --[no-]use-fp64-gumbel
+            --[no-]specialize-active-lora --[no-]enable-mixed-moe-lora-format --additional-config -fa --flash-attn
+        """,
+        ": requests to generate traces again are not supported; remove it.": "--[no-]enable-trace-replay",
+        # ---- the KV cache
+        ": use --kv-cache-dtype for all layers, or leave it out.": "--kv-cache-dtype-skip-layers",
+        ": the KV cache stays on the device; a preempted request is computed again. Remove it.": """
+            --kv-offloading-size --kv-offloading-backend --swap-space
+        """,
+        ": the KV cache is not shared with other servers; remove it.": "--kv-transfer-config --kv-events-config",
+        ": the cache's layout follows from the model; only --block-size and --enable-prefix-caching can be chosen.": """
+            --prefix-caching-hash-algo --prefix-cache-retention-interval --prefix-match-unit
+            --[no-]kv-sharing-fast-prefill --[no-]swa-bounded-replay --[no-]disable-hybrid-kv-cache-manager
+            --mamba-cache-dtype --mamba-ssm-cache-dtype --mamba-block-size --mamba-cache-mode
+            --[no-]enable-mamba-cache-stochastic-rounding --mamba-cache-philox-rounds
+            --[no-]enable-mamba-shared-prefix-checkpoint
+        """,
+        # ---- scheduling
+        ": a step has at most --max-num-batched-tokens, whatever prompts they are of; remove it.": """
+            --long-prefill-token-threshold --[no-]long-prefill-token-threshold-adaptive --prefill-schedule-interval
+        """,
+        ": room for requests to grow is kept by --watermark; remove it.": "--[no-]scheduler-reserve-full-isl",
+        # ---- several devices and machines
+        ": start one server for each replica, with a port of its own, and put a load balancer in front of them.": """
+            --data-parallel-size -dp --data-parallel-rank -dpn --data-parallel-start-rank -dpr
+            --data-parallel-size-local -dpl --data-parallel-address -dpa --data-parallel-rpc-port -dpp
+            --data-parallel-backend -dpb --[no-]data-parallel-hybrid-lb -dph --[no-]data-parallel-external-lb -dpe
+            --data-parallel-multi-port-external-lb -dpm --data-parallel-supervisor-port
+            --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --dp-supervisor-probe-failure-threshold
+            --dp-sync-interval --[no-]disable-nccl-for-dp-synchronization --aggregate-engine-logging
+            --api-server-count -asc
+        """,
+        ": a model runs on one machine; divide it among devices with --tensor-parallel-size.": """
+            --nnodes --node-rank -r --master-addr --master-port --headless --distributed-timeout-seconds
+            --cpu-distributed-timeout-seconds --[no-]ray-workers-use-nsight
+        """,
+        ": a model runs on one machine, and requests set max_tokens; remove it.": "-n --n-predict",
+        ": experts are divided by --tensor-parallel-size, as all layers are; remove it.": """
+            --[no-]enable-expert-parallel -ep --[no-]enable-ep-weight-filter --all2all-backend
+            --[no-]enable-elastic-ep --elastic-ep-max-dp-size --[no-]enable-eplb --eplb-config
+            --expert-placement-strategy
+        """,
+        ": use --tensor-parallel-size, which also divides the KV cache.": """
+            --decode-context-parallel-size -dcp --dcp-comm-backend --[no-]dcp-q-replicate
+            --dcp-kv-cache-interleave-size --cp-kv-cache-interleave-size --prefill-context-parallel-size -pcp
+            --[no-]enable-hc-sp
+        """,
+        ": a step is not divided into batches that overlap; remove it.": """
+            --[no-]enable-dbo --dbo-decode-token-threshold --dbo-prefill-token-threshold
+        """,
+        ": use --max-num-batched-tokens; batches do not overlap as vLLM's may.": "--ubatch-size",
+        ": sampling is not divided among devices; remove it.": "--[no-]enable-batch-sharded-sampling",
+        ": an engine that dies is started again, as --max-restarts says; remove it.": """
+            --[no-]enable-fault-tolerance --fault-tolerance-config
+        """,
+        ": an engine that hangs is found by --stall-timeout; remove it.": "--watchdog-config",
+        ": bind the processes from outside, such as with numactl.": """
+            --[no-]numa-bind --numa-bind-nodes --numa-bind-cpus
+        """,
+        # ---- LoRA
+        ": an adapter has the model's data type; remove it.": "--lora-dtype",
+        ": an adapter is divided as its model is, and all of its modules are used; remove it.": """
+            --[no-]fully-sharded-loras --lora-target-modules --[no-]enable-moe-shared-loras
+        """,
+        # ---- what is reported
+        ": traces are not exported; the log has each request's id and time. Remove it.": """
+            --otlp-traces-endpoint --collect-detailed-traces
+        """,
+        ": /metrics has what is counted, in fixed buckets; see --vllm-metrics for vLLM's names.": """
+            --[no-]kv-cache-metrics --kv-cache-metrics-sample --[no-]cudagraph-metrics --[no-]enable-mfu-metrics
+            --custom-histogram-buckets --[no-]enable-per-request-metrics --per-request-spec-decode-metrics
+            --[no-]enable-logging-iteration-details
+        """,
+        ": there is no profiler in the server; measure with tessera bench.": """
+            --profiler-config --[no-]enable-layerwise-nvtx-tracing --jit-monitor-mode --[no-]jit-monitor-verbose
+        """,
+        ": answers are never logged; remove it.": "--[no-]enable-log-outputs --[no-]enable-log-deltas",
+        ": an answer has no such extra; remove it.": """
+            --[no-]enable-return-routed-experts --[no-]return-sampling-mask --aux-output-config
+        """,
+        ": unknown TESSERA_ variables are a warning; remove it.": "--[no-]fail-on-environ-validation",
+        ": system_fingerprint is a hash of model, version and settings; remove it.": """
+            --fingerprint-mode --fingerprint-value
+        """,
+        ": texts are not watermarked; remove it.": "--watermark-config",
+        # ---- the HTTP server
+        ": only HTTP is served, at --host and --port; remove it.": "--grpc --grpc-port",
+        ": there are no such routes; see /docs for those there are.": "--[no-]tokens-only --[no-]enable-scale-out",
+        ": Cohere's API is not served; use OpenAI's at /v1.": "--[no-]cohere-is-reasoning-model --cohere-format",
+        ": certificates are read at start; restart the server for new ones.": "--[no-]enable-ssl-refresh",
+        ": the ciphers are those of Python's default; put a proxy in front for others.": "--ssl-ciphers",
+        ": the request line and headers may have 64 KiB; remove it.": """
+            --h11-max-incomplete-event-size --h11-max-header-count
+        """,
+        ": text is prepared by processes of its own; remove it.": "--renderer-num-workers",
+        ": structured outputs need no settings; --features none turns them off.": "--structured-outputs-config",
+    }
+)
+"""What follows a flag's name in the error, and the flags."""
+
+
+def other_flag(option: str) -> OtherFlag | None:
+    """What is said of an option, such as "-tp" or "--compilation-config.mode"; None if no other server has it."""
+    name = re.sub(r"^-O\d$", "-O", option.partition(".")[0])
+    found = _table().get(name)
+    if found is None or name == option:
+        return found
+    return replace(found, refusal=found.refusal.replace(name, option, 1))
+
+
+@cache
+def _table() -> dict[str, OtherFlag]:
+    table: dict[str, OtherFlag] = {}
+    for text, names in _REFUSED.items():
+        for name, opposite in _names(names):
+            table[name] = OtherFlag(refusal=f"{name}{text}")
+            if opposite:
+                table[opposite] = OtherFlag(reason="that is off here")
+    for reason, names in _ACCEPTED.items():
+        for written, opposite in _names(names):
+            name, equals, values = written.partition("=")
+            refusal = table[name].refusal if values else ""
+            table[name] = OtherFlag(reason, tuple(filter(None, values.split("|"))) if equals else None, refusal)
+            if opposite:
+                table[opposite] = OtherFlag(refusal=f"{opposite}: {reason}; remove it.")
+    return table
+
+
+def _names(names: str) -> Iterator[tuple[str, str]]:
+    """Each option, and its opposite or ""."""
+    for name in names.split():
+        plain = name.replace("[no-]", "")
+        yield plain, "" if plain == name else f"--no-{plain[2:]}"
