@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml  # type: ignore[import-untyped]  # it has neither annotations nor stubs
 
 from tessera.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tessera.cli.other_flags import OtherFlag
 
 MAX_BYTES = 2**20
 _NULL = "tag:yaml.org,2002:null"
@@ -24,17 +21,18 @@ _OFF = ("false", "no", "off")
 def read_config_file(
     file: str,
     parameters: Mapping[str, click.Parameter],
-    other: Callable[[str], OtherFlag | None],
+    ignores: Callable[[str, str], bool],
     ctx: click.Context,
 ) -> dict[str, Any]:
-    """Validated texts by parameter name. parameters: those that a key may name. other: as in FlagTable. Raises
+    """Validated texts by parameter name. parameters: those that a key may name. ignores: whether an
+    option that is no parameter has no effect at a value; raises click.UsageError if it may not be ignored. Raises
     ConfigError that names the file and line."""
     values: dict[str, Any] = {}
     for key, node in _entries(file, _read(file)):
         name = key.replace("-", "_")
         where = f"'{file}', line {node.start_mark.line + 1}"
         if name not in parameters:
-            if not _ignored(name, node, other, ctx, where):
+            if not _is_ignored(name, node, ignores, where):
                 raise ConfigError(f"{where}: {_unknown(key, parameters)}")
             continue
         if name in values:
@@ -43,24 +41,13 @@ def read_config_file(
     return values
 
 
-def _ignored(
-    name: str, node: yaml.Node, other: Callable[[str], OtherFlag | None], ctx: click.Context, where: str
-) -> bool:
-    """Whether a key is another program's flag that has no effect. Raises ConfigError if it may not be ignored."""
-    from tessera.cli.flag_command import ignore
-
-    option = f"--{name.replace('_', '-')}"
-    found = other(option)
-    if found is None:
-        return False
+def _is_ignored(name: str, node: yaml.Node, ignores: Callable[[str, str], bool], where: str) -> bool:
     text = node.value if isinstance(node, yaml.ScalarNode) else ""
-    if not found.takes_value and text.lower() in _OFF and (opposite := other(f"--no-{option[2:]}")) is not None:
-        option, found = f"--no-{option[2:]}", opposite
+    option = name.replace("_", "-")
     try:
-        ignore(option, found, text, ctx)
+        return (text.lower() in _OFF and ignores(f"--no-{option}", "")) or ignores(f"--{option}", text)
     except click.UsageError as error:
         raise ConfigError(f"{where}: {error.message}") from error
-    return True
 
 
 def _read(file: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ class FlagCommand(click.Command):
                     if (other := self.table.other(name)) is not None:
                         if other.takes_value and not equals:
                             given = next(rest, "")
-                        ignore(name, other, given, ctx)
+                        self.ignores(name, given, ctx)
                         before = None
                         continue
                 yield argument
@@ -119,6 +120,17 @@ class FlagCommand(click.Command):
             has_model = has_model or before is None
             yield argument
 
+    def ignores(self, option: str, value: str, ctx: click.Context) -> bool:
+        """Whether it is another program's option that has no effect at this value. Raises click.UsageError for one that
+        may not be ignored."""
+        other = self.table.other(option)
+        if other is None:
+            return False
+        if not other.accepts(value):
+            raise click.UsageError(other.refusal, ctx)
+        ctx.meta.setdefault(_IGNORED, {})[option] = f"{option} has no effect: {other.reason}"
+        return True
+
     def _check_nested(self, name: str, ctx: click.Context) -> None:
         """Raises click.UsageError for a key of a flag's JSON object, such as --speculative-config.method."""
         option, dot, key = name.partition(".")
@@ -129,13 +141,6 @@ class FlagCommand(click.Command):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.width = WIDTH
         _write_help(formatter, self.table, [flag for flag in self.table.flags if flag.common])
-
-
-def ignore(name: str, other: OtherFlag, value: str, ctx: click.Context) -> None:
-    """Takes note of another program's flag that has no effect. Raises click.UsageError if it may not be ignored."""
-    if not other.accepts(value):
-        raise click.UsageError(other.refusal, ctx)
-    ctx.meta.setdefault(_IGNORED, {})[name] = f"{name} has no effect: {other.reason}"
 
 
 def ignored(ctx: click.Context) -> list[str]:
@@ -273,7 +278,7 @@ def _use_config_file(ctx: click.Context, _parameter: click.Parameter, file: str 
         command = _command_of(ctx)
         names = {flag.name for flag in command.table.flags}
         parameters = {one.name: one for one in command.params if one.name in names or isinstance(one, click.Argument)}
-        ctx.default_map = read_config_file(file, parameters, command.table.other, ctx)
+        ctx.default_map = read_config_file(file, parameters, partial(command.ignores, ctx=ctx), ctx)
 
 
 def _show_group(ctx: click.Context, _parameter: click.Parameter, group: str | None) -> None:

@@ -1,13 +1,15 @@
 """What `tessera serve` says of the flags of other servers, vLLM's and llama.cpp's, that it does not have: one line, or
 nothing but a warning where a flag asks for what is done anyway. Only imported when such a flag is given.
 
-In the tables `--[no-]x` is a switch and its opposite; `--x=a|b` has the values a and b, `--x=` any value."""
+In the tables `--[no-]x` is a switch and its opposite; `--x=a|b` has the values a and b, `--x=` any value; `*` stands
+for the name of a vendor's library."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
 
@@ -131,7 +133,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": all layers are on the device; remove it.": "-ngl --n-gpu-layers --gpu-layers",
         ": a running server keeps its weights; restart it to free memory or to change them.": """
             --[no-]enable-sleep-mode --sleep-mode-backend --[no-]sleep-mode-offload-cudagraph
-            --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-nccl-comm-suspend
+            --sleep-preserve-parameter-names --[no-]enable-cumem-allocator --[no-]enable-*-comm-suspend
             --weight-transfer-config
         """,
         ": models take text alone; remove it.": """
@@ -187,7 +189,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
             --data-parallel-backend -dpb --[no-]data-parallel-hybrid-lb -dph --[no-]data-parallel-external-lb -dpe
             --data-parallel-multi-port-external-lb -dpm --data-parallel-supervisor-port
             --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --dp-supervisor-probe-failure-threshold
-            --dp-sync-interval --[no-]disable-nccl-for-dp-synchronization --aggregate-engine-logging
+            --dp-sync-interval --[no-]disable-*-for-dp-synchronization --aggregate-engine-logging
             --api-server-count -asc
         """,
         ": a model runs on one machine; divide it among devices with --tensor-parallel-size.": """
@@ -261,11 +263,10 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 
 def other_flag(option: str) -> OtherFlag | None:
     """What is said of an option, such as "-tp" or "--compilation-config.mode"; None if no other server has it."""
-    name = re.sub(r"^-O\d$", "-O", option.partition(".")[0])
-    found = _table().get(name)
-    if found is None or name == option:
-        return found
-    return replace(found, refusal=found.refusal.replace(name, option, 1))
+    base = re.sub(r"^-O\d$", "-O", option.partition(".")[0])
+    table = _table()
+    name = base if base in table else next((name for name in table if "*" in name and fnmatchcase(base, name)), None)
+    return None if name is None else replace(table[name], refusal=table[name].refusal.replace(name, option, 1))
 
 
 @cache

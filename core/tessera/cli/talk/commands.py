@@ -74,9 +74,11 @@ class SamplingOptions:
 
 
 SAMPLING_FLAGS = flags_of(SamplingOptions, "sampling")
-# Here, --seed applies to answers, and requests do not name the model.
+# Here, --seed applies to answers, requests do not name the model, and -q is a question.
 _ENGINE_FLAGS = tuple(
-    replace(one, common=False) for one in ENGINE_FLAGS if one.name not in ("seed", "served_model_name")
+    replace(one, common=False, aliases=tuple(name for name in one.aliases if name != "-q"))
+    for one in ENGINE_FLAGS
+    if one.name not in ("seed", "served_model_name")
 )
 _TEMPLATE_FLAGS = tuple(replace(one, common=False) for one in TEMPLATE_FLAGS)
 _LOCAL = frozenset(one.name for one in (*_ENGINE_FLAGS, *_TEMPLATE_FLAGS))
