@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
@@ -44,11 +44,10 @@ class Schemas:
         self._random = random.Random(seed)
 
     def any(self, depth: int = 0) -> dict[str, Any]:
-        kinds = ["integer", "number", "string", "pattern", "enum", "const", "boolean", "null", "format"]
-        nested = ["object", "object", "array", "anyOf", "open"]
-        return getattr(self, f"_{self._random.choice(nested + (kinds if depth else []) if depth < 3 else kinds)}")(
-            depth
-        )
+        single = [self._integer, self._number, self._string, self._pattern, self._enum, self._const, self._format]
+        nested = [self._object, self._object, self._array, self._any_of, self._open]
+        kinds: list[Callable[[int], dict[str, Any]]] = [*(nested if depth < 3 else ()), *(single if depth else ())]
+        return self._random.choice(kinds)(depth)
 
     def _object(self, depth: int) -> dict[str, Any]:
         names = self._random.sample(
@@ -70,7 +69,7 @@ class Schemas:
             "maxItems": least + self._random.randint(0, 4),
         }
 
-    def _anyOf(self, depth: int) -> dict[str, Any]:  # noqa: N802 - the keyword's name
+    def _any_of(self, depth: int) -> dict[str, Any]:
         return {"anyOf": [self.any(depth + 1) for _ in range(self._random.randint(2, 3))]}
 
     def _integer(self, _depth: int) -> dict[str, Any]:
@@ -94,16 +93,10 @@ class Schemas:
         return {"type": "string", "format": self._random.choice(["date", "time", "date-time", "uuid", "ipv4"])}
 
     def _enum(self, _depth: int) -> dict[str, Any]:
-        return {"enum": self._random.sample(["a", "b\n", 5, None, [1, "x"], {"k": False}, 2.5], k=3)}
+        return {"enum": self._random.sample(["a", "b\n", 5, None, True, [1, "x"], {"k": False}, 2.5], k=3)}
 
     def _const(self, _depth: int) -> dict[str, Any]:
         return {"const": self._random.choice(["x", [], {"a": 1}, -7])}
-
-    def _boolean(self, _depth: int) -> dict[str, Any]:
-        return {"type": "boolean"}
-
-    def _null(self, _depth: int) -> dict[str, Any]:
-        return {"type": "null"}
 
 
 def params_of(task: Task, seed: int) -> SamplingParams:

@@ -343,7 +343,10 @@ def _structured_outputs(given: Any) -> StructuredOutputsParams:
 
 
 def _choices(given: Any) -> tuple[str, ...]:
-    choices = tuple(dict.fromkeys(_sequence("structured_outputs.choice", given)))
+    given = _sequence("structured_outputs.choice", given)
+    if not all(isinstance(text, str) for text in given):
+        raise _wrong_output("structured_outputs.choice must be a list of texts.", "choice")
+    choices = tuple(dict.fromkeys(given))
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise _wrong_output(f"structured_outputs.choice takes 1 to {MAX_CHOICES} texts, got {len(choices)}.", "choice")
     for text in choices:

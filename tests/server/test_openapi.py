@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tessera import sampling_params
-from tessera.server.app import create_app
+from tessera.server.app import FORMS, create_app
 from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, CompletionRequest
 from tessera.server.openapi import JsonRoute, openapi
 from tessera.server.settings import Limits, ServerSettings
@@ -47,7 +47,9 @@ MINIMAL = {
 
 def document(**settings):
     app = create_app(FakeEngine(), ServerSettings(**settings))
-    return openapi(app.routes, guarded=bool(settings.get("api_keys")), root_path=settings.get("root_path", ""))
+    errors = {begin: form.kind for begin, form in FORMS.items()}
+    guarded, root_path = bool(settings.get("api_keys")), settings.get("root_path", "")
+    return openapi(app.routes, errors=errors, guarded=guarded, root_path=root_path)
 
 
 DOCUMENT = document()
@@ -191,7 +193,7 @@ def test_a_field_that_is_added_is_in_it():
         return Response()
 
     route = JsonRoute("/v1/louder", endpoint, "Louder.", methods=("POST",), body=Wider, answer=ChatMessage)
-    made = openapi([route], guarded=False, root_path="")
+    made = openapi([route], errors={}, guarded=False, root_path="")
     properties = made["components"]["schemas"]["Wider"]["properties"]
     assert properties["volume"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 11}
     assert set(properties) == {"volume", *SCHEMAS["CompletionRequest"]["properties"]}

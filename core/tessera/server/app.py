@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -13,11 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tessera.server import other_paths, status, tokenization
 from tessera.server.access import Access
+from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
-from tessera.server.anthropic.errors import error_form as anthropic_error
 from tessera.server.context import ServerContext
 from tessera.server.decisions import routes as decisions
-from tessera.server.error_forms import ErrorForms
+from tessera.server.error_forms import ErrorForms, Form
 from tessera.server.http import error_handlers
 from tessera.server.limits import BodyLimits, RequestsPerKey
 from tessera.server.ollama import routes as ollama
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 OLLAMA = "/api/"
 """How the paths of Ollama's routes begin."""
+FORMS: Mapping[str, Form] = MappingProxyType({"/v1/messages": anthropic.FORM, OLLAMA: ollama.FORM})
+"""The forms of errors that differ from OpenAI's, by how the paths begin."""
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -55,7 +58,12 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
     routes += other_paths.routes([*routes, answering])
     if not settings.disable_fastapi_docs:
-        routes += docs_routes(lambda: app.routes, guarded=bool(settings.api_keys), root_path=settings.root_path)
+        routes += docs_routes(
+            lambda: app.routes,
+            errors={begin: form.kind for begin, form in FORMS.items()},
+            guarded=bool(settings.api_keys),
+            root_path=settings.root_path,
+        )
     page = None if settings.disable_ui else Page.read()
     if page is not None:
         routes.append(page.route())
@@ -93,7 +101,7 @@ def _middleware(
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(ErrorForms, {"/v1/messages": anthropic_error, OLLAMA: ollama.error_form})
+    yield Middleware(ErrorForms, FORMS)
     yield Middleware(Access, context.counts, all_routes, settings.max_requests)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)

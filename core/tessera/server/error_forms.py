@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.server.http import ErrorBody
 
-Form = Callable[[str, int], bytes]
-"""The body of an error, from its message and HTTP status."""
+
+@dataclass(frozen=True)
+class Form:
+    """kind: the struct of an error. write: its JSON, from the message and the HTTP status."""
+
+    kind: type[msgspec.Struct]
+    write: Callable[[str, int], bytes]
+
 
 _decoder = msgspec.json.Decoder(ErrorBody)
 
@@ -57,4 +64,4 @@ class Rewriting:
             message = _decoder.decode(body).error.message
         except msgspec.DecodeError:
             return body  # a HEAD has none, and a page is no error
-        return self._form(message, status)
+        return self._form.write(message, status)

@@ -28,6 +28,7 @@ _PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+EVENT_STREAM = "text/event-stream"
 _JSON = "application/json"
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -38,8 +39,8 @@ class JsonRoute(APIRoute):
     """A route whose endpoint decodes its request with msgspec. FastAPI's parsing of bodies and parameters, and its
     serialization, are not used. The endpoint returns a Response or another ASGI application, which then responds.
 
-    body, answer: the structs of the request and the response, for the document. events: the response may also be an
-    event stream. A route with GET also has HEAD.
+    body, answer: the structs of the request and the response, for the document. stream: the media type of a response
+    in pieces; "" for none. A route with GET also has HEAD.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class JsonRoute(APIRoute):
         body: type[msgspec.Struct] | None = None,
         answer: type[msgspec.Struct] | None = None,
         media_type: str = _JSON,
-        events: bool = False,
+        stream: str = "",
     ) -> None:
         allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
         self.own_endpoint = endpoint
@@ -61,7 +62,7 @@ class JsonRoute(APIRoute):
         self.body = body
         self.answer = answer
         self.media_type = media_type
-        self.events = events
+        self.stream = stream
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             answering = await endpoint(Request(scope, receive, send))
@@ -84,19 +85,21 @@ class JsonRoute(APIRoute):
             body=self.body,
             answer=self.answer,
             media_type=self.media_type,
-            events=self.events,
+            stream=self.stream,
         )
 
-    def operations(self, schemas: Schemas) -> dict[str, Any]:
-        """The route's OpenAPI path item. schemas: the schema of each struct."""
-        answer = {self.media_type: {"schema": schemas[self.answer] if self.answer else {"type": "string"}}}
-        if self.events:
-            answer["text/event-stream"] = {"schema": {"type": "string"}}
+    def operations(self, schemas: Schemas, error: type[msgspec.Struct]) -> dict[str, Any]:
+        """The route's OpenAPI path item. schemas: the schema of each struct. error: the struct of errors."""
+        answer: dict[str, Any] = {
+            self.media_type: {"schema": schemas[self.answer] if self.answer else {"type": "string"}}
+        }
+        if self.stream:
+            answer[self.stream] = {}
         operation: dict[str, Any] = {
             "summary": self.summary,
             "responses": {
                 "200": {"description": "The response.", "content": answer},
-                "default": {"description": "An error.", "content": {_JSON: {"schema": schemas[ErrorBody]}}},
+                "default": {"description": "An error.", "content": {_JSON: {"schema": schemas[error]}}},
             },
         }
         if self.param_convertors:
@@ -130,16 +133,20 @@ class MethodRoutes(JsonRoute):
     def kinds(self) -> list[type[msgspec.Struct]]:
         return [kind for route in self._routes.values() for kind in route.kinds]
 
-    def operations(self, schemas: Schemas) -> dict[str, Any]:
-        return {name: said for route in self._routes.values() for name, said in route.operations(schemas).items()}
+    def operations(self, schemas: Schemas, error: type[msgspec.Struct]) -> dict[str, Any]:
+        every = (route.operations(schemas, error) for route in self._routes.values())
+        return {name: said for operations in every for name, said in operations.items()}
 
 
-def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> dict[str, Any]:
-    """The OpenAPI document of an application's routes. A plugin's routes are in it if they are FastAPI routes.
-    guarded: routes need an API key. root_path: the path prefix that a reverse proxy adds."""
+def openapi(
+    routes: Iterable[BaseRoute], *, errors: Mapping[str, type[msgspec.Struct]], guarded: bool, root_path: str
+) -> dict[str, Any]:
+    """The OpenAPI document of an application's routes. A plugin's routes are in it if they are FastAPI routes. errors:
+    the struct of errors on paths that begin so, if it is another one than OpenAI's. guarded: routes need an API key.
+    root_path: the path prefix that a reverse proxy adds."""
     routes = list(routes)
     own = [route for route in routes if isinstance(route, JsonRoute)]
-    kinds: list[type[msgspec.Struct]] = [ErrorBody]
+    kinds: list[type[msgspec.Struct]] = [ErrorBody, *errors.values()]
     kinds += dict.fromkeys(kind for route in own for kind in route.kinds)
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     named = dict(zip(kinds, references, strict=True))
@@ -150,7 +157,9 @@ def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> di
         routes=routes,
         servers=[{"url": root_path}] if root_path else None,
     )
-    document["paths"] |= {route.path_format: route.operations(named) for route in own}
+    for route in own:
+        error = next((errors[begin] for begin in errors if route.path.startswith(begin)), ErrorBody)
+        document["paths"][route.path_format] = route.operations(named, error)
     components = document.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | schemas
     if guarded:
@@ -159,14 +168,21 @@ def openapi(routes: Iterable[BaseRoute], *, guarded: bool, root_path: str) -> di
     return document
 
 
-def docs_routes(routes: Callable[[], Iterable[BaseRoute]], *, guarded: bool, root_path: str) -> list[Route]:
-    """/openapi.json, generated from `routes` at its first request; and /docs, the page that shows it."""
+def docs_routes(
+    routes: Callable[[], Iterable[BaseRoute]],
+    *,
+    errors: Mapping[str, type[msgspec.Struct]],
+    guarded: bool,
+    root_path: str,
+) -> list[Route]:
+    """/openapi.json, generated from `routes` at its first request; and /docs, the page that shows it. The others are
+    those of openapi()."""
     made: list[bytes] = []
     page = _PAGE.read_bytes()
 
     async def document(_request: Request) -> Response:
         if not made:
-            made.append(msgspec.json.encode(openapi(routes(), guarded=guarded, root_path=root_path)))
+            made.append(msgspec.json.encode(openapi(routes(), errors=errors, guarded=guarded, root_path=root_path)))
         return Response(made[0], media_type=_JSON)
 
     async def docs(_request: Request) -> Response:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tessera.errors import RequestError
 from tessera.server.http import read_body
 from tessera.server.openai.decode import decoded
-from tessera.server.openapi import JsonRoute
+from tessera.server.openapi import EVENT_STREAM, JsonRoute
 
 _CHAT, _COMPLETIONS, _MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 
@@ -36,7 +36,7 @@ def routes(own: Iterable[Route]) -> list[JsonRoute]:
             methods=("POST",),
             body=chat.body,
             answer=chat.answer,
-            events=True,
+            stream=EVENT_STREAM,
         ),
     ]
 

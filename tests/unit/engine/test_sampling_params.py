@@ -43,6 +43,8 @@ BAD: dict[str, list[Any]] = {
         {"choice": "a"},
         {"choice": [""]},
         {"choice": [5]},
+        {"choice": [["a"]]},
+        {"choice": [{}]},
         {"choice": ["a" * 1025]},
         {"choice": [str(number) for number in range(1025)]},
         {"choice": [f"{number:01000}" for number in range(17)]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tessera.server.error_forms import Form
 from tessera.server.http import detail_of
 from tessera.server.sse import EventWire
 
@@ -18,9 +19,19 @@ _TYPES = {
 }
 
 
+class AnthropicErrorDetail(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
+    error: AnthropicErrorDetail
+
+
 def error_form(message: str, status: int) -> bytes:
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+    return msgspec.json.encode(AnthropicError(AnthropicErrorDetail(kind, message)))
 
 
+FORM = Form(AnthropicError, error_form)
 EVENTS = EventWire(lambda error: b"event: error\ndata: " + error_form(detail_of(error).message, 500) + b"\n\n", b"")

@@ -30,7 +30,7 @@ from tessera.server.http import json_response, read_body
 from tessera.server.openai.chat_run import ChatRun, count_tokens
 from tessera.server.openai.decode import RequestDecoder
 from tessera.server.openai.generation import GenerationEndpoint
-from tessera.server.openapi import JsonRoute
+from tessera.server.openapi import EVENT_STREAM, JsonRoute
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +63,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             methods=("POST",),
             body=MessagesRequest,
             answer=AnswerMessage,
-            events=True,
+            stream=EVENT_STREAM,
         ),
         JsonRoute(
             "/v1/messages/count_tokens",

@@ -20,6 +20,7 @@ from tessera.parsing.response import CallArguments, CallBegin, Content, Event, M
 from tessera.parsing.values import arguments_of
 from tessera.request import CompletionOutput
 from tessera.server.context import ServerContext
+from tessera.server.error_forms import Form
 from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
@@ -52,10 +53,15 @@ _NAMES = {
 _UNSERVED: dict[str, tuple[Any, ...]] = {"suffix": ("",), "images": ([],), "context": ([],)}
 
 
+class OllamaError(msgspec.Struct):
+    error: str
+
+
 def error_form(message: str, _status: int) -> bytes:
-    return msgspec.json.encode({"error": message})
+    return msgspec.json.encode(OllamaError(message))
 
 
+FORM = Form(OllamaError, error_form)
 LINES = EventWire(lambda error: error_form(detail_of(error).message, 500) + b"\n", b"", b"application/x-ndjson")
 
 
@@ -86,7 +92,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
     async def generate(_request: Request) -> ASGIApp:
         return generating
 
-    posting: dict[str, Any] = {"methods": ("POST",), "events": True}
+    posting: dict[str, Any] = {"methods": ("POST",), "stream": "application/x-ndjson"}
     return [
         JsonRoute("/api/chat", chat, "Answers a chat by Ollama's API.", body=ChatRequest, answer=ChatAnswer, **posting),
         JsonRoute(

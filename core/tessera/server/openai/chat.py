@@ -35,7 +35,7 @@ from tessera.server.openai.protocol import (
     ToolCall,
 )
 from tessera.server.openai.sampling import check_allowed, shown_alternatives
-from tessera.server.openapi import JsonRoute
+from tessera.server.openapi import EVENT_STREAM, JsonRoute
 from tessera.server.settings import Limits
 from tessera.server.sse import OPENAI
 
@@ -75,7 +75,7 @@ def route(context: ServerContext, answer: Answering) -> JsonRoute:
         methods=("POST",),
         body=ChatCompletionRequest,
         answer=ChatCompletion,
-        events=True,
+        stream=EVENT_STREAM,
     )
 
 

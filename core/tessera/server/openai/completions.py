@@ -43,7 +43,7 @@ from tessera.server.openai.sampling import (
     way_of,
 )
 from tessera.server.openai.structured import check_structured, structured_outputs
-from tessera.server.openapi import JsonRoute
+from tessera.server.openapi import EVENT_STREAM, JsonRoute
 from tessera.server.sse import OPENAI
 
 DEFAULT_MAX_TOKENS = 16
@@ -102,7 +102,7 @@ def routes(context: ServerContext) -> list[JsonRoute]:
             methods=("POST",),
             body=CompletionRequest,
             answer=Completion,
-            events=True,
+            stream=EVENT_STREAM,
         )
     ]
 

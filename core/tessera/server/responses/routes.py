@@ -16,7 +16,7 @@ from tessera.server.http import json_response, read_body
 from tessera.server.openai.chat_run import ChatRun, count_tokens
 from tessera.server.openai.decode import RequestDecoder, Values
 from tessera.server.openai.generation import GenerationEndpoint
-from tessera.server.openapi import JsonRoute, MethodRoutes
+from tessera.server.openapi import EVENT_STREAM, JsonRoute, MethodRoutes
 from tessera.server.responses.answers import BackgroundAnswer, ResponseAnswer
 from tessera.server.responses.paging import page_of
 from tessera.server.responses.protocol import (
@@ -50,7 +50,7 @@ def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
             methods=("POST",),
             body=ResponsesRequest,
             answer=Response,
-            events=True,
+            stream=EVENT_STREAM,
         ),
         JsonRoute(
             "/v1/responses/input_tokens",
