@@ -35,7 +35,7 @@ CHECKS = ("/health", "/readyz", "/livez")
 ABOUT_A_HANG = 90.0
 """Seconds after the engine was stopped in which it may be noticed, restarted and ready again."""
 CAPACITY_SECONDS = 10.0
-TOKENS = 64
+TOKENS = 768  # so that what a client can send is many times what a server can answer
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Load:
         async def client() -> None:
             nonlocal done
             while time.monotonic() < end:
-                done += await self.ask() == 200
+                status = await self.ask()
+                done += status == 200
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return done / CAPACITY_SECONDS
