@@ -23,7 +23,14 @@ def test_the_table_is_whole(root: Path) -> None:
     names = {when: [stage.name for stage in read_stages(table, when)] for when in ("check", "test", "nightly")}
     assert names["check"] == ["lint", "format", "types", "imports", "neutrality", "unit"]
     assert set(names["check"]) < set(names["test"])
-    assert names["nightly"] == ["nightly", "nightly fakechip", "nightly gpus", "triton versions"]
+    assert names["nightly"] == [
+        "nightly",
+        "nightly fakechip",
+        "nightly gpus",
+        "triton versions",
+        "structured soak",
+        "http fuzz",
+    ]
     assert names["test"][names["test"].index("triton") + 1] == "triton targets"
 
 
