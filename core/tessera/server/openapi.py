@@ -39,8 +39,8 @@ class JsonRoute(APIRoute):
     """A route whose endpoint decodes its request with msgspec. FastAPI's parsing of bodies and parameters, and its
     serialization, are not used. The endpoint returns a Response or another ASGI application, which then responds.
 
-    body, answer: the structs of the request and the response, for the document. stream: the media type of a response
-    in pieces; "" for none. A route with GET also has HEAD.
+    body, answer: the structs of the request and the response, for the document; body_type, media_type: their media
+    types. stream: the media type of a response in pieces; "" for none. A route with GET also has HEAD.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class JsonRoute(APIRoute):
         methods: Sequence[str] = ("GET",),
         body: type[msgspec.Struct] | None = None,
         answer: type[msgspec.Struct] | None = None,
+        body_type: str = _JSON,
         media_type: str = _JSON,
         stream: str = "",
     ) -> None:
@@ -61,6 +62,7 @@ class JsonRoute(APIRoute):
         self.documented_methods = tuple(methods)
         self.body = body
         self.answer = answer
+        self.body_type = body_type
         self.media_type = media_type
         self.stream = stream
 
@@ -84,6 +86,7 @@ class JsonRoute(APIRoute):
             methods=self.documented_methods,
             body=self.body,
             answer=self.answer,
+            body_type=self.body_type,
             media_type=self.media_type,
             stream=self.stream,
         )
@@ -108,7 +111,7 @@ class JsonRoute(APIRoute):
                 for name in self.param_convertors
             ]
         if self.body is not None:
-            operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[self.body]}}}
+            operation["requestBody"] = {"required": True, "content": {self.body_type: {"schema": schemas[self.body]}}}
         if self.path in OPEN_PATHS:
             operation["security"] = []
         name = re.sub(r"[^a-z0-9]+", "_", self.path_format).rstrip("_")

@@ -23,7 +23,9 @@ HEALTH_PATHS = OPEN_PATHS | {"/ping"}
 KEY_NUMBER = "tessera.key"
 """The key under which the ASGI scope of a request holds the number of its API key."""
 
-_TENANT = "tessera.tenant"
+TENANT = "tessera.tenant"
+"""The key under which the ASGI scope of a request holds the tenant that its API key stands for."""
+
 _READABLE_HEADERS = ("X-Request-Id", "Retry-After")
 
 
@@ -54,7 +56,7 @@ class ApiKeys:
             await send({"type": "websocket.close", "code": 1008})
         elif (number := self._number_of(scope)) is not None:
             scope[KEY_NUMBER] = number
-            scope[_TENANT] = self._tenants[number]
+            scope[TENANT] = self._tenants[number]
             await self._app(scope, receive, send)
         else:
             error = AuthenticationError('The API key is missing or wrong: send the header "Authorization: Bearer KEY".')
@@ -74,7 +76,7 @@ class ApiKeys:
 
 def tenant_of(scope: Scope) -> str:
     """The tenant that the request's API key stands for; empty if the server has no keys or only one."""
-    tenant: str = scope.get(_TENANT, "")
+    tenant: str = scope.get(TENANT, "")
     return tenant
 
 

@@ -25,6 +25,8 @@ from tessera.text import IncrementalDetokenizer, Vocabulary
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:\-]+")
 _PRIORITIES = range(-(2**31), 2**31)
+PRIORITY = "tessera.priority"
+"""The key under which the ASGI scope of a request holds a priority that goes before the body's."""
 _PLAIN = SamplingParams()
 # Request fields that SamplingParams has with the same name and meaning.
 _AS_THEY_ARE = tuple(
@@ -139,14 +141,14 @@ def owner_of(context: ServerContext, request: GenerationFields, scope: Scope) ->
     """Raises RequestError."""
     limits = context.settings.limits
     adapter = context.adapters.get(context.named(request.model), "")
-    return Owner(_priority(request), _cache_salt(request, limits), _tenant(request, limits, scope), adapter)
+    return Owner(_priority(request, scope), _cache_salt(request, limits), _tenant(request, limits, scope), adapter)
 
 
-def _priority(request: GenerationFields) -> int:
+def _priority(request: GenerationFields, scope: Scope) -> int:
     priority = request.priority or 0
     if priority not in _PRIORITIES:
         raise RequestError("priority must be a 32-bit integer.", param="priority")
-    return priority
+    return int(scope.get(PRIORITY, priority))
 
 
 def _tenant(request: GenerationFields, limits: Limits, scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Pages of a list of items, as OpenAI's lists have them."""
+"""Pages of a list, as OpenAI's lists have them."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from tessera.errors import NotFoundError, RequestError
 from tessera.server.responses.protocol import Item, ItemList
 
 MAX_LIMIT = 100
+MAX_ID_CHARS = 256
+Order = Literal["asc", "desc"]
 
 
 @dataclass(frozen=True)
-class Paging:
-    """What a query asks for: limit items in their order, after the one with this id."""
+class AskedPage:
+    """The query's order, after (an id), and limit (1 to `most`)."""
 
     ascending: bool
     after: str | None
     limit: int
 
     @classmethod
-    def of(cls, request: Request, *, order: Literal["asc", "desc"] = "desc") -> Paging:
-        """order: where the query has none. Raises RequestError."""
+    def of(cls, request: Request, *, order: Order = "desc", default: int = 20, most: int = MAX_LIMIT) -> AskedPage:
+        """order, default: where the query has no order and no limit. Raises RequestError."""
         query = request.query_params
         asked = query.get("order", order)
         if asked not in ("asc", "desc"):
             raise RequestError("order must be asc or desc.", param="order")
-        text = query.get("limit", "20")
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_LIMIT:
-            raise RequestError(f"limit must be 1 to {MAX_LIMIT}.", param="limit")
-        return cls(asked == "asc", query.get("after"), int(text))
+        text = query.get("limit", str(default))
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+            raise RequestError(f"limit must be 1 to {most}.", param="limit")
+        after = query.get("after")
+        return cls(asked == "asc", None if after is None else after[:MAX_ID_CHARS], int(text))
 
 
-def nothing_after() -> NotFoundError:
+def unknown_place() -> NotFoundError:
     return NotFoundError("There is no item with the id in `after`.", param="after")
 
 
-def page_of(items: Sequence[Item], request: Request, *, order: Literal["asc", "desc"] = "desc") -> ItemList:
-    """items: in ascending order. order: where the query has none. Raises RequestError, NotFoundError."""
-    paging = Paging.of(request, order=order)
-    ordered = list(items) if paging.ascending else list(reversed(items))
-    if paging.after is not None:
-        place = next((place for place, item in enumerate(ordered) if item["id"] == paging.after), None)
+def page_of(items: Sequence[Item], request: Request, *, order: Order = "desc") -> ItemList:
+    """The page of these items that the query asks for. items: in ascending order. order: where the query has none.
+    Raises RequestError, NotFoundError."""
+    asked = AskedPage.of(request, order=order)
+    ordered = list(items) if asked.ascending else list(reversed(items))
+    if asked.after is not None:
+        place = next((place for place, item in enumerate(ordered) if item["id"] == asked.after), None)
         if place is None:
-            raise nothing_after()
+            raise unknown_place()
         ordered = ordered[place + 1 :]
-    page = ordered[: paging.limit]
+    page = ordered[: asked.limit]
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
     return ItemList(page, first, last, has_more=len(page) < len(ordered))

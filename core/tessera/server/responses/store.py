@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from tessera.errors import ConfigError
-from tessera.server.responses.paging import Paging, nothing_after
+from tessera.server.database import Database
+from tessera.server.responses.paging import AskedPage, unknown_place
 
-T = TypeVar("T")
 Kind = Literal["response", "conversation", "chat"]
 
 _SCHEMA = """
@@ -36,52 +31,39 @@ class Page(NamedTuple):
 
 class Store:
     """Objects by id. path: of a file; "" keeps them in memory, until the server ends. most_bytes: of all objects
-    together; those that were used least recently are dropped for new ones. Work is done on a thread of its own, because
-    a disk may be slow."""
+    together; those that were used least recently are dropped for new ones."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         """Raises ConfigError if the file cannot be used."""
         self._most_bytes = most_bytes
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        try:
-            self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            self._database.executescript(_SCHEMA)
-            (self._bytes,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()
-        except sqlite3.Error as error:
-            raise ConfigError(f"The file of --response-store cannot be used: {error}.") from error
+        self._database = Database(path, _SCHEMA, "--response-store")
+        (self._bytes,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()
 
     async def put(self, kind: Kind, key: str, tenant: str, value: Any) -> None:
         """Keeps an object, in place of an earlier one with this id."""
-        await self._do(self._put, kind, key, tenant, msgspec.json.encode(value))
+        await self._database.do(self._put, kind, key, tenant, msgspec.json.encode(value))
 
     async def get(self, kind: Kind, key: str, tenant: str) -> Any:
         """The object; None if there is none for this tenant."""
-        body = await self._do(self._get, kind, key, tenant)
+        body = await self._database.do(self._get, kind, key, tenant)
         return None if body is None else msgspec.json.decode(body)
 
     async def delete(self, kind: Kind, key: str, tenant: str) -> bool:
         """Returns whether there was one."""
-        return await self._do(self._delete, kind, key, tenant)
+        return await self._database.do(self._delete, kind, key, tenant)
 
     async def change(self, kind: Kind, key: str, tenant: str, change: Callable[[Any], None]) -> Any:
         """The object as it is after `change`, which changes it in place with no other change in between; None if there
         is none. What `change` raises is passed on, and the object stays as it was."""
-        return await self._do(self._change, kind, key, tenant, change)
+        return await self._database.do(self._change, kind, key, tenant, change)
 
-    async def page(self, kind: Kind, tenant: str, paging: Paging, wanted: Callable[[Any], bool]) -> Page:
+    async def page(self, kind: Kind, tenant: str, asked: AskedPage, wanted: Callable[[Any], bool]) -> Page:
         """A tenant's objects for which `wanted` is true, by when they were first put. Raises NotFoundError if there is
-        none with the id in paging.after."""
-        return await self._do(self._page, kind, tenant, paging, wanted)
+        none with the id in asked.after."""
+        return await self._database.do(self._page, kind, tenant, asked, wanted)
 
     def close(self) -> None:
-        self._thread.shutdown()
-        with contextlib.suppress(sqlite3.Error):
-            self._database.close()
-
-    async def _do(self, work: Callable[..., T], *given: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*given))
+        self._database.close()
 
     # ---- on the thread
 
@@ -111,18 +93,18 @@ class Store:
         ).fetchone()
         return None if found is None else found[0]
 
-    def _page(self, kind: Kind, tenant: str, paging: Paging, wanted: Callable[[Any], bool]) -> Page:
-        beyond, order = (">", "ASC") if paging.ascending else ("<", "DESC")
+    def _page(self, kind: Kind, tenant: str, asked: AskedPage, wanted: Callable[[Any], bool]) -> Page:
+        beyond, order = (">", "ASC") if asked.ascending else ("<", "DESC")
         query = "SELECT body FROM kept WHERE kind = ? AND tenant = ?"
         given: list[str | float] = [kind, tenant]
-        if paging.after is not None:
-            made = self._made(kind, paging.after, tenant)
+        if asked.after is not None:
+            made = self._made(kind, asked.after, tenant)
             if made is None:
-                raise nothing_after()
-            query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, paging.after]
-        rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", given)
+                raise unknown_place()
+            query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, asked.after]
+        rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", tuple(given))
         found = (value for (body,) in rows if wanted(value := msgspec.json.decode(body)))
-        items = list(islice(found, paging.limit))
+        items = list(islice(found, asked.limit))
         return Page(items, has_more=next(found, None) is not None)
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
