@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from tessera.config import CacheConfig, EngineConfig, ModelConfig
 from tessera.engine.input_processor import Prompt
+from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import Histogram, Metric
 from tessera.errors import EngineDeadError, RequestError
 from tessera.request import CompletionOutput, Logprob, RequestOutput
@@ -53,7 +54,12 @@ def histogram() -> Histogram:
     return histogram
 
 
+@dataclass
 class FakeMetrics:
+    """stats: what the engine last reported."""
+
+    stats: EngineStats = field(default_factory=EngineStats)
+
     def read(self) -> list[Metric]:
         return [
             Metric("num_requests_running", "gauge", "Running.", 3),

@@ -94,7 +94,7 @@ def test_clients_cannot_grow_the_table():
         ("/v1/assistants", "Assistants"),
         ("/v1/threads/t/runs", "threads"),
         ("/v1/realtime", "Realtime"),
-        ("/v1/batches", "Batches"),
+        ("/v1/uploads", "Uploads"),
         ("/sleep", "Sleep"),
         ("/wake_up", "Sleep"),
         ("/completion", "llama.cpp"),

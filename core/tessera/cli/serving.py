@@ -133,10 +133,14 @@ def server_settings(
         tls=tls_context(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs, int(options.ssl_cert_reqs)),
     )
     if settings.response_store:
-        # A file that cannot be used is refused now, rather than when the model has been loaded.
+        # What cannot be used is refused now, rather than when the model has been loaded.
         from tessera.server.responses.store import Store
 
         Store(settings.response_store, settings.response_store_bytes).close()
+    if settings.batch_store:
+        from tessera.server.batches.storage import Storage
+
+        Storage(settings.batch_store, settings.batch_store_bytes).close()
     return settings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,16 @@ from tessera.server import other_paths, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
+from tessera.server.batches import batches, files
+from tessera.server.batches.endpoints import Endpoints
+from tessera.server.batches.jobs import Jobs
+from tessera.server.batches.multipart import FORM_BYTES
+from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext
 from tessera.server.decisions import routes as decisions
 from tessera.server.error_forms import ErrorForms, Form
 from tessera.server.http import error_handlers
-from tessera.server.limits import BodyLimits, RequestsPerKey
+from tessera.server.limits import BodyLimits, BodyRules, RequestsPerKey
 from tessera.server.ollama import routes as ollama
 from tessera.server.openai import chat, completions
 from tessera.server.openapi import docs_routes
@@ -56,6 +62,11 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
         routes += family.routes(context)
     routes += ollama.routes(context)
     routes += [*responses.routes(context, store), *conversations.routes(context, store)]
+    storage = Storage(settings.batch_store, settings.batch_store_bytes)
+    jobs = Jobs(context, storage, Endpoints(routes))
+    context.starters.append(jobs.start)
+    context.closers.append(jobs.end)
+    routes += [*files.routes(storage, settings.limits, jobs.reads), *batches.routes(context, storage, jobs)]
     routes += other_paths.routes([*routes, answering])
     if not settings.disable_fastapi_docs:
         routes += docs_routes(
@@ -70,7 +81,7 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
 
     app = FastAPI(
         routes=[*routes],
-        lifespan=lambda _: _until_end(context, store),
+        lifespan=lambda _: _until_end(context, store, storage),
         middleware=list(_middleware(context, lambda: app.routes, page)),
         exception_handlers=error_handlers(),
         # A path with a trailing slash is a 404 that says so: clients may drop the body when they follow a redirect.
@@ -84,13 +95,16 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
 
 
 @asynccontextmanager
-async def _until_end(context: ServerContext, store: Store) -> AsyncIterator[None]:
+async def _until_end(context: ServerContext, *stores: Store | Storage) -> AsyncIterator[None]:
     try:
+        for start in context.starters:
+            start()
         yield
     finally:
         for close in context.closers:
             await close()
-        store.close()
+        for store in stores:
+            store.close()
 
 
 def _middleware(
@@ -112,7 +126,14 @@ def _middleware(
         yield Middleware(ApiKeys, settings.api_keys, page)
     if settings.max_requests_per_key is not None:
         yield Middleware(RequestsPerKey, settings.max_requests_per_key)
-    yield Middleware(BodyLimits, settings.limits, (OLLAMA,))
+    upload = replace(
+        settings.limits,
+        body_bytes=settings.limits.file_bytes + FORM_BYTES,
+        bodies_bytes=settings.batch_store_bytes,
+        body_seconds=settings.limits.file_seconds,
+    )
+    form = BodyRules(upload, b"multipart/form-data", "a form")
+    yield Middleware(BodyLimits, settings.limits, (OLLAMA,), {files.PATH: form})
     if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
 

@@ -46,6 +46,8 @@ class ServerContext:
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())
         self.counts = Counts()
+        self.starters: list[Callable[[], None]] = []
+        """What to do when the server begins to answer."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
         """What to do when the server ends, before the engine does."""
         self.numbers = itertools.count()

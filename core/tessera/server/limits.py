@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.errors import OverloadedError, RequestError, TesseraError, TooLargeError
 from tessera.server.encoding import GZIP, IDENTITY, Gunzip
 from tessera.server.http import error_response, header, refuse
-from tessera.server.security import HEALTH_PATHS, KEY_NUMBER
+from tessera.server.security import HEALTH_PATHS, KEY_NUMBER, OriginError
 from tessera.server.settings import Limits
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
@@ -54,28 +57,48 @@ class RequestsPerKey:
                 self._in_progress[key] -= 1
 
 
+@dataclass(frozen=True)
+class BodyRules:
+    """What the bodies of some paths may be. limits: its body_bytes and body_seconds are for one of them, and its
+    bodies_bytes is for all in progress. media_type: what they must say that they are; a body of `name`, for messages.
+    """
+
+    limits: Limits
+    media_type: bytes = b"application/json"
+    name: str = "JSON"
+
+
 class BodyLimits:
     """ASGI middleware: refuses a body that is not JSON, is too large or too slow, or exceeds the memory for the bodies
     of all requests. untyped: how the paths begin whose bodies may be JSON without saying so, as Ollama's tools send
-    them.
+    them. special: the rules of paths whose bodies are something else.
 
     Bytes are counted as they arrive.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, untyped: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        untyped: tuple[str, ...] = (),
+        special: Mapping[str, BodyRules] = MappingProxyType({}),
+    ) -> None:
         self._app = app
-        self._limits = limits
         self._untyped = untyped
-        self._held = HeldBytes(limits.bodies_bytes)
+        self._special = special
+        self._json = BodyRules(limits)
+        self._held = {rules: HeldBytes(rules.limits.bodies_bytes) for rules in (self._json, *special.values())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif error := self._refusal(scope):
+            return
+        rules = self._special.get(scope["path"], self._json)
+        if error := self._refusal(scope, rules):
             await refuse(error, receive, send)
         else:
             gunzip = Gunzip() if _coding(scope) in GZIP else None
-            body = CountedBody(receive, self._limits, self._held, gunzip)
+            body = CountedBody(receive, rules.limits, self._held[rules], gunzip)
             try:
                 await self._app(scope, body.receive, send)
             except BodyRefused as refused:
@@ -83,18 +106,24 @@ class BodyLimits:
             finally:
                 body.release()
 
-    def _refusal(self, scope: Scope) -> TesseraError | None:
+    def _refusal(self, scope: Scope, rules: BodyRules) -> TesseraError | None:
         """The error that the headers alone show, if any."""
         digits = header(scope, b"content-length") or b"0"
         length = digits.lstrip(b"0")[:20]  # int() refuses thousands of digits
-        if not digits.isdigit() or int(length or b"0") > self._limits.body_bytes:
-            return _too_large(self._limits)
+        if not digits.isdigit() or int(length or b"0") > rules.limits.body_bytes:
+            return _too_large(rules.limits)
         if (not length and header(scope, b"transfer-encoding") is None) or scope["method"] in _WITHOUT_BODY:
             return None
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         untyped = scope["path"].startswith(self._untyped) and not _of_a_page(scope)
-        if kind != b"application/json" and not untyped:
-            return UnsupportedMediaTypeError('The body must be JSON: send the header "Content-Type: application/json".')
+        if kind != rules.media_type and not untyped:
+            wanted = rules.media_type.decode()
+            return UnsupportedMediaTypeError(
+                f'The body must be {rules.name}: send the header "Content-Type: {wanted}".'
+            )
+        if rules is not self._json and _of_a_page(scope) and header(scope, b"authorization") is None:
+            # Any page can send any server a form. A browser asks first (CORS) before it sends one with this header.
+            return OriginError("A web page must send this with the header Authorization; any key will do without keys.")
         if _coding(scope) not in GZIP | IDENTITY:
             return UnsupportedMediaTypeError("The body's Content-Encoding must be gzip, or left out.")
         return None

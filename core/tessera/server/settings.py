@@ -26,7 +26,8 @@ class Limits:
     chat template. messages, content_parts, tool_calls: their number in a chat. tools, tools_bytes: tools.
     template_kwargs_bytes: chat_template_kwargs. salt_chars: each of cache_salt, prompt_cache_key and user.
     request_id_chars: request_id. header_bytes: the request line and all headers. body_seconds: how long a body may take
-    to arrive. detokenize_tokens: tokens of /detokenize.
+    to arrive. detokenize_tokens: tokens of /detokenize. file_bytes: a file. file_seconds: how long it may take to
+    arrive. batch_lines: requests of a batch. custom_id_chars: custom_id of a line.
     """
 
     body_bytes: int = 32 * 2**20
@@ -47,6 +48,13 @@ class Limits:
     header_bytes: int = 2**16
     body_seconds: float = 60.0
     detokenize_tokens: int = 2**20
+    file_bytes: int = flag(
+        200 * 2**20, "Maximum size of a file.", name="max_file_bytes", kind="size", low=1, high=2**40, metavar="BYTES",
+        shown_default="200MiB",
+    )  # fmt: skip
+    file_seconds: float = 600.0
+    batch_lines: int = 50_000
+    custom_id_chars: int = 256
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,14 @@ class ServerSettings:
     response_store_bytes: int = flag(
         256 * 2**20, "Maximum size of these; those used least recently are dropped.", kind="size",
         low=2**20, high=2**50, metavar="BYTES", shown_default="256MiB",
+    )  # fmt: skip
+    batch_store: str = flag(
+        "", "Folder in which /v1/files and batches are kept; a server that starts again goes on with them.",
+        metavar="FOLDER", shown_default="a temporary one, until the server ends",
+    )  # fmt: skip
+    batch_store_bytes: int = flag(
+        4 * 2**30, "Size of all files together; batches wait while there is no room.", kind="size", low=2**20,
+        high=2**50, metavar="BYTES", shown_default="4GiB",
     )  # fmt: skip
     force_include_usage: bool = flag(
         False, "Report usage in every chunk of streams, requested or not.", name="enable_force_include_usage"

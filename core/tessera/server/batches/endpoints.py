@@ -1,0 +1,116 @@
+"""Asks routes of this server in process, so that a line of a batch is read, checked and answered by the very code that
+answers it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.routing import BaseRoute
+from starlette.types import Message, Receive, Scope
+
+from tessera.errors import RequestError, TesseraError
+from tessera.log import about
+from tessera.server.access import request_id_of
+from tessera.server.batches.protocol import ENDPOINTS
+from tessera.server.http import REQUEST_ID, error_response
+from tessera.server.openai.decode import asks_for_nothing, decoded
+from tessera.server.openai.sampling import PRIORITY
+from tessera.server.openapi import JsonRoute
+from tessera.server.security import TENANT
+
+_LOG = logging.getLogger(__name__)
+LEAST_URGENT = 2**31
+"""The priority of a batch's requests: no body can ask for one that is less urgent, or as little."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the route responded; body: JSON."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+
+class Endpoints:
+    """The routes that a batch may ask. routes: those of the server, they among them."""
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+        self._routes = {
+            route.path: route for route in routes if isinstance(route, JsonRoute) and route.path in ENDPOINTS
+        }
+
+    async def post(self, url: str, body: bytes, tenant: str) -> Answer:
+        """Errors are answers too, as over HTTP. tenant: on whose behalf."""
+        response = _Response()
+        scope: Scope = {
+            "type": "http",
+            "method": "POST",
+            "path": url,
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            REQUEST_ID: uuid.uuid4().hex,
+            TENANT: tenant,
+            PRIORITY: LEAST_URGENT,
+        }
+        receive = _receive_of(body)
+        try:
+            _check_whole(body)
+            await self._routes[url].app(scope, receive, response.send)
+        except TesseraError as error:
+            await error_response(error)(scope, receive, response.send)
+        except Exception as error:  # noqa: BLE001 - a bug ends one request, as it does over HTTP
+            _LOG.exception("A request of a batch failed.", extra=about(request_id_of(scope)))
+            await error_response(error)(scope, receive, response.send)
+        return Answer(response.status, request_id_of(scope), bytes(response.body))
+
+
+class _Response:
+    """Collects what a route sends."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message.get("body", b"")
+
+
+def _receive_of(body: bytes) -> Receive:
+    """An ASGI `receive` of a client that sends the body and then stays."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        stays: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        message: Message = await stays
+        return message
+
+    return receive
+
+
+class _Modes(msgspec.Struct):
+    stream: msgspec.Raw = msgspec.Raw(b"")
+    background: msgspec.Raw = msgspec.Raw(b"")
+
+
+_MODES = msgspec.json.Decoder(_Modes)
+
+
+def _check_whole(body: bytes) -> None:
+    """Raises RequestError for a request whose answer does not come in one piece."""
+    modes = decoded(_MODES, body)
+    for name in _Modes.__struct_fields__:
+        raw = bytes(getattr(modes, name))
+        if raw and not asks_for_nothing(raw, (False,)):
+            raise RequestError(f"{name} cannot be used in a batch; remove it.", param=name)
