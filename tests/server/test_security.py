@@ -49,6 +49,12 @@ def test_the_walk_saw_all_routes():
     assert {route.path for route in ROUTES} == OPEN_PATHS | {
         "/v1/models",
         "/v1/models/{model:path}",
+        "/v1/files",
+        "/v1/files/{id}",
+        "/v1/files/{id}/content",
+        "/v1/batches",
+        "/v1/batches/{id}",
+        "/v1/batches/{id}/cancel",
         "/chat/completions",
         "/completions",
         "/models",

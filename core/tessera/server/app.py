@@ -133,7 +133,7 @@ def _middleware(
         body_seconds=settings.limits.file_seconds,
     )
     form = BodyRules(upload, b"multipart/form-data", "a form")
-    yield Middleware(BodyLimits, settings.limits, (OLLAMA,), {files.PATH: form})
+    yield Middleware(BodyLimits, settings.limits, (OLLAMA,), {("POST", files.PATH): form})
     if settings.sse_keep_alive_seconds:
         yield Middleware(KeepAlive, settings.sse_keep_alive_seconds)
 

@@ -59,7 +59,7 @@ class RequestsPerKey:
 
 @dataclass(frozen=True)
 class BodyRules:
-    """What the bodies of some paths may be. limits: its body_bytes and body_seconds are for one of them, and its
+    """What the bodies of some requests may be. limits: its body_bytes and body_seconds are for one of them, and its
     bodies_bytes is for all in progress. media_type: what they must say that they are; a body of `name`, for messages.
     """
 
@@ -71,7 +71,7 @@ class BodyRules:
 class BodyLimits:
     """ASGI middleware: refuses a body that is not JSON, is too large or too slow, or exceeds the memory for the bodies
     of all requests. untyped: how the paths begin whose bodies may be JSON without saying so, as Ollama's tools send
-    them. special: the rules of paths whose bodies are something else.
+    them. special: by method and path, the rules of bodies that are something else.
 
     Bytes are counted as they arrive.
     """
@@ -81,7 +81,7 @@ class BodyLimits:
         app: ASGIApp,
         limits: Limits,
         untyped: tuple[str, ...] = (),
-        special: Mapping[str, BodyRules] = MappingProxyType({}),
+        special: Mapping[tuple[str, str], BodyRules] = MappingProxyType({}),
     ) -> None:
         self._app = app
         self._untyped = untyped
@@ -93,7 +93,7 @@ class BodyLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        rules = self._special.get(scope["path"], self._json)
+        rules = self._special.get((scope["method"], scope["path"]), self._json)
         if error := self._refusal(scope, rules):
             await refuse(error, receive, send)
         else:
