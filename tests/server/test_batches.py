@@ -193,7 +193,8 @@ class Absent(FakeEngine):
 
 
 @pytest.mark.parametrize(("times", "failed"), [(runner.TRIES - 1, 0), (runner.TRIES, 1)])
-async def test_a_request_that_finds_no_engine_is_tried_again(times, failed):
+async def test_a_request_that_finds_no_engine_is_tried_again(monkeypatch, times, failed):
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0)
     engine = Absent()
     engine.times = times
     async with serving(engine) as (_, client):

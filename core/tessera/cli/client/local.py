@@ -96,21 +96,28 @@ class LocalClient:
 async def start(config: EngineConfig, defaults: RequestDefaults | None = None) -> AsyncIterator[LocalClient]:
     """Starts the engine, showing progress, and ends it on exit. The engine is not restarted if it dies, because a
     restart would distort measurements. Raises TesseraError."""
+    defaults = defaults or RequestDefaults()
+    async with running_engine(config, defaults.template, Supervision(max_restarts=0)) as engine:
+        yield LocalClient(engine, defaults)
+
+
+@asynccontextmanager
+async def running_engine(
+    config: EngineConfig, template: TemplateOptions, supervision: Supervision
+) -> AsyncIterator[AsyncEngine]:
+    """An engine with its text workers, both of which end on exit. Shows progress. Raises TesseraError."""
     from tessera.engine.async_engine import AsyncEngine
 
-    defaults = defaults or RequestDefaults()
     async with AsyncExitStack() as ending:
-        text = text_workers_of(config, defaults.template)
+        text = text_workers_of(config, template)
         if text is not None:
             ending.push_async_callback(text.close)
         progress = ProgressLine(LastingStream(sys.stderr))
         try:
-            engine = await AsyncEngine.start(
-                config, text=text, on_progress=progress, supervision=Supervision(max_restarts=0)
-            )
+            engine = await AsyncEngine.start(config, text=text, on_progress=progress, supervision=supervision)
             ending.push_async_callback(engine.shutdown)
             if text is not None:
                 await text.ready()
         finally:
             progress.close()
-        yield LocalClient(engine, defaults)
+        yield engine

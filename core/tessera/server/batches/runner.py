@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tessera.errors import EngineDeadError
 from tessera.server.batches.endpoints import Answer, Endpoints
 from tessera.server.batches.input_file import InputFile
 from tessera.server.batches.protocol import LineError, LineResponse, RequestLine, ResultLine
@@ -18,6 +19,8 @@ from tessera.server.responses.items import new_id
 
 TRIES = 3
 """How often a request is tried whose answer is that the engine cannot answer it now."""
+PAUSE_SECONDS = 1.0
+"""Between the tries."""
 POLL_SECONDS = 0.02
 _UNAVAILABLE = 503
 
@@ -70,6 +73,18 @@ class IdleRoom(Room):
         return usable and idle and self._stores()
 
 
+class WholeRoom(Room):
+    """All that the engine has, for a batch that is alone: as many requests run as there are rows, and as many wait."""
+
+    def is_free(self) -> bool:
+        """Raises EngineDeadError."""
+        if self.is_lost:
+            raise EngineDeadError("The engine died; run the same command again to go on.")
+        engine, rows = self.context.engine, self.context.engine.config.scheduler.max_num_seqs
+        waits = engine.metrics.stats.num_waiting >= rows
+        return engine.health.alive and not waits and self.context.counts.generating < 2 * rows
+
+
 class Runner:
     """Answers the requests of one batch. on_result: called after each result, with its bytes."""
 
@@ -98,6 +113,7 @@ class Runner:
             # A request that comes while the engine ends, or restarts, is none that failed.
             if answer.status != _UNAVAILABLE or (number >= TRIES and not self._room.is_lost):
                 break
+            await asyncio.sleep(PAUSE_SECONDS)
             await self._room.take()
         self._on_result(await asyncio.to_thread(self._results.add, _result_of(line, answer)))
 

@@ -1,0 +1,211 @@
+"""`tessera run-batch`: runs a file of requests on an engine of its own. The flags have vLLM's names."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tessera.cli.event_loop import run_until_end
+from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
+from tessera.config import EngineConfig, Supervision, build_config
+from tessera.config.engine import ENGINE_FLAGS, GROUPS
+from tessera.config.flags import flag, flags_of, given_values, record_of
+from tessera.errors import ConfigError, RequestError
+from tessera.log import TEXT, LastingStream, set_up_logging
+from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
+
+if TYPE_CHECKING:
+    from tessera.server.batches.input_file import InputFile
+    from tessera.server.batches.results import Results
+
+MAX_LINES = 10**7
+FAILED = 1
+"""The exit code if requests failed."""
+_LINE_SECONDS, _LOG_SECONDS = 0.2, 10.0
+"""How often progress is shown: on a terminal, and elsewhere."""
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The files of a run."""
+
+    input_file: str | None = flag(
+        None, "Requests: a line of JSON each, as OpenAI's batches have them.", metavar="FILE", common=True,
+        aliases=("-i",),
+    )  # fmt: skip
+    output_file: str | None = flag(
+        None, "Results: a line of JSON each. Requests that have one are skipped.", metavar="FILE", common=True,
+        aliases=("-o",),
+    )  # fmt: skip
+    log_level: str = flag(
+        "warning", "Minimum severity of log messages.", group="logging", metavar="LEVEL", common=True,
+        choices=("debug", "info", "warning", "error"),
+    )  # fmt: skip
+
+
+_OWN = flags_of(FileOptions, "files")
+_ANSWERS = ("tool_call_parser", "reasoning_parser", "max_prompts", "max_n", "max_choices")
+_ANSWER_FLAGS = tuple(replace(one, group="answers", common=False) for one in SERVER_FLAGS if one.name in _ANSWERS)
+_MODEL_FLAGS = tuple(replace(one, common=one.name in ("served_model_name", "max_model_len", "max_num_seqs"))
+                     for one in (*ENGINE_FLAGS, *TEMPLATE_FLAGS))  # fmt: skip
+
+TABLE = FlagTable(
+    usage="run-batch -i FILE -o FILE [MODEL] [FLAGS]",
+    summary="Run a file of requests and write their answers. MODEL is a folder or ORGANIZATION/NAME on the Hugging "
+    "Face Hub; without it, the bundled demo runs. If the output file has results already, only the rest is run. The "
+    "exit code is 1 if a request failed.",
+    flags=(*_OWN, *_MODEL_FLAGS, *_ANSWER_FLAGS),
+    groups={"files": "Files", **GROUPS, "answers": "Answers", "logging": "Logging"},
+    not_served={"--model": "Name the model after the flags: tessera run-batch -i FILE -o FILE MODEL."},
+)
+
+
+@click.command(name="run-batch", cls=FlagCommand, table=TABLE, params=[model_argument()])
+def run_batch(model: str | None, **flags: Any) -> int:
+    """Run a file of requests and write their answers."""
+    options = record_of(FileOptions, _OWN, given_values(_OWN, flags, as_options=True))
+    set_up_logging(options.log_level.upper(), TEXT)
+    if options.input_file is None or options.output_file is None:
+        raise ConfigError("Name both files: tessera run-batch -i FILE -o FILE MODEL.")
+    settings, template = _settings(flags)
+    source, results = _files(options.input_file, options.output_file, settings.limits)
+    config = build_config(model, **{one.name: flags[one.name] for one in ENGINE_FLAGS if one.name != _NAMES},
+                          served_model_name=next(iter(flags[_NAMES]), None))  # fmt: skip
+    sampling, answers = generation_defaults(flags, config)
+    settings = replace(
+        settings,
+        default_sampling=sampling,
+        answers=answers,
+        served_model_names=flags[_NAMES] or (config.model.served_name,),
+    )
+    return run_until_end(lambda: _run(config, settings, template, source, results))
+
+
+_NAMES = "served_model_name"
+
+
+def _settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, TemplateOptions]:
+    """What the flags say of requests and answers. Raises ConfigError."""
+    values = given_values(_ANSWER_FLAGS, flags, as_options=True)
+    template = record_of(TemplateOptions, TEMPLATE_FLAGS, given_values(TEMPLATE_FLAGS, flags, as_options=True))
+    limits = record_of(Limits, _ANSWER_FLAGS, values, batch_lines=MAX_LINES)
+    made = record_of(
+        ServerSettings, _ANSWER_FLAGS, values, limits=limits, chat_template_kwargs=template.kwargs or {}
+    )  # fmt: skip
+    return made, template
+
+
+def _files(input_file: str, output_file: str, limits: Limits) -> tuple[InputFile, Results]:
+    """The requests, and the results that there are. Raises ConfigError, RequestError."""
+    from tessera.server.batches.input_file import InputFile
+    from tessera.server.batches.protocol import ENDPOINTS
+    from tessera.server.batches.results import Results
+
+    asked, answered = Path(input_file).expanduser(), Path(output_file).expanduser()
+    if asked.resolve() == answered.resolve():
+        raise ConfigError("--input-file and --output-file are the same file; name another one.")
+    try:
+        source, errors = InputFile.read(asked, ENDPOINTS, limits)
+    except OSError as error:
+        raise ConfigError(f"--input-file '{input_file}' cannot be read: {error.strerror}.") from error
+    if errors:
+        first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        place = f"Line {first.line} of " if first.line is not None else ""
+        raise RequestError(f"{place}'{input_file}' is wrong{more}: {first.message}", param=first.param)
+    try:
+        results = Results(answered, answered)
+        answered.open("ab").close()
+    except OSError as error:
+        raise ConfigError(f"--output-file '{output_file}' cannot be written: {error.strerror}.") from error
+    return source, results
+
+
+async def _run(
+    config: EngineConfig, settings: ServerSettings, template: TemplateOptions, source: InputFile, results: Results
+) -> int:
+    """The exit code. Raises TesseraError."""
+    from tessera.cli.client.local import running_engine
+    from tessera.server.batches.endpoints import Endpoints
+    from tessera.server.batches.runner import Runner, WholeRoom
+    from tessera.server.context import ServerContext
+    from tessera.server.openai import chat, completions
+    from tessera.server.responses import routes as responses
+    from tessera.server.responses.store import Store
+
+    progress = BatchProgress(source, results, LastingStream(sys.stderr))
+    if progress.left:
+        store = Store("", settings.response_store_bytes)
+        try:
+            async with running_engine(config, template, Supervision()) as engine:
+                context = ServerContext(engine, settings)
+                routes = chain(chat.routes(context), completions.routes(context), responses.routes(context, store))
+                progress.begin()
+                await Runner(Endpoints(routes), WholeRoom(context), results, progress).run(source, "")
+        except asyncio.CancelledError:
+            progress.say("stopped; run the same command again to go on")
+            raise
+        finally:
+            results.close()
+            store.close()
+    progress.summary()
+    return FAILED if results.failed else 0
+
+
+class BatchProgress:
+    """A Runner's on_result: requests done, tokens per second, and the time that is left. One updating line on a
+    terminal, otherwise a line every ten seconds."""
+
+    def __init__(self, source: InputFile, results: Results, stream: LastingStream) -> None:
+        self._total = len(source.entries)
+        self.left = sum(entry.custom_id not in results.done for entry in source.entries)
+        self._results = results
+        self._stream = stream
+        self._drawn = stream.isatty()
+        self._done = 0
+        self._tokens = results.usage.output_tokens
+        if skipped := self._total - self.left:
+            self.say(f"{skipped} of {self._total} requests have results already and are skipped")
+        self.begin()
+
+    def begin(self) -> None:
+        """The time counts from here on."""
+        self._began = self._shown = time.monotonic()
+
+    def __call__(self, _size: int) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if now - self._shown >= (_LINE_SECONDS if self._drawn else _LOG_SECONDS):
+            self._shown = now
+            text = f"{self._total - self.left + self._done} of {self._total} requests, {self._speed()}"
+            seconds = (now - self._began) * (self.left - self._done) / self._done
+            text += f", {_duration(seconds)} left"
+            self._stream.write(f"\r\x1b[K  {text}\r" if self._drawn else f"{text}\n")
+            self._stream.flush()
+
+    def _speed(self) -> str:
+        tokens = self._results.usage.output_tokens - self._tokens
+        return f"{tokens / max(time.monotonic() - self._began, 1e-3):,.0f} tokens/s"
+
+    def say(self, line: str) -> None:
+        """Prints a line in place of the one that is updated."""
+        self._stream.print(f"\r\x1b[K{line}" if self._drawn and self._done else line)
+
+    def summary(self) -> None:
+        speed = f" at {self._speed()}" if self._done else ""
+        failed = self._results.failed
+        self.say(f"{self._total} requests: {self._total - failed} answered, {failed} failed{speed}")
+
+
+def _duration(seconds: float) -> str:
+    """h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
