@@ -27,7 +27,7 @@ ANSWERS = {
     "detokenize": {"prompt"},
     "decide": {"model", "answers", "usage"},
 }
-KIB, MIB = 2**10, 2**20
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def table(heading):
@@ -71,6 +71,10 @@ def test_the_limits_are_those_of_the_code():
         "`cache_salt`": f"{limits.salt_chars} characters",
         "`request_id`": f"{limits.request_id_chars} characters",
         "`tokens` of `/detokenize`": str(limits.detokenize_tokens),
+        "a file": f"{limits.file_bytes // MIB} MiB, within {limits.file_seconds:.0f} s; `--max-file-bytes`",
+        "all files": f"{ServerSettings().batch_store_bytes // GIB} GiB; `--batch-store-bytes`",
+        "requests of a batch": str(limits.batch_lines),
+        "`custom_id`": f"{limits.custom_id_chars} characters",
     }
 
 
