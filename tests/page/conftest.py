@@ -76,8 +76,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def chat(open_page: Open, stand_in: StandIn) -> Page:
-    """The page over the stand-in."""
+def chat(stand_in: StandIn, open_page: Open) -> Page:
+    """The page over the stand-in, which is asked for first so that it outlives the page."""
     page = open_page(stand_in.url)
     until(page, "document.querySelector('#model').value === 'scripted'")
     return page

@@ -42,7 +42,7 @@ def fill(page, stand_in):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_names_structure_contrast_and_width(open_page, stand_in, scheme, size):
+def test_names_structure_contrast_and_width(stand_in, open_page, scheme, size):
     view = {"viewport": PHONE} if size == "phone" else {}
     page = open_page(stand_in.url, color_scheme=scheme, reduced_motion="reduce", **view)
     until(page, "document.querySelector('#model').value === 'scripted'")
@@ -76,7 +76,7 @@ def test_the_toggle_changes_the_colors_and_the_tab_remembers(chat):
     assert (dark(), toggle.get_attribute("aria-pressed")) == (True, "true")
 
 
-def test_with_the_keyboard_alone(open_page, stand_in):
+def test_with_the_keyboard_alone(stand_in, open_page):
     page = open_page(stand_in.url)
     until(page, "document.querySelector('#model').value === 'scripted'")
 
@@ -124,7 +124,7 @@ def test_with_the_keyboard_alone(open_page, stand_in):
     assert page.locator("#engine").is_hidden()
 
 
-def test_panels_on_a_phone_open_over_the_chat_and_give_the_focus_back(open_page, stand_in):
+def test_panels_on_a_phone_open_over_the_chat_and_give_the_focus_back(stand_in, open_page):
     page = open_page(stand_in.url, viewport=PHONE)
     for name in ("Chats", "Parameters"):
         button = page.get_by_role("button", name=name, exact=True)
@@ -154,7 +154,7 @@ def test_an_answer_is_read_a_sentence_at_a_time_and_none_twice(chat, stand_in):
     assert chat.locator("article[aria-live], #messages[aria-live]").count() == 0
 
 
-def test_nothing_moves_where_motion_is_unwanted(open_page, stand_in):
+def test_nothing_moves_where_motion_is_unwanted(stand_in, open_page):
     page = open_page(stand_in.url, reduced_motion="reduce")
     stand_in.answer(HOLD, *text("x"))
     send(page, "Hi")

@@ -82,7 +82,7 @@ def test_an_answer_shows_as_it_comes_and_can_be_stopped(chat, stand_in):
         stand_in.cut = 0
 
 
-def test_the_view_follows_an_answer_until_the_user_scrolls_away(open_page, stand_in):
+def test_the_view_follows_an_answer_until_the_user_scrolls_away(stand_in, open_page):
     page = open_page(stand_in.url, viewport=PHONE)
     jump = page.get_by_role("button", name="Newest")
     assert jump.is_hidden()
@@ -225,7 +225,7 @@ def test_so_is_what_a_model_thinks_in_tags(chat, stand_in):
     assert chat.locator("details .quiet").inner_text() == "Let me think."
 
 
-def test_the_page_waits_until_the_model_is_loaded(open_page, stand_in):
+def test_the_page_waits_until_the_model_is_loaded(stand_in, open_page):
     stand_in.loading = True
     page = open_page(stand_in.url, errors="503")
     page.get_by_text("The model is still loading.").wait_for()

@@ -44,7 +44,7 @@ def test_figures_of_the_served_demo_change(open_page, demo):
     assert all("median" in label for label in labels[2:])
 
 
-def test_figures_follow_from_the_metrics(open_page, stand_in):
+def test_figures_follow_from_the_metrics(stand_in, open_page):
     page = open_page(stand_in.url)
     page.get_by_role("tab", name="Engine").click()
     until(page, "Number(document.querySelector('.value').textContent) > 50")
@@ -68,7 +68,7 @@ def test_figures_follow_from_the_metrics(open_page, stand_in):
     assert page.locator(".facts").inner_text() == "Tessera 1.2.3 \u00b7 scripted \u00b7 4,096 tokens of context"
 
 
-def test_the_metrics_are_read_only_while_they_are_shown(open_page, stand_in):
+def test_the_metrics_are_read_only_while_they_are_shown(stand_in, open_page):
     page = open_page(stand_in.url)
     page.wait_for_timeout(1200)
     assert "/metrics" not in stand_in.paths
@@ -82,7 +82,7 @@ def test_the_metrics_are_read_only_while_they_are_shown(open_page, stand_in):
     assert stand_in.paths.count("/metrics") == count
 
 
-def test_a_server_that_is_gone_is_said(open_page, stand_in):
+def test_a_server_that_is_gone_is_said(stand_in, open_page):
     page = open_page(stand_in.url, errors="ERR_")
     page.get_by_role("tab", name="Engine").click()
     page.get_by_text("Serving").wait_for()

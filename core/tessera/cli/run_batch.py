@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tessera.cli.event_loop import run_until_end
-from tessera.cli.flag_command import FlagCommand, FlagTable, model_argument
+from tessera.cli.flag_command import FlagCommand, FlagTable, ignored, model_argument
 from tessera.cli.model_text import TEMPLATE_FLAGS, TemplateOptions, generation_defaults
 from tessera.config import EngineConfig, Supervision, build_config
 from tessera.config.engine import ENGINE_FLAGS, GROUPS
@@ -24,6 +23,7 @@ from tessera.log import TEXT, LastingStream, set_up_logging
 from tessera.server.settings import SERVER_FLAGS, Limits, ServerSettings
 
 if TYPE_CHECKING:
+    from tessera.cli.other_flags import OtherFlag
     from tessera.server.batches.input_file import InputFile
     from tessera.server.batches.results import Results
 
@@ -58,6 +58,16 @@ _ANSWER_FLAGS = tuple(replace(one, group="answers", common=False) for one in SER
 _MODEL_FLAGS = tuple(replace(one, common=one.name in ("served_model_name", "max_model_len", "max_num_seqs"))
                      for one in (*ENGINE_FLAGS, *TEMPLATE_FLAGS))  # fmt: skip
 
+
+def _other(option: str) -> OtherFlag | None:
+    from tessera.cli.other_flags import OtherFlag, other_flag
+
+    if option == "--model":
+        line = "--model: name the model after the flags: tessera run-batch -i FILE -o FILE MODEL."
+        return OtherFlag(values=(), refusal=line)
+    return other_flag(option)
+
+
 TABLE = FlagTable(
     usage="run-batch -i FILE -o FILE [MODEL] [FLAGS]",
     summary="Run a file of requests and write their answers. MODEL is a folder or ORGANIZATION/NAME on the Hugging "
@@ -65,13 +75,15 @@ TABLE = FlagTable(
     "exit code is 1 if a request failed.",
     flags=(*_OWN, *_MODEL_FLAGS, *_ANSWER_FLAGS),
     groups={"files": "Files", **GROUPS, "answers": "Answers", "logging": "Logging"},
-    not_served={"--model": "Name the model after the flags: tessera run-batch -i FILE -o FILE MODEL."},
+    other=_other,
 )
 
 
 @click.command(name="run-batch", cls=FlagCommand, table=TABLE, params=[model_argument()])
 def run_batch(model: str | None, **flags: Any) -> int:
     """Run a file of requests and write their answers."""
+    for line in ignored(click.get_current_context()):
+        click.echo(f"Warning: {line}", err=True)
     options = record_of(FileOptions, _OWN, given_values(_OWN, flags, as_options=True))
     set_up_logging(options.log_level.upper(), TEXT)
     if options.input_file is None or options.output_file is None:
@@ -140,6 +152,7 @@ async def _run(
     from tessera.server.openai import chat, completions
     from tessera.server.responses import routes as responses
     from tessera.server.responses.store import Store
+    from tessera.server.stored_chats import StoredChats
 
     progress = BatchProgress(source, results, LastingStream(sys.stderr))
     if progress.left:
@@ -147,7 +160,8 @@ async def _run(
         try:
             async with running_engine(config, template, Supervision()) as engine:
                 context = ServerContext(engine, settings)
-                routes = chain(chat.routes(context), completions.routes(context), responses.routes(context, store))
+                answering = chat.route(context, StoredChats(context, store).answer)
+                routes = [answering, *completions.routes(context), *responses.routes(context, store)]
                 progress.begin()
                 await Runner(Endpoints(routes), WholeRoom(context), results, progress).run(source, "")
         except asyncio.CancelledError:

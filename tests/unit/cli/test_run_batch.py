@@ -147,7 +147,7 @@ def test_a_file_of_something_else_is_left_as_it_is(engine, files, capsys):
         (["-i", "no/such", "-o", "b"], 2, "--input-file 'no/such' cannot be read: No such file or directory."),
         (["-i", "in", "-o", "no/such/out"], 2, "--output-file 'no/such/out' cannot be written: No such file"),
         (["-i", "in", "-o", "out", "no/such/model"], 3, "There is no folder 'no/such/model'"),
-        (["--model", "x"], 2, "Name the model after the flags"),
+        (["--model", "x"], 2, "--model: name the model after the flags"),
     ],
     ids=range(6),
 )
