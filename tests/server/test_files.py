@@ -178,10 +178,12 @@ async def test_files_outlive_the_server_only_in_a_named_folder(tmp_path: Path):
     for settings, kept in ((ServerSettings(batch_store=str(tmp_path)), True), (ServerSettings(), False)):
         async with in_process(FakeEngine(), settings) as api:
             made = (await api.client.post("/v1/files", content=form(PURPOSE, FILE), headers=FORM)).json()
-        (tmp_path / "file_left").write_bytes(b"of an upload that was cut off")
+        left = [tmp_path / name for name in (f"file_{'0' * 48}.part", f"file_{'0' * 48}", "file_of_mine.txt")]
+        for path in left:
+            path.touch()
         async with in_process(FakeEngine(), settings) as api:
             assert (await api.client.get(f"/v1/files/{made['id']}")).is_success == kept
-            assert (tmp_path / "file_left").exists() != kept
+            assert [path.exists() for path in left] == [not kept, not kept, True]
 
 
 def test_a_temporary_folder_goes_with_the_server():

@@ -194,7 +194,7 @@ class BatchProgress:
         """The time counts from here on."""
         self._began = self._shown = time.monotonic()
 
-    def __call__(self, _size: int) -> None:
+    def __call__(self) -> None:
         self._done += 1
         now = time.monotonic()
         if now - self._shown >= (_LINE_SECONDS if self._drawn else _LOG_SECONDS):

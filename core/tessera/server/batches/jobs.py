@@ -43,11 +43,12 @@ class KeptBatch(msgspec.Struct):
 
 @dataclass(eq=False)
 class Job:
-    """A batch at work."""
+    """A batch at work. counted: bytes of its results that the storage counts."""
 
     kept: KeptBatch
     task: asyncio.Task[None] | None = None
     results: Results | None = field(default=None, repr=False)
+    counted: int = 0
 
     def shown(self) -> Batch:
         """The batch with the counts of this moment."""
@@ -69,6 +70,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._reading = asyncio.Lock()
         self._running = asyncio.Semaphore(MAX_RUNNING)
+        self._ends = False
 
     def start(self) -> None:
         """Goes on with the batches of an earlier server."""
@@ -77,6 +79,7 @@ class Jobs:
 
     async def end(self) -> None:
         """Stops them all, to go on when a server starts again."""
+        self._ends = True
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
@@ -137,49 +140,62 @@ class Jobs:
             if batch.status in ("validating", "in_progress") and not await self._answered(job):
                 return
         except asyncio.CancelledError:
-            # The server ends, unless a client has cancelled the batch.
-            if batch.status != "cancelling":
+            if self._ends or batch.status != "cancelling":
                 raise
         await self._finish(job)
 
     async def _answered(self, job: Job) -> bool:
         """Whether all requests have results; not if the input file is wrong."""
         batch = job.kept.batch
-        source = await self._checked(job)
-        if source is None:
+        if batch.status == "validating" and not await self._is_valid(job):
             return False
         async with self._running:
+            # Read anew, so that batches which wait hold nothing.
+            source, _ = await self._read(job)
             results = await self._open(job)
-            runner = Runner(self._endpoints, self._room, results, self._grew)
+            runner = Runner(self._endpoints, self._room, results, lambda: self._count(job))
             try:
-                async with asyncio.timeout(max(batch.expires_at - time.time(), 0)):
+                async with asyncio.timeout(max(batch.expires_at - time.time(), 0)) as window:
                     await runner.run(source, job.kept.tenant)
             except TimeoutError:
+                if not window.expired():
+                    raise
                 job.kept.ends = "expired"
-                self._grew(await asyncio.to_thread(_expire, source, results))
+                await asyncio.to_thread(_expire, source, results)
         batch.status, batch.finalizing_at = "finalizing", _now()
         await self._save(job.kept)
         return True
 
-    async def _checked(self, job: Job) -> InputFile | None:
-        """The input file; None if it is wrong, and the batch has failed."""
+    async def _is_valid(self, job: Job) -> bool:
+        """Whether the input file is right; if not, the batch has failed."""
+        batch = job.kept.batch
+        source, errors = await self._read(job)
+        if errors:
+            await self._fail(job, errors)
+            return False
+        batch.status, batch.in_progress_at = "in_progress", _now()
+        batch.request_counts.total = len(source.entries)
+        await self._save(job.kept)
+        return True
+
+    async def _read(self, job: Job) -> tuple[InputFile, list[BatchError]]:
         batch = job.kept.batch
         path = self._storage.path(batch.input_file_id)
         async with self._reading:
-            source, errors = await asyncio.to_thread(InputFile.read, path, (batch.endpoint,), self._limits)
-        if errors:
-            await self._fail(job, errors)
-            return None
-        if batch.status == "validating":
-            batch.status, batch.in_progress_at = "in_progress", _now()
-            batch.request_counts.total = len(source.entries)
-            await self._save(job.kept)
-        return source
+            return await asyncio.to_thread(InputFile.read, path, (batch.endpoint,), self._limits)
 
     async def _open(self, job: Job) -> Results:
         output, errors = map(self._storage.path, job.kept.files)
         job.results = await asyncio.to_thread(Results, output, errors)
+        job.counted = job.results.size  # an earlier server's, which the storage has found
         return job.results
+
+    def _count(self, job: Job) -> None:
+        """Tells the storage of new results."""
+        assert job.results is not None
+        size = job.results.size
+        self._storage.used_bytes += size - job.counted
+        job.counted = size
 
     async def _finish(self, job: Job) -> None:
         """Ends the batch with the results that it has."""
@@ -197,6 +213,7 @@ class Jobs:
 
     async def _show_results(self, job: Job, results: Results) -> None:
         results.close()
+        self._count(job)
         batch = job.shown()
         batch.output_file_id, batch.error_file_id = [await self._shown_file(job, number) for number in range(2)]
 
@@ -225,14 +242,13 @@ class Jobs:
         if label == ENDED:
             await self._storage.objects.drop_oldest("batch", ENDED, MAX_ENDED)
 
-    def _grew(self, size: int) -> None:
-        self._storage.used_bytes += size
 
-
-def _expire(source: InputFile, results: Results) -> int:
-    """Gives the requests that have no result one that says so; returns the bytes."""
-    message = "The request could not be run before the completion window ended."
-    return sum(results.add(unanswered(entry.custom_id, "batch_expired", message)) for entry in source.entries)
+def _expire(source: InputFile, results: Results) -> None:
+    """Gives the requests that have no result one that says so."""
+    for entry in source.entries:
+        results.add(
+            unanswered(entry.custom_id, "batch_expired", "The request was not run before the completion window ended.")
+        )
 
 
 def _now() -> int:

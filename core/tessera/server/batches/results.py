@@ -20,35 +20,36 @@ _RESULT = msgspec.json.Decoder(ResultLine)
 
 class Results:
     """Those of one batch. output: the file of answers; errors: that of requests that failed, which may be the same. A
-    file is made with its first line. Its methods may be called from any thread."""
+    file is made with its first line. done: the custom_id of each. size: in bytes. Its methods may be called from any
+    thread."""
 
     def __init__(self, output: Path, errors: Path) -> None:
         """Reads what is there; a last line that was cut off is removed. Raises RequestError for a file of something
         else, OSError."""
         self.done: set[str] = set()
         self.completed = self.failed = 0
+        self.size = 0
         self.usage = BatchUsage()
         self._paths = {False: output, True: errors}
         self._files: dict[Path, IO[bytes]] = {}
         self._lock = threading.Lock()
         self._closed = False
         for path in dict.fromkeys((output, errors)):
-            for result in _kept(path):
-                self._count(result)
+            for result, size in _kept(path):
+                self._count(result, size)
 
-    def add(self, result: ResultLine) -> int:
-        """Writes a result, unless its request has one already; returns its bytes. Raises OSError."""
+    def add(self, result: ResultLine) -> None:
+        """Writes a result, unless its request has one already. Raises OSError."""
         line = escaped(msgspec.json.encode(result)) + b"\n"
         with self._lock:
             if self._closed or result.custom_id in self.done:
-                return 0
+                return
             path = self._paths[failed(result)]
             file = self._files.get(path)
             if file is None:
                 file = self._files[path] = path.open("ab", buffering=0)
             file.write(line)
-            self._count(result)
-        return len(line)
+            self._count(result, len(line))
 
     def counts(self, total: int) -> RequestCounts:
         return RequestCounts(total, self.completed, self.failed)
@@ -60,7 +61,8 @@ class Results:
             for file in self._files.values():
                 file.close()
 
-    def _count(self, result: ResultLine) -> None:
+    def _count(self, result: ResultLine, size: int) -> None:
+        self.size += size
         self.done.add(result.custom_id)
         if failed(result):
             self.failed += 1
@@ -73,8 +75,8 @@ def failed(result: ResultLine) -> bool:
     return result.response is None or result.response.status_code >= 400
 
 
-def _kept(path: Path) -> Iterator[ResultLine]:
-    """The results in a file. Raises RequestError, OSError."""
+def _kept(path: Path) -> Iterator[tuple[ResultLine, int]]:
+    """The results in a file, each with its bytes. Raises RequestError, OSError."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -83,7 +85,7 @@ def _kept(path: Path) -> Iterator[ResultLine]:
             if not line.endswith(b"\n") and line[: len(_BEGIN)] == _BEGIN[: len(line)]:
                 break
             try:
-                yield _RESULT.decode(line)
+                yield _RESULT.decode(line), len(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise RequestError(f"Line {number} of '{path}' is not a result; name another output file.") from None
             size += len(line)

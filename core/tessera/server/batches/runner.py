@@ -61,15 +61,15 @@ class IdleRoom(Room):
     def __init__(self, context: ServerContext, stores: Callable[[], bool]) -> None:
         super().__init__(context)
         scheduler = context.engine.config.scheduler
-        self.share = 1.0 if scheduler.policy == "priority" else 0.5
-        self._rows = max(1.0, self.share * scheduler.max_num_seqs)
+        self._share = 1.0 if scheduler.policy == "priority" else 0.5
+        self._rows = max(1.0, self._share * scheduler.max_num_seqs)
         self._stores = stores
 
     def is_free(self) -> bool:
         engine, stats = self.context.engine, self.context.engine.metrics.stats
         usable = engine.health.alive and not engine.health.stalled
         taken = max(self.context.counts.generating, stats.num_running)
-        idle = stats.num_waiting == 0 and taken < self._rows and stats.kv_usage <= self.share
+        idle = stats.num_waiting == 0 and taken < self._rows and stats.kv_usage <= self._share
         return usable and idle and self._stores()
 
 
@@ -86,9 +86,9 @@ class WholeRoom(Room):
 
 
 class Runner:
-    """Answers the requests of one batch. on_result: called after each result, with its bytes."""
+    """Answers the requests of one batch. on_result: called after each result."""
 
-    def __init__(self, endpoints: Endpoints, room: Room, results: Results, on_result: Callable[[int], None]) -> None:
+    def __init__(self, endpoints: Endpoints, room: Room, results: Results, on_result: Callable[[], None]) -> None:
         self._endpoints = endpoints
         self._room = room
         self._results = results
@@ -115,7 +115,8 @@ class Runner:
                 break
             await asyncio.sleep(PAUSE_SECONDS)
             await self._room.take()
-        self._on_result(await asyncio.to_thread(self._results.add, _result_of(line, answer)))
+        await asyncio.to_thread(self._results.add, _result_of(line, answer))
+        self._on_result()
 
 
 def _result_of(line: RequestLine, answer: Answer) -> ResultLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from tessera.server.batches.protocol import FileObject
 
 MAX_FILES = 10_000
 _UPLOADED = ".part"
+_OWN = re.compile(rf"file_[0-9a-f]{{48}}({re.escape(_UPLOADED)})?")
+"""The names that files here have; any other file is somebody else's."""
 _OBJECTS = "objects.sqlite"
 _LOCK = "lock"
 _BUFFER_BYTES = 2**20
@@ -53,10 +56,10 @@ class Storage:
     def _clear(self, folder: Path) -> None:
         """Removes what an earlier server left unfinished, and counts what is kept."""
         known = self.objects.ids()
-        for path in folder.glob("file*"):
+        for path in folder.iterdir():
             if path.name in known:
                 self.used_bytes += path.stat().st_size
-            else:
+            elif _OWN.fullmatch(path.name):
                 path.unlink()
 
     @property
