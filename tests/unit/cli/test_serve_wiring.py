@@ -295,6 +295,8 @@ def test_whose_generation_defaults_hold(model, served, tmp_path, source, overrid
         (["--allowed-hosts", "[a"], 2, "is not valid JSON"),
         (["--sse-keep-alive-interval", "-1"], 2, "--sse-keep-alive-interval must be from 0 to"),
         (["--response-store", "no/such"], 2, "The file of --response-store cannot be used"),
+        (["--batch-store", "/dev/null/x"], 2, "--batch-store '/dev/null/x' cannot be used: Not a directory."),
+        (["--max-file-bytes", "0"], 2, "--max-file-bytes must be"),
         (["--ssl-keyfile", "x"], 2, "--ssl-keyfile requires --ssl-certfile"),
         (["--ssl-certfile", "no/such"], 2, "--ssl-certfile 'no/such' cannot be read"),
         (
