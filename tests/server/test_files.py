@@ -14,10 +14,10 @@ import pytest
 from hypothesis import strategies
 from openai.types import FileDeleted, FileObject
 
-from tessera.errors import ConfigError, RequestError
+from tessera.errors import ConfigError, OverloadedError, RequestError
 from tessera.server.batches import files
 from tessera.server.batches.multipart import FormReader, Part
-from tessera.server.batches.storage import Storage
+from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.settings import Limits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import FakeEngine
@@ -184,6 +184,17 @@ async def test_files_outlive_the_server_only_in_a_named_folder(tmp_path: Path):
         async with in_process(FakeEngine(), settings) as api:
             assert (await api.client.get(f"/v1/files/{made['id']}")).is_success == kept
             assert [path.exists() for path in left] == [not kept, not kept, True]
+
+
+async def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path):
+    (tmp_path / "file_x.part").symlink_to("/dev/full")
+    storage = Storage("", 2**30)
+    incoming = Incoming(storage, tmp_path / "file_x", 2**30)
+    with pytest.raises(OverloadedError, match="cannot store the file now"):
+        await incoming.write(b"x" * 2**22)
+    incoming.close()
+    assert storage.used_bytes == 0
+    storage.close()
 
 
 def test_a_temporary_folder_goes_with_the_server():

@@ -53,6 +53,7 @@ class FileOptions:
 
 
 _OWN = flags_of(FileOptions, "files")
+_NAMES = "served_model_name"
 _ANSWERS = ("tool_call_parser", "reasoning_parser", "max_prompts", "max_n", "max_choices")
 _ANSWER_FLAGS = tuple(replace(one, group="answers", common=False) for one in SERVER_FLAGS if one.name in _ANSWERS)
 _MODEL_FLAGS = tuple(replace(one, common=one.name in ("served_model_name", "max_model_len", "max_num_seqs"))
@@ -100,9 +101,6 @@ def run_batch(model: str | None, **flags: Any) -> int:
         served_model_names=flags[_NAMES] or (config.model.served_name,),
     )
     return run_until_end(lambda: _run(config, settings, template, source, results))
-
-
-_NAMES = "served_model_name"
 
 
 def _settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, TemplateOptions]:

@@ -8,7 +8,6 @@ import logging
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from starlette.routing import BaseRoute
@@ -92,9 +91,8 @@ def _receive_of(body: bytes) -> Receive:
     async def receive() -> Message:
         if unread:
             return unread.pop()
-        stays: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        message: Message = await stays
-        return message
+        stays: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await stays
 
     return receive
 

@@ -39,7 +39,7 @@ class FormReader:
         if found is None:
             raise RequestError("The body must be a form: multipart/form-data with a boundary.")
         self._delimiter = b"\r\n--" + (found[1] or found[2])
-        # The first delimiter may stand at the very begin, where no line ends.
+        # The first delimiter may stand at the very beginning, where no line ends.
         self._held = b"\r\n"
         self._read = self._content
         self._in_part = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import re
 import shutil
 import tempfile
@@ -12,9 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tessera.errors import ConfigError, RequestError, TooLargeError
+from tessera.errors import ConfigError, OverloadedError, RequestError, TooLargeError
 from tessera.server.batches.objects import Objects
 from tessera.server.batches.protocol import FileObject
+
+log = logging.getLogger(__name__)
 
 MAX_FILES = 10_000
 _UPLOADED = ".part"
@@ -119,7 +122,7 @@ class Incoming:
         self._file = self._part.open("wb", buffering=_BUFFER_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Raises TooLargeError."""
+        """Raises TooLargeError, OverloadedError."""
         if self.size + len(data) > self._most_bytes:
             raise TooLargeError(f"The file is larger than the limit of {self._most_bytes} bytes.", param="file")
         if self._storage.used_bytes + len(data) > self._storage.most_bytes:
@@ -129,14 +132,28 @@ class Incoming:
             )
         self.size += len(data)
         self._storage.used_bytes += len(data)
-        await asyncio.to_thread(self._file.write, data)
+        with _storing():
+            await asyncio.to_thread(self._file.write, data)
 
     async def keep(self) -> None:
-        await asyncio.to_thread(self._file.close)
-        self._part.replace(self._path)
+        """Raises OverloadedError."""
+        with _storing():
+            await asyncio.to_thread(self._file.close)
+            self._part.replace(self._path)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written before cannot be written now
+            self._file.close()
         if self._part.exists():
             self._part.unlink()
             self._storage.used_bytes -= self.size
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    """Raises OverloadedError for a disk that is full or broken."""
+    try:
+        yield
+    except OSError as error:
+        log.error("A file cannot be stored: %s.", error.strerror)
+        raise OverloadedError("The server cannot store the file now; see its log.") from error
