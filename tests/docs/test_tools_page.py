@@ -35,4 +35,4 @@ def test_each_family_is_named() -> None:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    assert f"at most {Limits.tools} functions, {Limits.tools_bytes >> 20} MiB in all" in PAGE
+    assert f"at most {Limits.tools} functions and custom tools, {Limits.tools_bytes >> 20} MiB in all" in PAGE
