@@ -4,6 +4,8 @@ devices serve together."""
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,42 @@ EVERYTHING = {
 }  # fmt: skip
 ROOT = Path(__file__).parents[3]
 PATHS = ("", "core", "platforms/cpu", "tests/fakechip", "tests/torch_fakechip")
+# One thread waits for copies whose tensors only Python holds, others ask for events: each wants the device's lock
+# and the interpreter's.
+COPY_AND_ASK = """
+import sys, threading, time
+import torch, torch_fakechip
+
+sys.setswitchinterval(1e-5)
+end = time.monotonic() + 2
+
+
+def copy():
+    source = torch.ones(64, device="fakechip:0")
+    while time.monotonic() < end:
+        kept = [torch.empty(64, pin_memory=True).copy_(source, non_blocking=True) for _ in range(20)]
+        event().synchronize()
+        assert all(bool((tensor == 1).all()) for tensor in kept)
+
+
+def ask():
+    while time.monotonic() < end:
+        event().query()
+
+
+def event():
+    made = torch.Event("fakechip:0")
+    made.record(torch.accelerator.current_stream("fakechip:0"))
+    return made
+
+
+threads = [threading.Thread(target=target) for target in (copy, ask, ask)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("done")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +332,14 @@ def test_to_host_starts_a_copy_of_what_is_there_then(chip: Any) -> None:
     assert future.result().tolist() == [0, 1, 2]
     assert future.done()
     assert chip.reads() == {}
+
+
+def test_threads_copy_and_ask_at_once() -> None:
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "torch_fakechip")}
+    done = subprocess.run(
+        [sys.executable, "-c", COPY_AND_ASK], env=path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
 
 
 def test_memory_is_counted_and_nobody_s_is_poison(chip: Any) -> None:

@@ -203,8 +203,9 @@ void replay(int64_t number) {
 }
 
 void drop_graph(int64_t number) {
+  decltype(graphs)::node_type dropped;  // freed after the lock, as its tensors may wait for the interpreter's
   std::lock_guard<std::mutex> held(graphs_lock);
-  graphs.erase(number);
+  dropped = graphs.extract(number);
 }
 
 // ---- what the host asks ----------------------------------------------------------------------------------------------

@@ -45,8 +45,10 @@ class Queue {
     } else {
       host_alias(to).copy_(bytes);
     }
+    Copy copy{0, arrives, std::move(bytes), memory};
     std::lock_guard<std::mutex> held(lock_);
-    copies_[device].push_back({run(device, host_time, kCopyTime), arrives, bytes, memory});
+    copy.done = run(device, host_time, kCopyTime);
+    copies_[device].push_back(std::move(copy));
   }
   bool done(int device, int64_t time) {
     if (time > host_time) return false;
@@ -77,15 +79,20 @@ class Queue {
     return end_[device] = std::max(end_[device], time) + took;
   }
   void settle(int device) {
+    // To let go of a tensor may take the interpreter's lock, whose holder may be waiting for this one: after it is free.
+    std::vector<Copy> settled;
     std::lock_guard<std::mutex> held(lock_);
     auto& copies = copies_[device];
-    for (; !copies.empty() && copies.front().done <= host_time; copies.pop_front()) {
-      const Copy copy = copies.front();  // as bytes: whoever waits may not be in inference mode, as who started it was
+    while (!copies.empty() && copies.front().done <= host_time) {
+      settled.push_back(std::move(copies.front()));
+      copies.pop_front();
+      const Copy& copy = settled.back();  // as bytes: whoever waits may not be in inference mode, as who started it was
       if (copy.arrives) {
         std::memcpy(copy.memory.data_ptr(), copy.bytes.data_ptr(), copy.bytes.nbytes());
-      } else if (std::memcmp(copy.memory.data_ptr(), copy.bytes.data_ptr(), copy.bytes.nbytes()) != 0) {
-        copies.pop_front();
-        TORCH_CHECK(false, "fakechip: the host wrote to memory while a copy out of it was under way");
+      } else {
+        TORCH_CHECK(
+            std::memcmp(copy.memory.data_ptr(), copy.bytes.data_ptr(), copy.bytes.nbytes()) == 0,
+            "fakechip: the host wrote to memory while a copy out of it was under way");
       }
     }
   }
