@@ -251,3 +251,11 @@ async def test_a_request_is_one_line_in_the_log_without_its_content(api, caplog)
     assert record.request_id == "rid"
     assert "secret" not in caplog.text
     assert "hidden" not in caplog.text
+
+
+async def test_requests_of_routes_that_are_named_are_not_logged(caplog):
+    caplog.set_level(logging.INFO, "tessera.server.access")
+    async with in_process(FakeEngine(), ServerSettings(unlogged_routes=("/v1/models", "/tokenize"))) as api:
+        await api.client.get("/v1/models?secret=1")
+        await api.client.get("/v1/models/fake")
+    assert [record.getMessage().split(" ")[1] for record in caplog.records] == ["/v1/models/{model}"]

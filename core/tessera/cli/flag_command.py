@@ -84,7 +84,33 @@ class FlagCommand(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(self._spread([_dashed(argument) for argument in args], ctx)))
+        joined = self._joined([_dashed(argument) for argument in args], ctx)
+        return super().parse_args(ctx, list(self._spread(joined, ctx)))
+
+    def _joined(self, args: Sequence[str], ctx: click.Context) -> list[str]:
+        """The arguments, with the keys of a flag's JSON object that are given one by one, as vLLM takes them
+        (-sc.method ngram), joined in front. A value is JSON, or text where it is none. Raises click.UsageError."""
+        objects = {name: one.option for one in self.table.flags if one.kind == "json" for name in _options(one)}
+        found: dict[str, dict[str, Any]] = {}
+        others: list[str] = []
+        rest = iter(args)
+        for argument in rest:
+            if argument == "--":
+                others += [argument, *rest]
+                break
+            written, equals, value = argument.partition("=")
+            name, dot, path = written.partition(".")
+            if not dot or name not in objects:
+                others.append(argument)
+                continue
+            if not equals and (value := next(rest, "--")) == "--":
+                raise click.UsageError(f"{written} requires a value.", ctx)
+            _put(found.setdefault(objects[name], {}), written, path, value, ctx)
+        whole = {argument.partition("=")[0] for argument in others}
+        for option in found:
+            if any(objects.get(name) == option for name in whole):
+                raise click.UsageError(f"Give {option} as one JSON object or by its keys, not both.", ctx)
+        return [*chain.from_iterable((option, _written(value)) for option, value in found.items()), *others]
 
     def _spread(self, args: Sequence[str], ctx: click.Context) -> Iterator[str]:
         """The arguments, with the flag before each of the values that argparse would give to one flag: --api-key a b.
@@ -102,14 +128,12 @@ class FlagCommand(click.Command):
                 yield from rest
                 return
             if name.startswith("-") and name != "-":
-                if name not in named:
-                    self._check_nested(name, ctx)
-                    if (other := self.table.other(name)) is not None:
-                        if other.takes_value and not equals:
-                            given = next(rest, "")
-                        self.ignores(name, given, ctx)
-                        before = None
-                        continue
+                if name not in named and (other := self.table.other(name)) is not None:
+                    if other.takes_value and not equals:
+                        given = next(rest, "")
+                    self.ignores(name, given, ctx)
+                    before = None
+                    continue
                 yield argument
                 before = name if name in several and has_model and not equals else None
                 if not equals and _takes_value(named.get(name)) and (value := next(rest, None)) is not None:
@@ -130,13 +154,6 @@ class FlagCommand(click.Command):
             raise click.UsageError(other.refusal, ctx)
         ctx.meta.setdefault(_IGNORED, {})[option] = f"{option} has no effect: {other.reason}"
         return True
-
-    def _check_nested(self, name: str, ctx: click.Context) -> None:
-        """Raises click.UsageError for a key of a flag's JSON object, such as --speculative-config.method."""
-        option, dot, key = name.partition(".")
-        for flag in self.table.flags:
-            if dot and flag.kind == "json" and option in (flag.option, *flag.aliases):
-                raise click.UsageError(f"{name}: give {option} a JSON object with the key '{key}'.", ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.width = WIDTH
@@ -159,25 +176,50 @@ def _takes_value(param: click.Parameter | None) -> bool:
 
 
 def _dashed(argument: str) -> str:
-    """Converts underscores in a flag's name to dashes; vLLM accepts both."""
+    """Converts underscores in a flag's name to dashes; vLLM accepts both. Keys after a dot stay as they are."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}"
+    option, dot, path = name.partition(".")
+    return f"{option.replace('_', '-')}{dot}{path}{equals}{value}"
+
+
+def _put(found: dict[str, Any], written: str, path: str, value: str, ctx: click.Context) -> None:
+    """Sets the value at a path such as a.b of a JSON object. written: what the user wrote."""
+    import json
+
+    *outer, last = path.split(".")
+    inner: Any = found
+    for key in outer:
+        inner = inner.setdefault(key, {}) if isinstance(inner, dict) else None
+    if not all((*outer, last)) or last.endswith("+") or not isinstance(inner, dict) or last in inner:
+        raise click.UsageError(f"{written} cannot be set here; write the whole value as one JSON object.", ctx)
+    try:
+        inner[last] = json.loads(value)
+    except ValueError:
+        inner[last] = value
+
+
+def _written(value: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(value)
 
 
 # ---- options and their types ----------------------------------------------------
 
 
+def _options(flag: Flag) -> tuple[str, ...]:
+    return (flag.option, *flag.aliases)
+
+
 def option_of(flag: Flag) -> click.Option:
     if flag.kind == "switch":
         # vLLM's switches all have an opposite; the help shows that of switches that are on.
-        names = [
-            name if name.startswith("--no-") else f"{name}/--no-{name[2:]}" for name in (flag.option, *flag.aliases)
-        ]
+        names = [name if name.startswith("--no-") else f"{name}/--no-{name[2:]}" for name in _options(flag)]
         return click.Option([*names, flag.name], default=None, is_flag=True, help=description(flag))
     return click.Option(
-        [flag.option, *flag.aliases, flag.name],
+        [*_options(flag), flag.name],
         type=_type_of(flag),
         multiple=flag.multiple or flag.kind == "list",
         callback=_flat if flag.kind == "list" else None,

@@ -173,13 +173,20 @@ def _remove(place: Path, own: os.stat_result) -> None:
 
 
 def tls_context(
-    certfile: str | None, keyfile: str | None, ca_certs: str | None, cert_reqs: int
+    certfile: str | None,
+    keyfile: str | None,
+    ca_certs: str | None,
+    cert_reqs: int,
+    ciphers: str | None = None,
 ) -> ssl.SSLContext | None:
     """The TLS settings; None without a certificate. keyfile: None if the certificate's file also contains the key.
     ca_certs: for verifying client certificates; cert_reqs: whether clients need one, as a value of ssl.VerifyMode.
-    Raises ConfigError."""
+    ciphers: an OpenSSL list of those of TLS 1.2; None is Python's default. Raises ConfigError."""
     if certfile is None:
-        for option, given in (("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs), ("--ssl-cert-reqs", cert_reqs)):
+        others = {
+            "--ssl-keyfile": keyfile, "--ssl-ca-certs": ca_certs, "--ssl-cert-reqs": cert_reqs, "--ssl-ciphers": ciphers
+        }  # fmt: skip
+        for option, given in others.items():
             if given:
                 raise ConfigError(f"{option} requires --ssl-certfile.")
         return None
@@ -190,6 +197,8 @@ def tls_context(
             _check_readable(option, file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ciphers is not None:
+        _set_ciphers(context, ciphers)
     _load_chain(context, certfile, keyfile)
     if ca_certs is not None:
         _load_authorities(context, ca_certs)
@@ -212,6 +221,15 @@ def _load_chain(context: ssl.SSLContext, certfile: str, keyfile: str | None) -> 
             raise ConfigError(f"The private key in {key} does not match --ssl-certfile '{certfile}'.") from error
         raise ConfigError(
             f"--ssl-certfile '{certfile}' must contain a certificate chain and {key} its private key, both as PEM."
+        ) from error
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"--ssl-ciphers '{ciphers}' names no cipher that OpenSSL has here; see `openssl ciphers -s -tls1_2`."
         ) from error
 
 

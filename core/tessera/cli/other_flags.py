@@ -80,10 +80,8 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         " is called --served-model-name here.": "-a --alias",
         " is called --speculative-config here, and takes JSON.": "--spec-method --spec-model --spec-tokens",
         ": use --kv-cache-memory-bytes.": "--num-gpu-blocks-override",
-        ": use --max-waiting, which counts the requests that wait.": "--max-num-queued-reqs",
         ": use --steps-in-flight 1.": "--no-async-scheduling",
         ": use --log-level and --log-format.": "--logging-config --log-config-file --[no-]log-error-stack",
-        ": use --disable-log-requests, which leaves out all routes.": "--disable-access-log-for-endpoints",
         ": all of --lora-modules stay in host memory; remove it.": "--max-cpu-loras",
         ": name the devices by the platform's own variable.": "--device-ids",
         ": use --tensor-parallel-size or --pipeline-parallel-size.": "--distributed-executor-backend",
@@ -250,7 +248,6 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": there are no such routes; see /docs for those there are.": "--[no-]tokens-only --[no-]enable-scale-out",
         ": Cohere's API is not served; use OpenAI's at /v1.": "--[no-]cohere-is-reasoning-model --cohere-format",
         ": certificates are read at start; restart the server for new ones.": "--[no-]enable-ssl-refresh",
-        ": the ciphers are those of Python's default; put a proxy in front for others.": "--ssl-ciphers",
         ": the request line and headers may have 64 KiB; remove it.": """
             --h11-max-incomplete-event-size --h11-max-header-count
         """,

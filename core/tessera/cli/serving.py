@@ -130,7 +130,13 @@ def server_settings(
         root_path=_root_path(values.get("root_path", "")),
         allowed_hosts=allowed_hosts(values.get("allowed_hosts", ()), options, guarded=bool(keys)),
         cors=_cors(values),
-        tls=tls_context(options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs, int(options.ssl_cert_reqs)),
+        tls=tls_context(
+            options.ssl_certfile,
+            options.ssl_keyfile,
+            options.ssl_ca_certs,
+            int(options.ssl_cert_reqs),
+            options.ssl_ciphers,
+        ),
     )
     if settings.response_store:
         # What cannot be used is refused now, rather than when the model has been loaded.

@@ -160,8 +160,9 @@ class SchedulerConfig:
         shown_default="the platform's choice",
     )  # fmt: skip
     max_waiting: int = flag(
-        4096, "Maximum number of waiting requests; further ones get a 503.", low=1, high=2**20, online=True
-    )
+        4096, "Maximum number of waiting requests; further ones get a 503.", low=1, high=2**20, online=True,
+        aliases=("--max-num-queued-reqs",),
+    )  # fmt: skip
     max_num_queued_tokens: int | None = flag(
         None, "Maximum prompt tokens of waiting requests; further requests get a 503.", kind="size", low=1, high=2**40,
         metavar="TOKENS", shown_default="no limit", online=True,

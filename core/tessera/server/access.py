@@ -66,15 +66,22 @@ def _given_id(scope: Scope) -> str | None:
 
 class Access:
     """ASGI middleware: gives each request an id (its X-Request-Id or a new one), counts it and logs it. Answers 503
-    while max_requests are in progress, but to health checks. routes: returns the application's routes."""
+    while max_requests are in progress, but to health checks. routes: returns the application's routes. unlogged: paths
+    of routes whose requests are not logged, besides those of health checks and metrics."""
 
     def __init__(
-        self, app: ASGIApp, counts: Counts, routes: Callable[[], Sequence[BaseRoute]], max_requests: int
+        self,
+        app: ASGIApp,
+        counts: Counts,
+        routes: Callable[[], Sequence[BaseRoute]],
+        max_requests: int,
+        unlogged: Sequence[str],
     ) -> None:
         self._app = app
         self._counts = counts
         self._routes = routes
         self._max_requests = max_requests
+        self._unlogged = _UNLOGGED.union(unlogged)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -112,7 +119,7 @@ class Access:
         route = self._route(scope)
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
         self._counts.done[method, route, status] += 1
-        if route not in _UNLOGGED:
+        if route not in self._unlogged:
             _LOG.info("%s %s %d %.3fs", method, route, status, seconds, extra=about(request_id_of(scope)))
 
     def _route(self, scope: Scope) -> str:

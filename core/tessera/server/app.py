@@ -116,7 +116,7 @@ def _middleware(
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
     yield Middleware(ErrorForms, FORMS)
-    yield Middleware(Access, context.counts, all_routes, settings.max_requests)
+    yield Middleware(Access, context.counts, all_routes, settings.max_requests, settings.unlogged_routes)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)
     # Outside ApiKeys, because browsers send preflight requests without a key.

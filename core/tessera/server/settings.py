@@ -153,6 +153,11 @@ class ServerSettings:
         False, "Serve /tokenizer_info: the tokenizer's settings and the chat template.",
         name="enable_tokenizer_info_endpoint",
     )  # fmt: skip
+    unlogged_routes: tuple[str, ...] = flag(
+        (), "Routes whose requests are not logged, such as /v1/models,/tokenize.", group="logging",
+        name="disable_access_log_for_endpoints", metavar="PATHS",
+        shown_default="health checks and metrics, which never are",
+    )  # fmt: skip
     disable_ui: bool = flag(False, "Do not serve the web page at /.")
     root_path: str = flag("", "Path prefix added by a reverse proxy.", metavar="PATH")
     allowed_hosts: tuple[str, ...] = flag(
@@ -203,6 +208,10 @@ class ServeOptions:
     ssl_cert_reqs: str = flag(
         "0", "Client certificates: 0 not requested, 1 optional, 2 required.", group="security", choices=("0", "1", "2")
     )
+    ssl_ciphers: str | None = flag(
+        None, "Ciphers of TLS 1.2 and older, as OpenSSL writes them.", group="security", metavar="CIPHERS",
+        shown_default="Python's choice",
+    )  # fmt: skip
     explain: bool = flag(
         False, "Print what was chosen (platform, attention, kernels, quantization) and why.", group="platform"
     )

@@ -68,7 +68,9 @@ def test_commands_flags_choices_and_groups_are_offered(monkeypatch, capsys):
     monkeypatch.setenv("TESSERA_LOAD_PLUGINS", "")
     assert offered("s") == ["serve"]
     assert offered("c") == ["chat", "complete", "conformance", "completion"]
-    assert offered("serve", "--max-num") == ["--max-num-seqs", "--max-num-batched-tokens", "--max-num-queued-tokens"]
+    assert offered("serve", "--max-num") == [
+        "--max-num-seqs", "--max-num-batched-tokens", "--max-num-queued-reqs", "--max-num-queued-tokens",
+    ]  # fmt: skip
     assert offered("serve", "--dtype", "b") == ["bfloat16"]
     assert offered("serve", "--help", "c") == ["cache"]
     assert offered("--inst") == ["--install-completion"]

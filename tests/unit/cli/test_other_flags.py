@@ -86,8 +86,13 @@ def test_what_a_message_advises_exists():
         (["-O", "2"], "-O: models are not compiled;"),
         (["--data_parallel_size=2"], "--data-parallel-size: start one server for each replica"),
         (["--tokenizer-mode"], "--tokenizer-mode: the tokenizer is the model's"),
-        (["--speculative-config.method", "ngram"], "give --speculative-config a JSON object with the key 'method'."),
-        (["-sc.method=ngram"], "-sc.method: give -sc a JSON object with the key 'method'."),
+        (["-sc.method"], "-sc.method requires a value."),
+        (["-sc.method", "--", "m"], "-sc.method requires a value."),
+        (["-sc.method=ngram", "-sc.method=x"], "-sc.method cannot be set here; write the whole value as one JSON"),
+        (["-sc.method+", "ngram"], "-sc.method+ cannot be set here;"),
+        (["-sc.a", "1", "-sc.a.b", "1"], "-sc.a.b cannot be set here;"),
+        (["-sc..b", "1"], "-sc..b cannot be set here;"),
+        (["-sc.method=ngram", "--speculative-config={}"], "Give --speculative-config as one JSON object or by its"),
         (["--block-size.x", "1"], "No such option"),
     ],
 )
@@ -111,6 +116,16 @@ def test_a_switch_of_ours_has_the_opposite_that_vllm_s_has():
     assert parsed("--no-enforce-eager").params["enforce_eager"] is False
     assert parsed("--enforce-eager", "--no-enforce-eager").params["enforce_eager"] is False
     assert "--no-no-fallback" not in SERVED
+
+
+def test_a_json_object_may_be_given_key_by_key():
+    given = parsed(
+        "m", "-sc.method", "ngram", "--port", "1", "--speculative_config.num_speculative_tokens=4", "-sc.a.b=[1, 2]",
+        "--default-chat-template-kwargs.thinking", "false", "--",
+    ).params  # fmt: skip
+    assert given["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 4, "a": {"b": [1, 2]}}
+    assert given["default_chat_template_kwargs"] == {"thinking": False}
+    assert (given["model"], given["port"]) == ("m", 1)
 
 
 def test_aliases_of_vllm_s():

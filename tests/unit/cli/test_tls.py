@@ -24,8 +24,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def made(folder, cert=None, key=None, ca=None, reqs=0):
-    return tls_context(*(None if name is None else str(folder / name) for name in (cert, key, ca)), reqs)
+def made(folder, cert=None, key=None, ca=None, reqs=0, ciphers=None):
+    return tls_context(*(None if name is None else str(folder / name) for name in (cert, key, ca)), reqs, ciphers)
 
 
 def test_what_is_asked_for(folder):
@@ -36,6 +36,8 @@ def test_what_is_asked_for(folder):
     assert made(folder, "both.pem").verify_mode is ssl.CERT_NONE
     for reqs, mode in ((0, ssl.CERT_NONE), (1, ssl.CERT_OPTIONAL), (2, ssl.CERT_REQUIRED)):
         assert made(folder, "server.pem", "server.key", "authority.pem", reqs).verify_mode is mode
+    narrowed = made(folder, "both.pem", ciphers="ECDHE-RSA-AES256-GCM-SHA384").get_ciphers()
+    assert [one["name"] for one in narrowed if one["protocol"] != "TLSv1.3"] == ["ECDHE-RSA-AES256-GCM-SHA384"]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,8 @@ def test_what_is_asked_for(folder):
         ({"ca": "authority.pem"}, "--ssl-ca-certs requires --ssl-certfile"),
         ({"reqs": 2}, "--ssl-cert-reqs requires --ssl-certfile"),
         ({"cert": "server.pem", "key": "server.key", "reqs": 1}, "--ssl-cert-reqs 1 requires --ssl-ca-certs"),
+        ({"ciphers": "HIGH"}, "--ssl-ciphers requires --ssl-certfile"),
+        ({"cert": "both.pem", "ciphers": "ROT13"}, "--ssl-ciphers 'ROT13' names no cipher that OpenSSL has"),
         ({"cert": "none.pem", "key": "server.key"}, "--ssl-certfile .*none.pem' cannot be read: No such file"),
         ({"cert": "server.pem", "key": "none.key"}, "--ssl-keyfile .*none.key' cannot be read: No such file"),
         ({"cert": ".", "key": "server.key"}, "--ssl-certfile .* cannot be read: Is a directory"),
