@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -72,7 +73,7 @@ def collected(results: Connection) -> list[Check]:
 
 
 class Load:
-    """Requests for chats on one port. statuses: of the answers; 0 for a connection that was refused or broken."""
+    """Requests for chats on one port. statuses: of the answers; 0 for none, and broken says why."""
 
     def __init__(self, port: int) -> None:
         body = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": TOKENS, "ignore_eos": True}
@@ -82,11 +83,12 @@ class Load:
         self._port = port
         self.statuses: Counter[int] = Counter()
         self.retry_after: Counter[bool] = Counter()
+        self.broken: Counter[str] = Counter()
 
     async def ask(self) -> int:
         """The status of the answer."""
         status = 0
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+        try:
             reader, writer = await asyncio.open_connection(HOST, self._port)
             try:
                 writer.write(self._request)
@@ -95,10 +97,10 @@ class Load:
                 status = int(head.split(maxsplit=2)[1])
                 if status in (429, 503):
                     self.retry_after[b"\r\nretry-after:" in head] += 1
-            except IndexError:
-                status = 0
             finally:
                 writer.close()
+        except (OSError, ValueError, IndexError) as error:
+            self.broken[errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)] += 1
         self.statuses[status] += 1
         return status
 
@@ -174,6 +176,7 @@ async def run(server: subprocess.Popen[bytes], port: int, options: argparse.Name
     load = Load(port)
     capacity = await load.capacity(options.clients)
     load.statuses.clear()
+    load.broken.clear()
     print(f"answers {capacity:.1f} requests a second, of {TOKENS} tokens", flush=True)
     seconds = 60 * options.minutes
     stopping = asyncio.create_task(hang(server.pid, seconds / 2))
@@ -188,6 +191,7 @@ async def run(server: subprocess.Popen[bytes], port: int, options: argparse.Name
     checks = await collecting
     print(f"sent {sent} requests, {sent / seconds:.0f} a second: {sent / seconds / capacity:.1f} times what it answers")
     print("answers by status:", dict(sorted(load.statuses.items())), "with Retry-After:", dict(load.retry_after))
+    print("without an answer:", dict(load.broken))
     print("\n".join(told(checks, await stopping)))
 
 

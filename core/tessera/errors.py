@@ -60,7 +60,8 @@ class OverloadedError(TesseraError):
 
 
 class TextWorkerError(TesseraError):
-    """The process that renders chat templates and tokenizes could not be started, or was killed from outside."""
+    """The process that renders chat templates and tokenizes could not be started, was killed from outside, or stood
+    still."""
 
     status, kind, exit_code = 503, "internal_error", 1
 

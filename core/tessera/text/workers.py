@@ -60,7 +60,7 @@ MAX_GRAMMARS = 64
 STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
 _MIB = 1 << 20
-_TRIES = 2  # attempts at a job whose worker was killed from outside
+_TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
 
@@ -225,13 +225,15 @@ class _Lane:
             try:
                 async with asyncio.timeout(limits.clock_seconds):
                     return await process.exchange(job)
-            except TimeoutError:
+            except TimeoutError:  # not the job's fault, which would have run out of processor time first
                 await self._replace(process, "took too long by the clock")
-                raise _out_of_time(limits) from None
+                continue
             except (EOFError, OSError):
                 code = await self._replace(process, "ended")
             if code == -signal.SIGXCPU:
-                raise _out_of_time(limits)
+                raise TextLimitError(
+                    f"Rendering or tokenizing this text took more than the limit of {limits.seconds} s."
+                )
             if code in (OUT_OF_MEMORY, -signal.SIGABRT):
                 raise TextLimitError(
                     "Rendering or tokenizing this text needed more than the limit of "
@@ -239,7 +241,10 @@ class _Lane:
                 )
             if code in _JOBS_OWN:
                 raise TextLimitError("Rendering or tokenizing this text crashed the process that did it.")
-        raise TextWorkerError("The text worker ended twice while it was at this request, and not for its limits.")
+        raise TextWorkerError(
+            "The text worker was ended twice while it was at this request, though it had not reached its limits; the "
+            "machine may be too busy. Try again."
+        )
 
     async def _loaded(self) -> _Process:
         """A running worker that has loaded its files. Raises TextWorkerError."""
@@ -272,10 +277,6 @@ def _of(code: int) -> str:
     if code == OUT_OF_MEMORY:
         return "out of memory"
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def _out_of_time(limits: Limits) -> TextLimitError:
-    return TextLimitError(f"Rendering or tokenizing this text took more than the limit of {limits.seconds} s.")
 
 
 class TextWorkers:

@@ -22,7 +22,7 @@ from tessera.errors import RequestError, TextLimitError, TextWorkerError
 from tessera.sampling_params import SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 from tessera.text import workers as workers_module
-from tessera.text.worker import ChatJob, EncodeJob, Start
+from tessera.text.worker import ChatJob, EncodeJob, Limits, Start
 from tessera.text.workers import LONG_JOB, BlockingTextWorkers, TextWorkers, _Lane
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
@@ -229,6 +229,17 @@ async def test_worker_that_is_killed_again_and_again_is_not_the_request_s_fault(
         assert caught.value.status == 503
 
 
+async def test_worker_that_stands_still_is_replaced_and_its_job_done_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that is too busy: the time that passed says nothing about the job."""
+    monkeypatch.setattr(Limits, "clock_seconds", 4.0)
+    async with served() as workers:
+        os.kill(pids()[0], signal.SIGSTOP)
+        assert (await workers.chat(chat("a"))).text == "[a]"
+        assert workers.restarts == 1
+
+
 async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
     async with served() as workers:
         job = asyncio.create_task(workers.encode(["The quick brown fox. " * 300_000]))
@@ -245,7 +256,7 @@ async def test_closing_ends_a_worker_that_is_at_work(served: Served) -> None:
 
 PARENT = """
 import asyncio, sys
-from tessera.text.worker import ChatJob, Start
+from tessera.text.worker import ChatJob, Limits, Start
 from tessera.text.workers import TextWorkers
 
 async def main():
