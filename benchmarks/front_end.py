@@ -4,9 +4,11 @@
 
 Both servers run the bundled demo, each with its engine in a process of its own, and get the same two loads in turn:
 chats that stream, and chats of one token that do not. Counted is the processor time of all of a server's processes but
-the engine's: HTTP, chat template, tokenizer, detokenizer. From it follow the requests and tokens a second that one core
-of a front end could serve. Time on the clock is no part of it, so the client may share the machine. vLLM's environment
-is made as the page on peers in benchmarks/README.md says.
+the engine's: HTTP, chat template, tokenizer, detokenizer. From it follow the requests, events and tokens a second that
+one core of a front end could serve. Time on the clock is no part of it, so the client may share the machine. Tessera
+joins tokens that have come before the last event is sent, vLLM sends an event for each: events compare the two where
+the engine is slower than the front end, tokens where it is faster. vLLM's environment is made as the page on peers in
+benchmarks/README.md says.
 """
 
 from __future__ import annotations
@@ -151,7 +153,8 @@ def vllm(environment: Path, port: int, rows: int) -> tuple[list[str], dict[str, 
 
 
 def measured(pids: Mapping[str, int], ports: Mapping[str, int], loads: Sequence[Load], rounds: int) -> Figures:
-    """Units a second and core: tokens of streams, otherwise requests. By load and server, one for each round."""
+    """What a core serves in a second: tokens and events of streams, otherwise requests. By what and by server, one for
+    each round."""
     figures: Figures = defaultdict(list)
     for number in range(rounds + 1):
         for load in loads:
@@ -159,12 +162,11 @@ def measured(pids: Mapping[str, int], ports: Mapping[str, int], loads: Sequence[
                 before = front_seconds(pid)
                 done = asyncio.run(load.run(ports[name]))
                 used = front_seconds(pid) - before
-                units = done.tokens if load.stream else done.requests
-                if number == 0:  # it warms up
-                    continue
-                figures[load.name, name].append(units / used)
-                each = f"{1e6 * used / units:6.0f} us each, {units / used:6.0f} a second and core"
-                print(f"{name:8} {load.name}: {each}; {done.events / done.requests:.1f} events a request", flush=True)
+                units = {"tokens": done.tokens, "events": done.events} if load.stream else {"requests": done.requests}
+                for unit, count in units.items() if number else ():  # the first warms up
+                    figures[unit, name].append(count / used)
+                    each = f"{1e6 * used / count:6.0f} us each, {count / used:6.0f} a second and core"
+                    print(f"{name:8} {load.name}: {count:6} {unit}, {each}", flush=True)
     return figures
 
 
@@ -186,9 +188,9 @@ def main() -> None:
             command, variables = vllm(options.vllm, ports["vllm"], options.clients)
             pids["vllm"] = stack.enter_context(served(command, variables, ports["vllm"]))
         figures = measured(pids, ports, loads, options.rounds)
-    for load in loads if options.vllm is not None else ():
-        ratios = [a / b for a, b in zip(figures[load.name, "tessera"], figures[load.name, "vllm"], strict=True)]
-        print(f"{load.name}: Tessera's front end serves {statistics.median(ratios):.1f} times as many a core")
+    for unit in ("tokens", "events", "requests") if options.vllm is not None else ():
+        ratios = [a / b for a, b in zip(figures[unit, "tessera"], figures[unit, "vllm"], strict=True)]
+        print(f"{unit}: Tessera's front end serves {statistics.median(ratios):.2f} times as many a core")
 
 
 if __name__ == "__main__":
