@@ -18,6 +18,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 from tools.clients.__main__ import free_port
 
@@ -44,10 +45,11 @@ def installed() -> Path:
     return program
 
 
-def served(port: int) -> subprocess.Popen[bytes]:
-    """A server, once it is ready. Raises TimeoutError."""
+def served(port: int, log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """A server, once it is ready. log: for what it prints. Raises TimeoutError."""
     command = [sys.executable, "-m", "tessera.cli", "serve", "--port", str(port), "--max-model-len", str(CONTEXT)]
-    server = subprocess.Popen([*command, "--disable-log-requests", "--kv-cache-memory-bytes", "64MiB"], cwd=ROOT)
+    command += ["--disable-log-requests", "--kv-cache-memory-bytes", "64MiB"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
     deadline = time.monotonic() + STARTING_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -7,6 +7,7 @@ Names, defaults and checks are vLLM's where it has the same field. Checks that d
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
@@ -39,6 +40,7 @@ GREEDY_BELOW = 1e-5
 LOWEST_TEMPERATURE = 1e-2
 
 _INT32 = 2**31 - 1
+_SHOWN_BITS = 128
 
 
 class Bounds(NamedTuple):
@@ -256,7 +258,7 @@ def normalised(params: SamplingParams) -> dict[str, Any]:
 
 def effective(params: SamplingParams) -> dict[str, Any]:
     """Fields with a different effective value: greedy sampling ignores filters, a tiny temperature is raised to
-    LOWEST_TEMPERATURE, and logprobs is the number of logprob_token_ids."""
+    LOWEST_TEMPERATURE, logprobs is the number of logprob_token_ids, and extra_args are floats, whatever they were."""
     changed: dict[str, Any] = {}
     if params.temperature < GREEDY_BELOW:
         changed = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
@@ -264,6 +266,8 @@ def effective(params: SamplingParams) -> dict[str, Any]:
         changed = {"temperature": LOWEST_TEMPERATURE}
     if params.logprob_token_ids is not None:
         changed["logprobs"] = len(params.logprob_token_ids)
+    if params.extra_args is not None:
+        changed["extra_args"] = {name: float(value) for name, value in params.extra_args.items()}
     return changed
 
 
@@ -442,8 +446,9 @@ def integer(name: str, value: Any, low: int, high: int) -> None:
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    """Raises RequestError unless value is a finite number within the bounds."""
-    finite = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    """Raises RequestError unless value is a finite number within the bounds, and within those of a float."""
+    most = sys.float_info.max
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
     if not finite:
         raise RequestError(f"{name} must be a finite number, got {shown(value)}.", param=name)
     if value < low or value > high or (open_low and value == low):
@@ -456,4 +461,6 @@ def number(name: str, value: Any, low: float, high: float, *, open_low: bool = F
 
 
 def shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:  # Python writes no more than 4,300 digits
+        return f"an integer of {value.bit_length()} bits"
     return str(value)[:40] if isinstance(value, (int, float, str)) else type(value).__name__

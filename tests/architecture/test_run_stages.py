@@ -29,6 +29,7 @@ def test_the_table_is_whole(root: Path) -> None:
         "nightly gpus",
         "triton versions",
         "structured soak",
+        "nightly field fuzz",
         "http fuzz",
     ]
     assert names["test"][names["test"].index("triton") + 1] == "triton targets"

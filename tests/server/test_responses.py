@@ -379,3 +379,11 @@ async def test_an_error_in_a_stream_is_an_event():
         last = text.removesuffix("\n\n").split("\n\n")[-1]
         assert last.startswith("event: error\ndata: ")
         assert json.loads(last.split("data: ")[1])["type"] == "error"
+
+
+@pytest.mark.parametrize("kind", [{"a": 1}, ["message"], 5, None, "mesage"])
+async def test_a_type_that_no_item_has_is_refused(api, kind):
+    item = {"type": kind, "role": "user", "content": "x"}
+    for path, field in (("/v1/conversations", "items"), ("/v1/responses", "input")):
+        refused = check_error(await api.post(path, {"model": MODEL, field: [item]}), 400, f"{field}[0].type")
+        assert refused.startswith(f"{field}[0].type must be one of message, ")

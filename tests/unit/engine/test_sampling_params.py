@@ -29,7 +29,17 @@ BAD: dict[str, list[Any]] = {
     "bad_words": ["word", [""], [5], ["x" * 257], 5, [f"w{i}" for i in range(1025)]],
     "bad_words_ids": [[[]], [5], [[-1]], [[1] * 65], [["x"]], [[1]] * 2049],
     "stream_interval": [0, -1, 1.5],
-    "extra_args": [5, {"a": "x"}, {"": 1}, {5: 1}, {"a": math.nan}, {str(i): 1 for i in range(65)}],
+    "seed": [2**64, -(2**63) - 1, 10**5000],
+    "extra_args": [
+        {"a": 10**400},
+        {"a": -(10**5000)},
+        5,
+        {"a": "x"},
+        {"": 1},
+        {5: 1},
+        {"a": math.nan},
+        {str(i): 1 for i in range(65)},
+    ],
     "structured_outputs": [
         {},
         5,

@@ -63,7 +63,7 @@ class Conversations:
         asked = await self._decoded(request)
         metadata = {} if isinstance(asked.metadata, UnsetType) else asked.metadata or {}
         made = Conversation(new_id("conv"), int(time.time()), metadata)
-        kept = {**msgspec.to_builtins(made), "items": input_items(asked.items)}
+        kept = {**msgspec.to_builtins(made), "items": input_items(asked.items, "items")}
         await self._store.put("conversation", made.id, tenant_of(request.scope), kept)
         return json_response(made)
 
@@ -84,7 +84,7 @@ class Conversations:
         return json_response(page_of((await self._kept(request))["items"], request))
 
     async def add(self, request: Request) -> Response:
-        new = input_items((await self._decoded(request)).items)
+        new = input_items((await self._decoded(request)).items, "items")
         if not new:
             raise RequestError("items is missing.", param="items")
         await self._changed(request, lambda kept: kept["items"].extend(new))

@@ -24,16 +24,16 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-def input_items(given: str | Sequence[Item] | None) -> list[Item]:
-    """A request's input as items with ids and types. Raises RequestError."""
+def input_items(given: str | Sequence[Item] | None, field: str = "input") -> list[Item]:
+    """A request's input as items with ids and types. field: of the request. Raises RequestError."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    return [_item(item, f"input[{index}]") for index, item in enumerate(given or ())]
+    return [_item(item, f"{field}[{index}]") for index, item in enumerate(given or ())]
 
 
 def _item(item: Item, place: str) -> Item:
     kind = item.get("type", "message")
-    if kind not in _PREFIXES:
+    if not isinstance(kind, str) or kind not in _PREFIXES:
         raise RequestError(f"{place}.type must be one of {_SERVED}.", param=f"{place}.type")
     named = item.get("id")
     found = {**item, "type": kind, "id": named if isinstance(named, str) and named else new_id(_PREFIXES[kind])}
