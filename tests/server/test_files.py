@@ -71,11 +71,13 @@ async def test_files_come_in_pages():
         after = await client.files.list(after=made[3], limit=100)
         assert ([one.id for one in after.data], after.has_more) == ([made[2], made[1], made[0]], False)
         assert (await client.files.list(purpose="batch_output")).data == []
+        nothing = await client.files.list(limit=0)
+        assert (nothing.data, nothing.has_more) == ([], False)
 
 
 @pytest.mark.parametrize(
     ("query", "status", "param"),
-    [("limit=0", 400, "limit"), ("limit=10001", 400, "limit"), ("order=up", 400, "order"), ("after=x", 404, "after")],
+    [("limit=-1", 400, "limit"), ("limit=10001", 400, "limit"), ("order=up", 400, "order"), ("after=x", 404, "after")],
 )
 async def test_a_page_has_limits(api, query, status, param):
     check_error(await api.client.get(f"/v1/files?{query}"), status, param)

@@ -135,7 +135,7 @@ async def test_a_response_that_is_kept_is_streamed_again():
         texts = [event["delta"] for event in again if event["type"].endswith(".delta")]
         assert texts == ["Hm.", "Let me see.", '{"city": "Paris"}']
         wrong = await api.client.get(f"{kept}?stream=true&starting_after=1")
-        check_error(wrong, 400, "starting_after")
+        assert "in the background" in check_error(wrong, 400, "starting_after")
 
 
 async def test_a_response_in_the_background_is_streamed_when_it_ends():
@@ -145,6 +145,11 @@ async def test_a_response_in_the_background_is_streamed_when_it_ends():
         assert events[0].response.status == "in_progress"
         assert events[-1].response == await client.responses.retrieve(queued.id)
         assert events[-1].response.output_text == "Hello."
+        for place in range(len(events) + 1):
+            rest = await client.responses.retrieve(queued.id, stream=True, starting_after=place)
+            assert [event async for event in rest] == events[place + 1 :]
+        with pytest.raises(openai.BadRequestError, match="must be the sequence_number"):
+            await client.responses.retrieve(queued.id, stream=True, starting_after="x")
 
 
 async def test_a_response_that_was_cancelled_is_not_streamed():
@@ -407,13 +412,15 @@ async def test_what_is_wrong_is_refused_by_name(fields, param, reason):
         assert not api.engine.calls
 
 
-@pytest.mark.parametrize("query", ["order=up", "limit=0", "limit=101", "limit=x"])
+@pytest.mark.parametrize("query", ["order=up", "limit=-1", "limit=101", "limit=x"])
 async def test_a_page_has_limits(query):
     async with in_process(engine()) as api:
         made = (await api.post("/v1/responses", {"model": MODEL, "input": "Hi"})).json()
         response = await api.client.get(f"/v1/responses/{made['id']}/input_items?{query}")
         check_error(response, 400, query.partition("=")[0])
         check_error(await api.client.get(f"/v1/responses/{made['id']}/input_items?after=x"), 404, "after")
+        nothing = (await api.client.get(f"/v1/responses/{made['id']}/input_items?limit=0")).json()
+        assert nothing == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 async def test_an_error_in_a_stream_is_an_event():

@@ -31,9 +31,8 @@ class Contract:
 
     def version(self) -> str:
         """That of constraints.txt."""
-        found = re.search(
-            rf"^{self.package}==(\S+)$", (HERE / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
-        )
+        constraints = (HERE / "constraints.txt").read_text(encoding="utf-8")
+        found = re.search(rf"^{self.package}==(\S+)$", constraints, re.MULTILINE)
         assert found is not None
         return found[1]
 

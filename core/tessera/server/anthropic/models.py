@@ -51,7 +51,7 @@ def model_infos(context: ServerContext, names: Iterable[str]) -> dict[str, Model
 
 def page_of(infos: Mapping[str, ModelInfo], request: Request) -> ModelPage:
     """The page that the query asks for. Raises RequestError, NotFoundError."""
-    limit = AskedPage.of(request, most=_MAX_LIMIT).limit
+    limit = AskedPage.of(request, least=1, most=_MAX_LIMIT).limit
     stages = request.query_params.getlist("lifecycle[]")
     found = list(infos.values()) if not stages or _ACTIVE in stages else []
     names = [info.id for info in found]

@@ -17,13 +17,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventWriter:
-    """Numbers events."""
+    """Numbers events. after: the number of the last one that the client has; those up to it are empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: int = -1) -> None:
         self._number = -1
+        self._after = after
 
     def event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1
+        if self._number <= self._after:
+            return b""
         data = _encode({"type": kind, "sequence_number": self._number, **fields})
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 

@@ -20,25 +20,37 @@ _BEFORE: Mapping[str, Any] = {
     "incomplete_details": None,
     "usage": None,
 }
+_PLACE = "starting_after"
 _ENDS = ("completed", "incomplete", "failed")
 
 
-def replay(response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any]]]) -> ASGIApp:
-    """response: as it is kept now. ended: gives it once it has ended. The application raises RequestError for one that
-    was cancelled."""
+def replay(response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any]]], after: int) -> ASGIApp:
+    """response: as it is kept now. ended: gives it once it has ended. after: of EventWriter. The application raises
+    RequestError for one that was cancelled."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        await until_disconnect(receive, send_events(send, _events(response, ended), EVENTS))
+        await until_disconnect(receive, send_events(send, _events(response, ended, EventWriter(after)), EVENTS))
 
     return respond
 
 
+def place_of(response: Mapping[str, Any], asked: str | None) -> int:
+    """The number of the event after which the client asks for more; -1 if it asks for all. Raises RequestError."""
+    if asked is None:
+        return -1
+    if not response["background"]:
+        # Its events were others when it was made, because the text came in more pieces.
+        raise RequestError("Only a response in the background has a starting_after; leave it out.", param=_PLACE)
+    if not asked.isascii() or not asked.isdigit():
+        raise RequestError("starting_after must be the sequence_number of an event.", param=_PLACE)
+    return int(asked[:9])
+
+
 async def _events(
-    response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any]]]
+    response: dict[str, Any], ended: Callable[[], Awaitable[dict[str, Any]]], writer: EventWriter
 ) -> AsyncGenerator[bytes, None]:
     if response["status"] == "cancelled":
         raise _cut_short(response)
-    writer = EventWriter()
     for kind in ("created", "in_progress"):
         yield writer.event(f"response.{kind}", response={**response, **_BEFORE})
     response = await ended()

@@ -27,7 +27,7 @@ from tessera.server.responses.protocol import (
     Response,
     ResponsesRequest,
 )
-from tessera.server.responses.replay import replay
+from tessera.server.responses.replay import place_of, replay
 from tessera.server.responses.store import Store
 from tessera.server.responses.turns import NAMES, Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
@@ -103,11 +103,7 @@ class Responses:
         response = (await self._kept(request))["response"]
         if request.query_params.get("stream") != "true":
             return json_response(response)
-        if "starting_after" in request.query_params:
-            raise RequestError(
-                "A response that is kept is streamed from its beginning; leave out starting_after.",
-                param="starting_after",
-            )
+        after = place_of(response, request.query_params.get("starting_after"))
 
         async def ended() -> dict[str, Any]:
             if task := self._running.get(response["id"]):
@@ -115,7 +111,7 @@ class Responses:
             found: dict[str, Any] = (await self._kept(request))["response"]
             return found
 
-        return replay(response, ended)
+        return replay(response, ended, after)
 
     async def delete(self, request: Request) -> HttpResponse:
         key = (await self._kept(request))["response"]["id"]
