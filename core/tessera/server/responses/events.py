@@ -60,9 +60,9 @@ class ItemEvents:
     def again(self, item: Item) -> Iterator[bytes]:
         """An item that is kept: its text comes in one piece."""
         match item:
-            case {"content": [{"text": text, **rest}]}:
+            case {"content": [part]}:
                 yield from self._begin({**item, "content": [], "status": "in_progress"})
-                yield self._say(text, rest.get("logprobs", ()))
+                yield self._say(part["text"], part.get("logprobs", ()))
             case {"type": "custom_tool_call", "input": text}:
                 yield from self._begin({**item, "input": "", "status": "in_progress"})
                 yield self._say(text)
