@@ -183,6 +183,10 @@ async def test_a_custom_tool_is_called_with_a_text():
         deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
         (done,) = [event["input"] for event in events if event["type"] == "response.custom_tool_call_input.done"]
         assert "".join(deltas) == done == events[-1]["response"]["output"][0]["input"] == 'SELECT "a"'
+        again = events_of((await api.client.get(f"/v1/responses/{events[-1]['response']['id']}?stream=true")).text)
+        texts = [event["delta"] for event in again if event["type"] == "response.custom_tool_call_input.delta"]
+        assert texts == [done]
+        assert again[-1]["response"] == events[-1]["response"]
         wrong = {**tool, "format": {**form, "syntax": "other"}}
         check_error(await api.post("/v1/responses", {**body, "tools": [wrong]}), 400, "tools[0].format")
 
@@ -412,7 +416,7 @@ async def test_what_is_wrong_is_refused_by_name(fields, param, reason):
         assert not api.engine.calls
 
 
-@pytest.mark.parametrize("query", ["order=up", "limit=-1", "limit=101", "limit=x"])
+@pytest.mark.parametrize("query", ["order=up", "limit=-1", "limit=101", "limit=0000000101", "limit=x"])
 async def test_a_page_has_limits(query):
     async with in_process(engine()) as api:
         made = (await api.post("/v1/responses", {"model": MODEL, "input": "Hi"})).json()

@@ -35,7 +35,7 @@ class AskedPage:
         if asked not in ("asc", "desc"):
             raise RequestError("order must be asc or desc.", param="order")
         text = query.get("limit", str(default))
-        if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
+        if not is_number(text) or not least <= int(text) <= most:
             raise RequestError(f"limit must be {least} to {most}.", param="limit")
         after = query.get("after")
         return cls(asked == "asc", None if after is None else after[:MAX_ID_CHARS], int(text))
@@ -44,6 +44,11 @@ class AskedPage:
         """found: the number of items from the page's place on, or more than fit the page. An empty page says that
         there are no more, so that nobody asks for the next one forever."""
         return found > self.limit > 0
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number of at most nine digits."""
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def unknown_place() -> NotFoundError:

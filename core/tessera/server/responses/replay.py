@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tessera.errors import RequestError
 from tessera.server.http import until_disconnect
 from tessera.server.responses.events import EVENTS, EventWriter, ItemEvents
+from tessera.server.responses.paging import is_number
 from tessera.server.sse import send_events
 
 _BEFORE: Mapping[str, Any] = {
@@ -41,9 +42,9 @@ def place_of(response: Mapping[str, Any], asked: str | None) -> int:
     if not response["background"]:
         # Its events were others when it was made, because the text came in more pieces.
         raise RequestError("Only a response in the background has a starting_after; leave it out.", param=_PLACE)
-    if not asked.isascii() or not asked.isdigit():
+    if not is_number(asked):
         raise RequestError("starting_after must be the sequence_number of an event.", param=_PLACE)
-    return int(asked[:9])
+    return int(asked)
 
 
 async def _events(
