@@ -53,6 +53,15 @@ async def test_a_file_goes_up_and_comes_back():
                 await asking
 
 
+async def test_a_file_for_another_purpose_is_kept_but_no_batch_reads_it():
+    async with on_socket(FakeEngine()) as server, server.openai() as client:
+        made = await client.files.create(file=b"text", purpose="user_data")
+        assert [one async for one in client.files.list(purpose="user_data")] == [made]
+        assert (await client.files.content(made.id)).content == b"text"
+        with pytest.raises(openai.BadRequestError, match="purpose must be batch"):
+            await client.batches.create(input_file_id=made.id, endpoint="/v1/responses", completion_window="24h")
+
+
 async def test_files_come_in_pages():
     async with on_socket(FakeEngine()) as server, server.openai() as client:
         made = [(await client.files.create(file=(f"{n}", LINES), purpose="batch")).id for n in range(5)]
@@ -62,11 +71,13 @@ async def test_files_come_in_pages():
         after = await client.files.list(after=made[3], limit=100)
         assert ([one.id for one in after.data], after.has_more) == ([made[2], made[1], made[0]], False)
         assert (await client.files.list(purpose="batch_output")).data == []
+        nothing = await client.files.list(limit=0)
+        assert (nothing.data, nothing.has_more) == ([], False)
 
 
 @pytest.mark.parametrize(
     ("query", "status", "param"),
-    [("limit=0", 400, "limit"), ("limit=10001", 400, "limit"), ("order=up", 400, "order"), ("after=x", 404, "after")],
+    [("limit=-1", 400, "limit"), ("limit=10001", 400, "limit"), ("order=up", 400, "order"), ("after=x", 404, "after")],
 )
 async def test_a_page_has_limits(api, query, status, param):
     check_error(await api.client.get(f"/v1/files?{query}"), status, param)
@@ -90,7 +101,7 @@ async def test_each_key_has_its_own():
 WRONG: list[tuple[bytes, str | None, str]] = [
     (form(FILE), "purpose", "purpose is missing"),
     (form(PURPOSE), "file", "file is missing"),
-    (form(('name="purpose"', b"fine-tune"), FILE), "purpose", "must be batch; 'fine-tune' is not served"),
+    (form(('name="purpose"', b"fun"), FILE), "purpose", "must be one of assistants, batch, evals"),
     (form(FILE, ('name="purpose"', b"batch_output")), "purpose", "Only the server makes"),
     (form(('name="purpose"', b"x" * 65), FILE), "purpose", "at most 64 bytes"),
     (form(PURPOSE, FILE, FILE), "file", "file is there twice"),

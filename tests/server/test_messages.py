@@ -8,9 +8,10 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
+from anthropic.types import ModelInfo
 
 from tessera.errors import EngineStepError
-from tessera.server.settings import ServerSettings
+from tessera.server.settings import AnswerLimits, ServerSettings
 from tests.server.conftest import in_process, on_socket
 from tests.server.fake_engine import MAX_MODEL_LEN, MODEL, FakeEngine, Script
 
@@ -262,3 +263,45 @@ async def test_an_error_in_a_stream_is_an_event():
         last = response.text.removesuffix("\n\n").split("\n\n")[-1]
         assert last.startswith("event: error\ndata: ")
         assert json.loads(last.split("data: ")[1])["error"]["type"] == "api_error"
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+NAMES = ("a", "b", "org/c")
+
+
+async def test_models_come_in_pages():
+    settings = ServerSettings(served_model_names=NAMES, answers=AnswerLimits(most=50))
+    async with on_socket(engine(), settings) as server, client_of(server) as client:
+        assert tuple([model.id async for model in client.models.list(limit=2)]) == NAMES
+        last = await client.models.list(before_id="org/c", limit=1)
+        assert ([model.id for model in last.data], last.has_more, last.first_id, last.last_id) == (
+            ["b"],
+            True,
+            "b",
+            "b",
+        )
+        first = await client.models.list(before_id="b", lifecycle=["active"])
+        assert ([model.id for model in first.data], first.has_more) == (["a"], False)
+        assert (await client.models.list(lifecycle=["retired"])).data == []
+        model = await client.models.retrieve("org/c")
+        ModelInfo.model_validate(model.model_dump(), strict=True)
+        assert (model.display_name, model.max_input_tokens, model.max_tokens) == ("org/c", MAX_MODEL_LEN, 50)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/v1/models/other", 404, "does not exist"),
+        ("/v1/models?after_id=other", 404, "no model with the id in after_id"),
+        ("/v1/models?after_id=a&before_id=b", 400, "cannot be combined"),
+        ("/v1/models?limit=0", 400, "limit must be 1 to 1000"),
+    ],
+)
+async def test_errors_of_models_have_the_form_that_the_client_knows(path, status, reason):
+    async with in_process(engine(), ServerSettings(served_model_names=NAMES)) as api:
+        response = await api.client.get(path, headers={"anthropic-version": "2023-06-01"})
+        assert response.status_code == status
+        assert response.json()["type"] == "error"
+        assert reason in response.json()["error"]["message"]
+        assert (await api.client.get("/v1/models")).json()["object"] == "list"

@@ -46,6 +46,7 @@ async def test_a_client_gets_a_response():
             instructions="Be brief.",
             max_output_tokens=40,
             temperature=0.5,
+            max_tool_calls=3,
             metadata={"a": "b"},
         )
         Response.model_validate(response.model_dump(), strict=True)
@@ -58,6 +59,7 @@ async def test_a_client_gets_a_response():
         assert (usage.input_tokens, usage.output_tokens) == (len(server.engine.calls[0].prompt), 6)
         assert usage.input_tokens_details.cached_tokens == 2
         assert (response.metadata, response.instructions, response.store) == ({"a": "b"}, "Be brief.", True)
+        assert response.max_tool_calls == 3
 
 
 async def test_items_come_whole_and_go_back_as_one_turn():
@@ -114,6 +116,53 @@ async def test_a_stream_has_each_event_in_its_order():
         assert (await api.client.get(f"/v1/responses/{final['id']}")).json() == final
 
 
+async def test_a_response_that_is_kept_is_streamed_again():
+    async with in_process(engine(CALLS), THINKING) as api:
+        body = {"model": MODEL, "input": "Weather?", "tools": [WEATHER], "include": ["message.output_text.logprobs"]}
+        made = events_of((await api.post("/v1/responses", {**body, "stream": True})).text)
+        kept = f"/v1/responses/{made[-1]['response']['id']}"
+        again = events_of((await api.client.get(f"{kept}?stream=true")).text)
+        first, second = ([*dict.fromkeys(event["type"] for event in events)] for events in (made, again))
+        assert first == second
+        assert [event["sequence_number"] for event in again] == [*range(len(again))]
+        assert again[0]["response"] == made[0]["response"]
+        for kind in ("output_item.added", "output_item.done", "output_text.done", "completed"):
+            first, second = [
+                [{**event, "sequence_number": 0} for event in events if event["type"] == f"response.{kind}"]
+                for events in (made, again)
+            ]
+            assert first == second
+        texts = [event["delta"] for event in again if event["type"].endswith(".delta")]
+        assert texts == ["Hm.", "Let me see.", '{"city": "Paris"}']
+        wrong = await api.client.get(f"{kept}?stream=true&starting_after=1")
+        assert "in the background" in check_error(wrong, 400, "starting_after")
+
+
+async def test_a_response_in_the_background_is_streamed_when_it_ends():
+    async with on_socket(engine(delay=0.01)) as server, server.openai() as client:
+        queued = await client.responses.create(model=MODEL, input="Hi", background=True)
+        events = [event async for event in await client.responses.retrieve(queued.id, stream=True)]
+        assert events[0].response.status == "in_progress"
+        assert events[-1].response == await client.responses.retrieve(queued.id)
+        assert events[-1].response.output_text == "Hello."
+        for place in range(len(events) + 1):
+            rest = await client.responses.retrieve(queued.id, stream=True, starting_after=place)
+            assert [event async for event in rest] == events[place + 1 :]
+        with pytest.raises(openai.BadRequestError, match="must be the sequence_number"):
+            await client.responses.retrieve(queued.id, stream=True, starting_after="x")
+
+
+async def test_a_response_that_was_cancelled_is_not_streamed():
+    async with on_socket(engine(hang_at=2)) as server, server.openai() as client:
+        queued = await client.responses.create(model=MODEL, input="Hi", background=True)
+        stream = await client.responses.retrieve(queued.id, stream=True)
+        await client.responses.cancel(queued.id)
+        *_, last = [event async for event in stream]
+        assert (last.type, last.param) == ("error", "stream")
+        with pytest.raises(openai.BadRequestError, match="its status is cancelled"):
+            await client.responses.retrieve(queued.id, stream=True)
+
+
 async def test_a_custom_tool_is_called_with_a_text():
     said = '<tool_call>\n{"name": "sql", "arguments": {"input": "SELECT \\"a\\""}}\n</tool_call>'
     form = {"type": "grammar", "syntax": "regex", "definition": r'SELECT "\w+"'}
@@ -134,6 +183,10 @@ async def test_a_custom_tool_is_called_with_a_text():
         deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
         (done,) = [event["input"] for event in events if event["type"] == "response.custom_tool_call_input.done"]
         assert "".join(deltas) == done == events[-1]["response"]["output"][0]["input"] == 'SELECT "a"'
+        again = events_of((await api.client.get(f"/v1/responses/{events[-1]['response']['id']}?stream=true")).text)
+        texts = [event["delta"] for event in again if event["type"] == "response.custom_tool_call_input.delta"]
+        assert texts == [done]
+        assert again[-1]["response"] == events[-1]["response"]
         wrong = {**tool, "format": {**form, "syntax": "other"}}
         check_error(await api.post("/v1/responses", {**body, "tools": [wrong]}), 400, "tools[0].format")
 
@@ -363,14 +416,15 @@ async def test_what_is_wrong_is_refused_by_name(fields, param, reason):
         assert not api.engine.calls
 
 
-@pytest.mark.parametrize("query", ["order=up", "limit=0", "limit=101", "limit=x"])
+@pytest.mark.parametrize("query", ["order=up", "limit=-1", "limit=101", "limit=0000000101", "limit=x"])
 async def test_a_page_has_limits(query):
     async with in_process(engine()) as api:
         made = (await api.post("/v1/responses", {"model": MODEL, "input": "Hi"})).json()
         response = await api.client.get(f"/v1/responses/{made['id']}/input_items?{query}")
         check_error(response, 400, query.partition("=")[0])
         check_error(await api.client.get(f"/v1/responses/{made['id']}/input_items?after=x"), 404, "after")
-        check_error(await api.client.get(f"/v1/responses/{made['id']}?stream=true"), 400, "stream")
+        nothing = (await api.client.get(f"/v1/responses/{made['id']}/input_items?limit=0")).json()
+        assert nothing == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 async def test_an_error_in_a_stream_is_an_event():

@@ -112,6 +112,13 @@ async def test_a_known_route_that_is_not_served_says_so(api, path, word):
         assert "not served" in message
 
 
+async def test_a_route_that_is_not_served_is_told_from_one_with_an_id(api):
+    assert "Compaction is not served" in check_error(
+        await api.post("/v1/responses/compact", {}), 404, code="unknown_url"
+    )
+    assert "does not support" in check_error(await api.post("/v1/responses/other", {}), 405)
+
+
 @pytest.mark.parametrize(("path", "word"), [("/api/pull", "Managing models"), ("/api/embed", "Embeddings")])
 async def test_ollama_s_clients_are_told_in_their_form(api, path, word):
     response = await api.post(path, {})

@@ -15,13 +15,14 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
+from tools.clients.contracts import CONTRACTS
 from tools.clients.programs import PROGRAMS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / "build/clients"
 STARTING_SECONDS = 60.0
-PROGRAM_SECONDS = 120.0
+PROGRAM_SECONDS = 300.0
 STANDARD = "langchain_standard"
 TESTS = [
     "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(HERE), "-p", "no:cacheprovider", "-o", "asyncio_mode=auto",
@@ -29,7 +30,7 @@ TESTS = [
 ]  # fmt: skip
 PACKAGES = (
     "instructor", "litellm", "langchain-openai", "langchain-anthropic", "langchain-tests", "openai-agents",
-    "pydantic-ai-slim[openai]", "llama-index-llms-openai-like",
+    "pydantic-ai-slim[openai]", "llama-index-llms-openai-like", "http-snapshot", "inline-snapshot", "respx",
 )  # fmt: skip
 
 
@@ -67,34 +68,47 @@ def started(port: int) -> subprocess.Popen[bytes]:
     raise TimeoutError("The scripted server did not start.")
 
 
-def _counted(said: str) -> str:
-    """pytest's last line, if that is what was said."""
-    found = re.search(r"\d+ passed[^\n]*", said)
-    return "" if found is None else f": {found[0].strip('= ')}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [*PROGRAMS, STANDARD]
-    parser.add_argument("names", nargs="*", default=known, help=f"some of {', '.join(known)}")
-    asked = parser.parse_args()
-    python, port = installed(), free_port()
-    server = started(port)
-    base = f"http://127.0.0.1:{port}"
+def run(name: str, python: Path, base: str) -> subprocess.CompletedProcess[str]:
+    """Raises CalledProcessError, TimeoutExpired."""
     environment = {
         **os.environ, "OPENAI_API_KEY": "any", "OPENAI_BASE_URL": f"{base}/v1", "ANTHROPIC_API_KEY": "any",
         "ANTHROPIC_BASE_URL": base, "OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }  # fmt: skip
     environment.pop("PYTHONPATH", None)
+    command, folder = [str(HERE / "programs.py"), name, base], ROOT
+    if name == STANDARD:
+        command = TESTS
+    elif name in CONTRACTS:
+        contract = CONTRACTS[name]
+        command, folder = contract.command(), contract.source(python)
+        environment |= contract.environment(base)
+    return subprocess.run(
+        [str(python), *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+def _counted(name: str, said: str) -> str:
+    """What pytest counted, if that is what was said."""
+    found = re.search(r"\d+ passed[^\n]*", said)
+    if found is None:
+        return ""
+    return f": {CONTRACTS[name].counted(found[0]) if name in CONTRACTS else found[0].strip('= ')}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [*PROGRAMS, STANDARD, *CONTRACTS]
+    parser.add_argument("names", nargs="*", default=known, help=f"some of {', '.join(known)}")
+    asked = parser.parse_args()
+    python, port = installed(), free_port()
+    server = started(port)
+    base = f"http://127.0.0.1:{port}"
     wrong = []
     try:
         for name in asked.names:
-            command = TESTS if name == STANDARD else [str(HERE / "programs.py"), name, base]
-            done = subprocess.run(
-                [str(python), *command], env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS,
-                check=False,
-            )  # fmt: skip
-            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(done.stdout)}", flush=True)
+            done = run(name, python, base)
+            print(f"{'ok   ' if done.returncode == 0 else 'wrong'} {name}{_counted(name, done.stdout)}", flush=True)
             if done.returncode:
                 wrong.append(name)
                 print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)

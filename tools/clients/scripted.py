@@ -17,6 +17,7 @@ from tessera.server.app import create_app
 from tessera.server.serve import ReadyApp, serve
 from tessera.server.settings import ServerSettings
 from tests.server.fake_engine import FakeEngine, FakeInfo, Script
+from tools.clients.contracts import MODELS
 
 CONTEXT = 100_000
 TEMPLATE = (
@@ -27,6 +28,7 @@ TEMPLATE = (
 HELLO = "Hello, this is scripted."
 SUNNY = "It is sunny in Paris."
 CITY = '{"name": "Paris", "large": true}'
+SILENT = "Say nothing."
 JOKE = '{"setup": "a", "punchline": "b"}'
 
 
@@ -38,7 +40,8 @@ class ScriptedEngine(FakeEngine):
     ) -> AsyncGenerator[RequestOutput, None]:
         assert self.tokenizer is not None
         self._admit(prompt, params)
-        self.script = Script(pieces=said(self.tokenizer.decode(prompt), params))
+        text = self.tokenizer.decode(prompt)
+        self.script = Script(pieces=said(text, params), hang_at=0 if SILENT in text else None)
         async for output in super().generate(prompt, params, request_id, **given):
             yield output
 
@@ -94,7 +97,7 @@ def call(name: str, arguments: str) -> str:
 
 async def ready() -> ReadyApp:
     engine: Any = ScriptedEngine(template=TEMPLATE, info=FakeInfo(max_model_len=CONTEXT))
-    settings = ServerSettings(tool_call_parser="hermes", served_model_names=("scripted",))
+    settings = ServerSettings(tool_call_parser="hermes", served_model_names=("scripted", *MODELS))
     return ReadyApp(engine, create_app(engine, settings))
 
 

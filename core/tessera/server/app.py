@@ -17,6 +17,7 @@ from tessera.server import other_paths, status, tokenization
 from tessera.server.access import Access
 from tessera.server.anthropic import errors as anthropic
 from tessera.server.anthropic import messages
+from tessera.server.anthropic.models import VERSION
 from tessera.server.batches import batches, files
 from tessera.server.batches.endpoints import Endpoints
 from tessera.server.batches.jobs import Jobs
@@ -46,6 +47,8 @@ OLLAMA = "/api/"
 """How the paths of Ollama's routes begin."""
 FORMS: Mapping[str, Form] = MappingProxyType({"/v1/messages": anthropic.FORM, OLLAMA: ollama.FORM})
 """The forms of errors that differ from OpenAI's, by how the paths begin."""
+FORMS_BY_HEADER: Mapping[bytes, Form] = MappingProxyType({VERSION: anthropic.FORM})
+"""The same for paths that APIs share, by a header of the request."""
 
 
 def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
@@ -115,7 +118,7 @@ def _middleware(
     settings = context.settings
     if settings.root_path:
         yield Middleware(RootPath, settings.root_path)
-    yield Middleware(ErrorForms, FORMS)
+    yield Middleware(ErrorForms, FORMS, FORMS_BY_HEADER)
     yield Middleware(Access, context.counts, all_routes, settings.max_requests, settings.unlogged_routes)
     if settings.allowed_hosts:
         yield Middleware(Hosts, settings.allowed_hosts)

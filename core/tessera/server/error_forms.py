@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tessera.server.http import ErrorBody
+from tessera.server.http import ErrorBody, header
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,25 @@ _decoder = msgspec.json.Decoder(ErrorBody)
 
 
 class ErrorForms:
-    """ASGI middleware: rewrites the bodies of errors on paths that begin with one of `forms`."""
+    """ASGI middleware: rewrites the bodies of errors on paths that begin with one of `forms`, and of requests that have
+    one of the headers of `by_header`."""
 
-    def __init__(self, app: ASGIApp, forms: Mapping[str, Form]) -> None:
+    def __init__(self, app: ASGIApp, forms: Mapping[str, Form], by_header: Mapping[bytes, Form]) -> None:
         self._app = app
         self._forms = forms
+        self._by_header = by_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         form = None
         if scope["type"] == "http":
-            form = next((self._forms[begin] for begin in self._forms if scope["path"].startswith(begin)), None)
+            form = self._form(scope)
         await self._app(scope, receive, send if form is None else Rewriting(send, form).send)
+
+    def _form(self, scope: Scope) -> Form | None:
+        for begin, form in self._forms.items():
+            if scope["path"].startswith(begin):
+                return form
+        return next((form for name, form in self._by_header.items() if header(scope, name) is not None), None)
 
 
 class Rewriting:

@@ -187,16 +187,16 @@ def _on_tessera_error(_request: Request, error: Exception) -> Response:
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
-    """The router's errors: 404, and 405, which is a 204 with the allowed methods if the client sent OPTIONS."""
+    """The router's errors: 404, and 405, which is a 204 with the allowed methods if the client sent OPTIONS, and a 404
+    where a route that is not served looks like an id."""
     assert isinstance(error, HTTPException)
     if request.method == "OPTIONS" and error.status_code == 405:
         return Response(status_code=204, headers=error.headers)
-    message = _HTTP_MESSAGES.get(error.status_code, "The request was refused.")
-    if error.status_code == 404:
-        message = why_not(request.scope["path"]) or message
-    code = "unknown_url" if error.status_code == 404 else None
-    body = error_body(message, "invalid_request_error", None, code)
-    return Response(body, error.status_code, error.headers, media_type="application/json")
+    reason = why_not(request.scope["path"]) if error.status_code in (404, 405) else None
+    status = error.status_code if reason is None else 404
+    message = reason or _HTTP_MESSAGES.get(status, "The request was refused.")
+    body = error_body(message, "invalid_request_error", None, "unknown_url" if status == 404 else None)
+    return Response(body, status, error.headers, media_type="application/json")
 
 
 def _on_validation_error(_request: Request, error: Exception) -> Response:

@@ -14,8 +14,9 @@ from tessera._version import __version__
 from tessera.engine.messages import EngineInfo
 from tessera.engine.metrics import Histogram, Metric
 from tessera.server.access import Counts
+from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext
-from tessera.server.http import json_response, not_ready
+from tessera.server.http import header, json_response, not_ready
 from tessera.server.openai.protocol import Model, ModelList, ModelPermission
 from tessera.server.openapi import JsonRoute
 
@@ -103,7 +104,11 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
         for name in context.adapters
     }
 
-    async def models(_request: Request) -> Response:
+    infos = anthropic.model_infos(context, served)
+
+    async def models(request: Request) -> Response:
+        if header(request.scope, anthropic.VERSION) is not None:
+            return json_response(anthropic.page_of(infos, request))
         return json_response(ModelList(data=list(served.values())))
 
     async def model(request: Request) -> Response:
@@ -111,7 +116,7 @@ def _model_routes(context: ServerContext) -> list[JsonRoute]:
         if not name:  # a slash at the end of the list's path
             return await models(request)
         context.check_name(name)
-        return json_response(served[name])
+        return json_response(served[name] if header(request.scope, anthropic.VERSION) is None else infos[name])
 
     return [
         JsonRoute("/v1/models", models, "The models that requests may name.", answer=ModelList),

@@ -19,6 +19,7 @@ ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Fine-tuning is", _TEXT_ONLY, ("fine_tuning", "fine-tunes")),
     ("Vector stores are", _TEXT_ONLY, ("vector_stores",)),
     ("Assistants and threads are", "use responses and conversations.", ("assistants", "threads")),
+    ("Compaction is", "send the items that still matter.", ("responses/compact",)),
     ("Realtime is", "use OpenAI's chat completions, streamed.", ("realtime",)),
     ("Uploads in parts are", "use files.", ("uploads",)),
     ("Anthropic's batches are", "use OpenAI's files and batches.", ("messages/batches",)),

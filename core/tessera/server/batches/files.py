@@ -10,7 +10,7 @@ from starlette.responses import FileResponse, Response
 
 from tessera.errors import NotFoundError, RequestError
 from tessera.server.batches.multipart import FormReader, Part
-from tessera.server.batches.protocol import FileList, FileObject, FileUpload
+from tessera.server.batches.protocol import PURPOSES, FileList, FileObject, FileUpload
 from tessera.server.batches.storage import Incoming, Storage
 from tessera.server.http import ClientGone, header, json_response
 from tessera.server.openapi import JsonRoute, MethodRoutes
@@ -36,7 +36,7 @@ def routes(storage: Storage, limits: Limits, in_use: Callable[[str], bool]) -> l
             JsonRoute(
                 PATH,
                 served.create,
-                "Uploads a file of requests for a batch.",
+                "Uploads a file, such as one of requests for a batch.",
                 methods=("POST",),
                 body=FileUpload,
                 body_type="multipart/form-data",
@@ -64,9 +64,9 @@ class Files:
         await self._storage.check_room()
         key = new_id("file")
         with self._storage.receiving(key, self._limits.file_bytes) as incoming:
-            name = await _received(reader, request, incoming)
+            name, purpose = await _received(reader, request, incoming)
             await incoming.keep()
-        made = FileObject(id=key, bytes=incoming.size, created_at=int(time.time()), filename=name, purpose="batch")
+        made = FileObject(id=key, bytes=incoming.size, created_at=int(time.time()), filename=name, purpose=purpose)
         await self._storage.add(made, tenant_of(request.scope))
         return json_response(made)
 
@@ -107,8 +107,8 @@ async def file_of(storage: Storage, key: str, tenant: str, param: str) -> FileOb
 # ---- the form of an upload -------------------------------------------------------------------------------------------
 
 
-async def _received(reader: FormReader, request: Request, incoming: Incoming) -> str:
-    """Writes the file of the form; returns its name. Raises RequestError, TooLargeError."""
+async def _received(reader: FormReader, request: Request, incoming: Incoming) -> tuple[str, str]:
+    """Writes the file of the form; returns its name and purpose. Raises RequestError, TooLargeError."""
     seen: set[str] = set()
     name, purpose, field = "", b"", ""
     async for data in _body(request):
@@ -126,8 +126,7 @@ async def _received(reader: FormReader, request: Request, incoming: Incoming) ->
     for field in ("purpose", "file"):
         if field not in seen:
             raise RequestError(f"{field} is missing.", param=field)
-    _check_purpose(purpose.decode("utf-8", "replace"))
-    return _base_of(name)
+    return _base_of(name), _purpose_of(purpose.decode("utf-8", "replace"))
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:
@@ -158,12 +157,13 @@ def _check_purpose_size(purpose: bytes) -> None:
         raise RequestError(f"purpose must be at most {_MAX_PURPOSE_BYTES} bytes.", param="purpose")
 
 
-def _check_purpose(purpose: str) -> None:
+def _purpose_of(text: str) -> str:
     """Raises RequestError."""
-    if purpose == "batch_output":
+    if text == "batch_output":
         raise RequestError("Only the server makes files with the purpose batch_output; use batch.", param="purpose")
-    if purpose != "batch":
-        raise RequestError(f"The purpose must be batch; '{purpose}' is not served.", param="purpose")
+    if text not in PURPOSES:
+        raise RequestError(f"The purpose must be one of {', '.join(PURPOSES)}.", param="purpose")
+    return text
 
 
 def _base_of(name: str) -> str:

@@ -66,7 +66,7 @@ class Objects:
         order = "ASC" if asked.ascending else "DESC"
         query = f"SELECT body FROM objects WHERE {where} ORDER BY number {order} LIMIT ?"  # noqa: S608 - of constants
         rows = await self._rows(query, (*values, asked.limit + 1))
-        return [msgspec.json.decode(body, type=form) for (body,) in rows[: asked.limit]], len(rows) > asked.limit
+        return [msgspec.json.decode(body, type=form) for (body,) in rows[: asked.limit]], asked.has_more(len(rows))
 
     async def count(self, kind: Kind) -> int:
         rows = await self._rows("SELECT count(*) FROM objects WHERE kind = ?", (kind,))

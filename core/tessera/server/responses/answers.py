@@ -62,6 +62,7 @@ class ResponseAnswer:
             conversation=None if turn.conversation is None else ConversationRef(turn.conversation),
             instructions=asked.instructions,
             max_output_tokens=asked.max_output_tokens,
+            max_tool_calls=asked.max_tool_calls,
             metadata=asked.metadata or {},
             previous_response_id=turn.previous,
             store=self._keeps,

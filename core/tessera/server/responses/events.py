@@ -17,13 +17,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventWriter:
-    """Numbers events."""
+    """Numbers events. after: the number of the last one that the client has; those up to it are empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: int = -1) -> None:
         self._number = -1
+        self._after = after
 
     def event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1
+        if self._number <= self._after:
+            return b""
         data = _encode({"type": kind, "sequence_number": self._number, **fields})
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
@@ -43,21 +46,30 @@ class ItemEvents:
         match event:
             case Content(text):
                 yield from self._into("message")
-                self._text.append(text)
-                self._logprobs += logprobs
-                yield self._part("response.output_text.delta", delta=text, logprobs=list(logprobs))
+                yield self._say(text, logprobs)
             case Reasoning(text):
                 yield from self._into("reasoning")
-                self._text.append(text)
-                yield self._part("response.reasoning_text.delta", delta=text)
+                yield self._say(text)
             case CallBegin(_, call_id, name, custom):
                 yield from self.end()
                 made, prefix = (custom_item, "ctc") if custom else (call_item, "fc")
                 yield from self._begin(made(new_id(prefix), call_id, name, "", "in_progress"))
-            case CallArguments(_, text, custom):
-                self._text.append(text)
-                kind = "custom_tool_call_input" if custom else "function_call_arguments"
-                yield self._mine(f"response.{kind}.delta", delta=text)
+            case CallArguments(_, text):
+                yield self._say(text)
+
+    def again(self, item: Item) -> Iterator[bytes]:
+        """An item that is kept: its text comes in one piece."""
+        match item:
+            case {"content": [part]}:
+                yield from self._begin({**item, "content": [], "status": "in_progress"})
+                yield self._say(part["text"], part.get("logprobs", ()))
+            case {"type": "custom_tool_call", "input": text}:
+                yield from self._begin({**item, "input": "", "status": "in_progress"})
+                yield self._say(text)
+            case {"arguments": text}:
+                yield from self._begin({**item, "arguments": "", "status": "in_progress"})
+                yield self._say(text)
+        yield from self.end(item["status"])
 
     def end(self, status: str = "completed") -> Iterator[bytes]:
         """Ends the item that is open, if one is."""
@@ -88,16 +100,30 @@ class ItemEvents:
         if self._item is not None and self._item["type"] == kind:
             return
         yield from self.end()
-        if kind == "message":
-            yield from self._begin(message_item(new_id("msg"), None, "in_progress"))
-            yield self._part("response.content_part.added", part=text_part(""))
-        else:
-            yield from self._begin(reasoning_item(new_id("rs"), None, "in_progress"))
-            yield self._part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
+        made, prefix = (message_item, "msg") if kind == "message" else (reasoning_item, "rs")
+        yield from self._begin(made(new_id(prefix), None, "in_progress"))
 
     def _begin(self, item: Item) -> Iterator[bytes]:
         self._item = item
         yield self._writer.event("response.output_item.added", output_index=len(self.output), item=item)
+        if item["type"] == "message":
+            yield self._part("response.content_part.added", part=text_part(""))
+        elif item["type"] == "reasoning":
+            yield self._part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
+
+    def _say(self, text: str, logprobs: Sequence[Any] = ()) -> bytes:
+        """A piece of the text of the item that is open."""
+        assert self._item is not None
+        self._text.append(text)
+        match self._item["type"]:
+            case "message":
+                self._logprobs += logprobs
+                return self._part("response.output_text.delta", delta=text, logprobs=list(logprobs))
+            case "reasoning":
+                return self._part("response.reasoning_text.delta", delta=text)
+            case "custom_tool_call":
+                return self._mine("response.custom_tool_call_input.delta", delta=text)
+        return self._mine("response.function_call_arguments.delta", delta=text)
 
     def _mine(self, kind: str, **fields: Any) -> bytes:
         assert self._item is not None

@@ -18,24 +18,37 @@ Order = Literal["asc", "desc"]
 
 @dataclass(frozen=True)
 class AskedPage:
-    """The query's order, after (an id), and limit (1 to `most`)."""
+    """The query's order, after (an id), and limit. A limit of 0 is an empty page, which OpenAI's lists have too."""
 
     ascending: bool
     after: str | None
     limit: int
 
     @classmethod
-    def of(cls, request: Request, *, order: Order = "desc", default: int = 20, most: int = MAX_LIMIT) -> AskedPage:
-        """order, default: where the query has no order and no limit. Raises RequestError."""
+    def of(
+        cls, request: Request, *, order: Order = "desc", default: int = 20, least: int = 0, most: int = MAX_LIMIT
+    ) -> AskedPage:
+        """order, default: where the query has no order and no limit. least, most: of the limit. Raises
+        RequestError."""
         query = request.query_params
         asked = query.get("order", order)
         if asked not in ("asc", "desc"):
             raise RequestError("order must be asc or desc.", param="order")
         text = query.get("limit", str(default))
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-            raise RequestError(f"limit must be 1 to {most}.", param="limit")
+        if not is_number(text) or not least <= int(text) <= most:
+            raise RequestError(f"limit must be {least} to {most}.", param="limit")
         after = query.get("after")
         return cls(asked == "asc", None if after is None else after[:MAX_ID_CHARS], int(text))
+
+    def has_more(self, found: int) -> bool:
+        """found: the number of items from the page's place on, or more than fit the page. An empty page says that
+        there are no more, so that nobody asks for the next one forever."""
+        return found > self.limit > 0
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number of at most nine digits."""
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def unknown_place() -> NotFoundError:
@@ -54,4 +67,4 @@ def page_of(items: Sequence[Item], request: Request, *, order: Order = "desc") -
         ordered = ordered[place + 1 :]
     page = ordered[: asked.limit]
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return ItemList(page, first, last, has_more=len(page) < len(ordered))
+    return ItemList(page, first, last, has_more=asked.has_more(len(ordered)))

@@ -51,12 +51,14 @@ class InputTokensRequest(msgspec.Struct, kw_only=True):
 
 
 class ResponsesRequest(InputTokensRequest, kw_only=True):
-    """What to respond to. null is the same as leaving a field out."""
+    """What to respond to. null is the same as leaving a field out. max_tool_calls: of OpenAI's own tools, of which
+    there are none here."""
 
     stream: bool | None = None
     store: bool | None = None
     background: bool | None = None
     max_output_tokens: Annotated[int, shown(minimum=1)] | None = None
+    max_tool_calls: int | None = None
     temperature: Annotated[float, shown(minimum=0)] | None = None
     top_p: Annotated[float, shown(exclusiveMinimum=0, maximum=1)] | None = None
     top_logprobs: Annotated[int, shown(minimum=0)] | None = None
@@ -109,6 +111,7 @@ class Response(msgspec.Struct, kw_only=True):
     incomplete_details: dict[str, str] | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     metadata: dict[str, str] = {}
     previous_response_id: str | None = None
     service_tier: str = "default"

@@ -27,11 +27,12 @@ from tessera.server.responses.protocol import (
     Response,
     ResponsesRequest,
 )
+from tessera.server.responses.replay import place_of, replay
 from tessera.server.responses.store import Store
 from tessera.server.responses.turns import NAMES, Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
 
-_NOT_SERVED: Mapping[str, Values] = {"max_tool_calls": (), "prompt": ()}
+_NOT_SERVED: Mapping[str, Values] = {"prompt": ()}
 
 
 def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
@@ -61,7 +62,7 @@ def routes(context: ServerContext, store: Store) -> list[JsonRoute]:
             answer=InputTokens,
         ),
         MethodRoutes(
-            JsonRoute(one, served.retrieve, "A response that is kept.", answer=Response),
+            JsonRoute(one, served.retrieve, "A response that is kept.", answer=Response, stream=EVENT_STREAM),
             JsonRoute(one, served.delete, "Drops a response that is kept.", methods=("DELETE",), answer=Deleted),
         ),
         JsonRoute(
@@ -98,10 +99,19 @@ class Responses:
         chat = chat_of(asked, await Turn.of(self._store, asked, request.scope))
         return json_response(InputTokens(await count_tokens(self._context, chat, NAMES)))
 
-    async def retrieve(self, request: Request) -> HttpResponse:
-        if request.query_params.get("stream") == "true":
-            raise RequestError("A response that is kept is not streamed; leave out stream.", param="stream")
-        return json_response((await self._kept(request))["response"])
+    async def retrieve(self, request: Request) -> ASGIApp:
+        response = (await self._kept(request))["response"]
+        if request.query_params.get("stream") != "true":
+            return json_response(response)
+        after = place_of(response, request.query_params.get("starting_after"))
+
+        async def ended() -> dict[str, Any]:
+            if task := self._running.get(response["id"]):
+                await asyncio.wait((task,))
+            found: dict[str, Any] = (await self._kept(request))["response"]
+            return found
+
+        return replay(response, ended, after)
 
     async def delete(self, request: Request) -> HttpResponse:
         key = (await self._kept(request))["response"]["id"]

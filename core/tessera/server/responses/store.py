@@ -104,8 +104,8 @@ class Store:
             query, given = f"{query} AND (made, id) {beyond} (?, ?)", [kind, tenant, made, asked.after]
         rows = self._database.execute(f"{query} ORDER BY made {order}, id {order}", tuple(given))
         found = (value for (body,) in rows if wanted(value := msgspec.json.decode(body)))
-        items = list(islice(found, asked.limit))
-        return Page(items, has_more=next(found, None) is not None)
+        items = list(islice(found, asked.limit + 1))
+        return Page(items[: asked.limit], asked.has_more(len(items)))
 
     def _get(self, kind: Kind, key: str, tenant: str) -> bytes | None:
         found = self._database.execute(
