@@ -125,6 +125,14 @@ async def test_a_chat_with_results_of_tools_is_what_the_template_gets():
         )
 
 
+async def test_the_application_speaks_later_too():
+    later = [USER, {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]
+    async with in_process(engine()) as api:
+        assert (await api.post("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": later})).status_code == 200
+        prompt = api.engine.tokenizer.decode(api.engine.calls[0].prompt)
+        assert prompt == "<user>Weather?</user><system>Be brief.</system><assistant>"
+
+
 @pytest.mark.parametrize(
     ("choice", "kind"),
     [
@@ -214,7 +222,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"messages": []}, "messages must have at least one message"),
-    ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be user or assistant"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role must be user, assistant or system"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0] is of the type image"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0] is no block"),
     ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0] is not a tool with an input_schema"),

@@ -97,10 +97,12 @@ def _system(asked: CountTokensRequest) -> Iterator[ChatMessage]:
 def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
-        if message.role not in ("user", "assistant"):
-            raise RequestError(f"{place}.role must be user or assistant.", param=f"{place}.role")
+        if message.role not in ("user", "assistant", "system"):
+            raise RequestError(f"{place}.role must be user, assistant or system.", param=f"{place}.role")
         if isinstance(message.content, str):
             yield ChatMessage(message.role, message.content)
+        elif message.role == "system":
+            yield ChatMessage("system", _texts(message.content, f"{place}.content"))
         elif message.role == "user":
             yield from _of_user(message.content, f"{place}.content")
         else:

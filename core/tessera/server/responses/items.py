@@ -10,6 +10,7 @@ from tessera.errors import RequestError
 from tessera.parsing.response import Message
 from tessera.server.openai.protocol import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
 from tessera.server.responses.protocol import Item
+from tessera.server.responses.tools import whole_name
 
 _PREFIXES = {
     "message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs",
@@ -103,8 +104,9 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
             case {"type": "message", "role": str(role)}:
                 turn.other(ChatMessage(role, _parts(item.get("content"), f"{place}.content")))
             case {"type": "function_call", "call_id": str(call_id), "name": str(name), "arguments": str(arguments)}:
-                turn.call(ToolCall(FunctionCall(name, arguments), call_id))
+                turn.call(ToolCall(FunctionCall(whole_name(item.get("namespace"), name), arguments), call_id))
             case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(text)}:
+                name = whole_name(item.get("namespace"), name)
                 turn.call(ToolCall(id=call_id, type="custom", custom=CustomCall(name, text)))
             case {
                 "type": "function_call_output" | "custom_tool_call_output",
