@@ -1,6 +1,6 @@
 """Runs Codex and Claude Code, unmodified and without an account, against the scripted server: `python -m
-tools.clients.agents`. npm installs them into build/agents, in the versions of package-lock.json beside this file.
-`--record` writes what they ask to tests/server/recorded."""
+tools.clients.coding_agents`. npm installs them into build/agents, in the versions of package-lock.json beside this
+file. `--record` writes what they ask to tests/server/recorded."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def run(name: str, base: str, home: Path, work: Path) -> tuple[Job, str]:
 def record(name: str, job: Job, requests: Path, home: Path, work: Path) -> None:
     package = AGENTS[name][0]
     version = json.loads((MODULES / package / "package.json").read_text(encoding="utf-8"))["version"]
-    about = {"client": f"{package} {version}", "source": "python -m tools.clients.agents --record"}
+    about = {"client": f"{package} {version}", "source": "python -m tools.clients.coding_agents --record"}
     calls = [{"name": called, "arguments": json.loads(text)} for called, text in ASKED.findall(job.prompt)]
     found = fixture(requests, about, [*calls, SUNNY], (job.prompt, str(work / "note.txt")))
-    text = written(found, {str(home): "/home/user", str(work): "/work"})
+    text = written(found, {str(home): "/settings", str(work): "/folder"})
     (FIXTURES / f"{name}.json").write_text(text, encoding="utf-8")
 
 
@@ -122,10 +122,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=[*AGENTS], help=f"some of {', '.join(AGENTS)}")
     parser.add_argument("--record", action="store_true", help="write what they ask to tests/server/recorded")
     asked = parser.parse_args()
+    if not shutil.which("npm"):
+        sys.exit("npm and node are needed to install and run the agents.")
     install()
     wrong = 0
     for name in asked.names:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             home, work, requests = (Path(folder).resolve() / part for part in ("home", "work", "requests"))
             for each in (home, work, requests):
                 each.mkdir()
