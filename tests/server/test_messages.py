@@ -125,6 +125,19 @@ async def test_a_chat_with_results_of_tools_is_what_the_template_gets():
         )
 
 
+@pytest.mark.parametrize("kind", ["image", "document"])
+async def test_what_a_tool_returns_that_is_no_text_is_named_to_the_model(kind):
+    past = [
+        USER,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {"x": "a"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": kind}]}]},
+    ]
+    async with in_process(engine()) as api:
+        assert (await api.post("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": past})).status_code == 200
+        prompt = api.engine.tokenizer.decode(api.engine.calls[0].prompt)
+        assert f"{kind}, which this model cannot see]</tool>" in prompt
+
+
 async def test_the_application_speaks_later_too():
     later = [USER, {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]
     async with in_process(engine()) as api:

@@ -77,6 +77,18 @@ async def test_a_search_of_the_web_is_left_out_beside_tools_that_the_client_runs
         check_error(await api.post("/v1/responses", wanted), 400, "tool_choice")
 
 
+async def test_an_image_that_a_tool_returns_is_named_to_the_model():
+    output = [{"type": "input_text", "text": "Here:"}, {"type": "input_image", "image_url": "data:image/png;base64,"}]
+    items = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "function_call", "call_id": "c", "name": "weather", "arguments": '{"x": "Paris"}'},
+        {"type": "function_call_output", "call_id": "c", "output": output},
+    ]
+    async with in_process(engine(), HERMES) as api:
+        assert (await api.post("/v1/responses", {"model": MODEL, "input": items})).status_code == 200
+        assert "<tool>Here:\n[An image, which this model cannot see]</tool>" in prompt_of(api)
+
+
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
 async def test_a_search_of_the_web_alone_is_refused(kind):
     async with in_process(engine(), HERMES) as api:
