@@ -53,6 +53,7 @@ class Job:
 def codex(base: str, home: Path, _work: Path) -> Job:
     (home / "config.toml").write_text(CODEX.replace("BASE", base), encoding="utf-8")
     write, close = {"cmd": f"printf '{NOTE}' > note.txt"}, {"target": "nobody"}
+    # Its sandbox needs rights that a container lacks; what it runs is what the prompt below says, in an empty folder.
     options = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
     return Job(
         ["node", str(MODULES / "@openai/codex/bin/codex.js"), "exec", *options],
