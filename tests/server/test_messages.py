@@ -126,6 +126,27 @@ async def test_a_chat_with_results_of_tools_is_what_the_template_gets():
         )
 
 
+@pytest.mark.parametrize("kind", ["image", "document"])
+async def test_what_a_tool_returns_that_is_no_text_is_named_to_the_model(kind):
+    past = [
+        USER,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {"x": "a"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": kind}]}]},
+    ]
+    async with in_process(engine()) as api:
+        assert (await api.post("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": past})).status_code == 200
+        prompt = api.engine.tokenizer.decode(api.engine.calls[0].prompt)
+        assert f"{kind}, which this model cannot see]</tool>" in prompt
+
+
+async def test_the_application_speaks_later_too():
+    later = [USER, {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]
+    async with in_process(engine()) as api:
+        assert (await api.post("/v1/messages", {"model": MODEL, "max_tokens": 9, "messages": later})).status_code == 200
+        prompt = api.engine.tokenizer.decode(api.engine.calls[0].prompt)
+        assert prompt == "<user>Weather?</user><system>Be brief.</system><assistant>"
+
+
 @pytest.mark.parametrize(
     ("choice", "kind"),
     [
@@ -215,7 +236,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"messages": []}, "messages must have at least one message"),
-    ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be user or assistant"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role must be user, assistant or system"),
     ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0] is of the type image"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0] is no block"),
     ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0] is not a tool with an input_schema"),

@@ -163,34 +163,6 @@ async def test_a_response_that_was_cancelled_is_not_streamed():
             await client.responses.retrieve(queued.id, stream=True)
 
 
-async def test_a_custom_tool_is_called_with_a_text():
-    said = '<tool_call>\n{"name": "sql", "arguments": {"input": "SELECT \\"a\\""}}\n</tool_call>'
-    form = {"type": "grammar", "syntax": "regex", "definition": r'SELECT "\w+"'}
-    tool = {"type": "custom", "name": "sql", "format": form}
-    settings = ServerSettings(tool_call_parser="hermes")
-    async with on_socket(engine(said), settings) as server, server.openai() as client:
-        response = await client.responses.create(model=MODEL, input="Ask", tools=[tool], tool_choice=tool)
-        (call,) = response.output
-        assert (call.type, call.name, call.input) == ("custom_tool_call", "sql", 'SELECT "a"')
-        asked = json.loads(server.engine.calls[0].params.structured_outputs.structural_tag)["format"]
-        assert asked["tags"][0]["content"]["elements"][1]["elements"][1]["pattern"] == form["definition"]
-        result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "5"}
-        items = [{"role": "user", "content": "Ask"}, call.model_dump(exclude_none=True), result]
-        await client.responses.create(model=MODEL, input=items, tools=[tool])
-    async with in_process(engine(said), settings) as api:
-        body = {"model": MODEL, "input": "Ask", "tools": [tool], "stream": True}
-        events = events_of((await api.post("/v1/responses", body)).text)
-        deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
-        (done,) = [event["input"] for event in events if event["type"] == "response.custom_tool_call_input.done"]
-        assert "".join(deltas) == done == events[-1]["response"]["output"][0]["input"] == 'SELECT "a"'
-        again = events_of((await api.client.get(f"/v1/responses/{events[-1]['response']['id']}?stream=true")).text)
-        texts = [event["delta"] for event in again if event["type"] == "response.custom_tool_call_input.delta"]
-        assert texts == [done]
-        assert again[-1]["response"] == events[-1]["response"]
-        wrong = {**tool, "format": {**form, "syntax": "other"}}
-        check_error(await api.post("/v1/responses", {**body, "tools": [wrong]}), 400, "tools[0].format")
-
-
 async def test_the_client_s_own_stream_helper():
     async with on_socket(engine(CALLS), THINKING) as server, server.openai() as client:
         async with client.responses.stream(model=MODEL, input="Weather?", tools=[WEATHER]) as stream:

@@ -54,9 +54,10 @@ def free_port() -> int:
         return port
 
 
-def started(port: int) -> subprocess.Popen[bytes]:
-    """The scripted server, once it answers. Raises TimeoutError."""
-    server = subprocess.Popen([sys.executable, "-m", "tools.clients.scripted", str(port)], cwd=ROOT)
+def started(port: int, record: Path | None = None) -> subprocess.Popen[bytes]:
+    """The scripted server, once it answers. record: a folder for what it is asked. Raises TimeoutError."""
+    arguments = [str(port), *([] if record is None else [str(record)])]
+    server = subprocess.Popen([sys.executable, "-m", "tools.clients.scripted", *arguments], cwd=ROOT)
     deadline = time.monotonic() + STARTING_SECONDS
     while time.monotonic() < deadline:
         try:

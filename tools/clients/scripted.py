@@ -1,5 +1,7 @@
-"""A server whose model says what a script decides by the prompt: a call of the first tool, text when results are there,
-JSON where a grammar demands it, with values by its schema. The server is the real one; only the engine is not."""
+"""A server whose model says what a script decides by the prompt: the calls that the user asks for (`Call NAME with
+{...}.`), or one of the first tool, text when results are there, JSON where a grammar demands it, with values by its
+schema. The server is the real one; only the engine is not. `python -m tools.clients.scripted PORT [FOLDER]`: what is
+asked is written to the folder."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import re
 import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tessera.request import RequestOutput
@@ -18,12 +21,15 @@ from tessera.server.serve import ReadyApp, serve
 from tessera.server.settings import ServerSettings
 from tests.server.fake_engine import FakeEngine, FakeInfo, Script
 from tools.clients.contracts import MODELS
+from tools.clients.recording import Recorder
 
-CONTEXT = 100_000
+CONTEXT = 400_000
+TOOLS = "<|tools|>"
+ASKED = re.compile(r"Call (\S+) with (\{[^{}]*\})")
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is string else '' }}"
     "{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}</{{ m.role }}>{% endfor %}"
-    "{% if tools %}TOOLS{{ tools | tojson }}{% endif %}<assistant>"
+    f"{{% if tools %}}{TOOLS}{{{{ tools | tojson }}}}{{% endif %}}<assistant>"
 )
 HELLO = "Hello, this is scripted."
 SUNNY = "It is sunny in Paris."
@@ -52,12 +58,15 @@ def said(prompt: str, params: SamplingParams) -> str:
         return json.dumps(sample(json.loads(asked.json), text_of(prompt)))
     if asked is not None and asked.kind == "json_object":
         return JOKE if "punchline" in prompt else CITY
-    chat, _, rest = prompt.partition("TOOLS")
+    chat, _, rest = prompt.partition(TOOLS)
     tools = [tool["function"] for tool in json.loads(rest.removesuffix("<assistant>"))] if rest else []
     answers = [tool for tool in tools if "large" in tool.get("parameters", {}).get("properties", {})]
     if answers:  # a tool that stands for the form of the answer
         return called(answers[0], chat)
-    if tools and "<tool>" not in chat.rpartition("<user>")[2]:
+    wanted, done = ASKED.findall(chat.rpartition("<user>")[2]), chat.rpartition("<user>")[2].count("<tool>")
+    if tools and done < len(wanted):
+        return f"I do that.\n{call(*wanted[done])}"
+    if tools and not done:
         return called(tools[0], chat)
     return SUNNY if tools else HELLO
 
@@ -95,18 +104,21 @@ def call(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
-async def ready() -> ReadyApp:
+async def ready(folder: Path | None) -> ReadyApp:
     engine: Any = ScriptedEngine(template=TEMPLATE, info=FakeInfo(max_model_len=CONTEXT))
     settings = ServerSettings(tool_call_parser="hermes", served_model_names=("scripted", *MODELS))
-    return ReadyApp(engine, create_app(engine, settings))
+    app = create_app(engine, settings)
+    if folder is not None:
+        app.add_middleware(Recorder, folder)
+    return ReadyApp(engine, app)
 
 
-async def main(port: int) -> int:
+async def main(port: int, folder: Path | None) -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
-        return await serve(ready(), listener, ServerSettings(drain_seconds=0.1))
+        return await serve(ready(folder), listener, ServerSettings(drain_seconds=0.1))
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(int(sys.argv[1]))))
+    sys.exit(asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2:] else None)))

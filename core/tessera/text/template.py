@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from tessera.errors import ModelError, RequestError
+from tessera.text.arrangement import Arrangement
 from tessera.text.conversation import ContentForm, plain_value, prepare_messages
 
 _MAX_TEMPLATE_CHARS = 256_000
@@ -123,6 +124,7 @@ def _strftime_now(date_format: str) -> str:
 class _CompiledTemplate:
     code: Template
     content_form: ContentForm
+    arrangement: Arrangement
 
 
 class ChatTemplate:
@@ -172,7 +174,7 @@ class ChatTemplate:
                 param="add_generation_prompt",
             )
         template = self._select(has_tools=tools is not None)
-        prepared = prepare_messages(messages, template.content_form)
+        prepared = template.arrangement.of(prepare_messages(messages, template.content_form))
         final_text = _mark_final_message(prepared[-1]) if continue_final_message else None
         variables = {
             **self._special_tokens,
@@ -210,21 +212,23 @@ class ChatTemplate:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             # Python's limits on code: nested blocks and brackets, digits of a number.
             raise ModelError("The chat template nests too deeply or holds a number that is too long.") from error
-        return _CompiledTemplate(code, self._content_form or self._detect_content_form(code))
+        form = self._content_form or self._detect_content_form(code)
+        return _CompiledTemplate(code, form, Arrangement(lambda messages: self._probe(code, messages), form))
 
     def _detect_content_form(self, code: Template) -> ContentForm:
         """Renders a short message both ways. A template that expects a string prints the list with its quotes."""
-        takes_string = _PROBE in self._probe(code, _PROBE)
-        text = self._probe(code, [{"type": "text", "text": _PROBE}])
+        takes_string = _PROBE in self._probe(code, [{"role": "user", "content": _PROBE}])
+        text = self._probe(code, [{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
         takes_parts = _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
         if not takes_parts:
             return "string"
         return "either" if takes_string else "parts"
 
-    def _probe(self, code: Template, content: Any) -> str:
+    def _probe(self, code: Template, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The prompt; "" if the template refuses the messages."""
         variables = {
             **self._special_tokens,
-            "messages": [{"role": "user", "content": content}],
+            "messages": messages,
             "tools": None,
             "documents": None,
             "add_generation_prompt": True,

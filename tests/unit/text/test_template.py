@@ -7,7 +7,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tessera.errors import RequestError
 from tessera.text.template import ChatTemplate
-from tests.unit.text.template_shapes import CALL, CHATML, HEADERS, INST, SHAPES, SPECIAL_TOKENS, TOOL, TOOLS, USER
+from tests.unit.text.template_shapes import (
+    ANSWER,
+    CALL,
+    CHATML,
+    HEADERS,
+    INST,
+    SHAPES,
+    SPECIAL_TOKENS,
+    TOOL,
+    TOOLS,
+    USER,
+)
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS_ONLY = "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}"
@@ -27,7 +38,7 @@ def test_prompt_of_a_chat() -> None:
 
 def test_error_raised_by_the_template_is_the_message() -> None:
     with pytest.raises(RequestError, match=r"^Roles must alternate: user, assistant, user, \.\.\.$"):
-        render(INST, USER, USER)
+        render(INST, USER, ANSWER, ANSWER)
 
 
 def test_model_without_a_template() -> None:

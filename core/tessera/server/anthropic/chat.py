@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from tessera.server.openai.protocol import (
     ToolCall,
     ToolSpec,
 )
+from tessera.server.openai.tools import UNSEEN
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -97,10 +99,12 @@ def _system(asked: CountTokensRequest) -> Iterator[ChatMessage]:
 def _messages(messages: Sequence[MessageParam]) -> Iterator[ChatMessage]:
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
-        if message.role not in ("user", "assistant"):
-            raise RequestError(f"{place}.role must be user or assistant.", param=f"{place}.role")
+        if message.role not in ("user", "assistant", "system"):
+            raise RequestError(f"{place}.role must be user, assistant or system.", param=f"{place}.role")
         if isinstance(message.content, str):
             yield ChatMessage(message.role, message.content)
+        elif message.role == "system":
+            yield ChatMessage("system", _texts(message.content, f"{place}.content"))
         elif message.role == "user":
             yield from _of_user(message.content, f"{place}.content")
         else:
@@ -117,7 +121,7 @@ def _of_user(blocks: Sequence[Block], place: str) -> Iterator[ChatMessage]:
                 parts.append(ContentPart("text", text))
             case {"type": "tool_result", "tool_use_id": str(call_id)}:
                 content = block.get("content") or ""
-                yield ChatMessage("tool", _texts(content, f"{where}.content"), tool_call_id=call_id)
+                yield ChatMessage("tool", _texts(content, f"{where}.content", UNSEEN), tool_call_id=call_id)
             case _:
                 raise _unserved(block, where)
     if parts:
@@ -143,8 +147,8 @@ def _of_assistant(blocks: Sequence[Block], place: str) -> ChatMessage:
     return message
 
 
-def _texts(content: Any, place: str) -> str:
-    """The texts of blocks, joined."""
+def _texts(content: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The texts of blocks, joined. instead: texts in place of other blocks, by their types."""
     if isinstance(content, str):
         return content
     texts = []
@@ -152,6 +156,8 @@ def _texts(content: Any, place: str) -> str:
         match block:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
+            case {"type": str(kind)} if kind in instead:
+                texts.append(instead[kind])
             case _:
                 raise _unserved(block, f"{place}[{index}]")
     return "\n".join(texts)

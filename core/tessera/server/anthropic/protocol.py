@@ -19,7 +19,8 @@ _TEXT_OR_BLOCKS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"ty
 
 
 class MessageParam(msgspec.Struct):
-    """role: user or assistant. content: a text, or blocks of the types text, tool_use, tool_result and thinking."""
+    """role: user, assistant, or system for what the application says later. content: a text, or blocks of the types
+    text, tool_use, tool_result and thinking."""
 
     role: str
     content: Annotated[str | list[Block], shown(**_TEXT_OR_BLOCKS)]

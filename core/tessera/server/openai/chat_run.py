@@ -171,7 +171,9 @@ async def render(
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
     rendered = await context.engine.text.chat(job)
-    reasons = markers is not None and (markers.begun if rendered.reasons is None else rendered.reasons)
+    # What the model goes on with is its answer, unless the prompt says otherwise.
+    begun = markers is not None and markers.begun and not request.continue_final_message
+    reasons = begun if rendered.reasons is None else rendered.reasons
     return Prompt(rendered.ids[0] if kept is None else rendered.ids[0][-kept:]), reasons
 
 

@@ -21,6 +21,13 @@ from tessera.server.openai.structured import Asked, check_structured, format_of,
 from tessera.server.settings import Limits
 
 _MODES = ("none", "auto", "required")
+UNSEEN = {
+    name: f"[{what}, which this model cannot see]"
+    for what, names in (("An image", ("image", "input_image")), ("A document", ("document", "input_file")))
+    for name in names
+}
+"""What a model is told in place of parts of a tool's result, by their types. It called the tool itself: refusing the
+result would end what an agent does, and all it does later in the same chat."""
 
 
 @dataclass(frozen=True)

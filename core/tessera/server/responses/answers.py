@@ -29,6 +29,7 @@ from tessera.server.responses.protocol import (
     ResponseUsage,
 )
 from tessera.server.responses.store import Store
+from tessera.server.responses.tools import Tools
 from tessera.server.responses.turns import Turn
 
 
@@ -37,8 +38,17 @@ class ResponseAnswer:
 
     wire = EVENTS
 
-    def __init__(self, context: ServerContext, store: Store, asked: ResponsesRequest, turn: Turn, run: ChatRun) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        store: Store,
+        asked: ResponsesRequest,
+        turn: Turn,
+        tools: Tools,
+        run: ChatRun,
+    ) -> None:
         self.stream = bool(asked.stream)
+        self._tools = tools
         self._store = store
         self._turn = turn
         self._run = run
@@ -53,7 +63,7 @@ class ResponseAnswer:
             model=run.identity.model,
             status="in_progress",
             output=[],
-            tools=asked.tools or [],
+            tools=tools.shown,
             tool_choice=asked.tool_choice or "auto",
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             text={"format": form or {"type": "text"}},
@@ -78,7 +88,7 @@ class ResponseAnswer:
         return self.response
 
     def _items(self, answer: CompletionOutput, message: Message) -> list[Item]:
-        items = output_items(message, _status_of(answer))
+        items = [self._tools.said(item) for item in output_items(message, _status_of(answer))]
         if self._shows_logprobs:
             for item in items:
                 if item["type"] == "message":
@@ -90,7 +100,7 @@ class ResponseAnswer:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         writer = EventWriter()
-        items = ItemEvents(writer)
+        items = ItemEvents(writer, self._tools)
         begun = False
         async for update in self._run.updates():
             data = []
@@ -147,10 +157,11 @@ class BackgroundAnswer(ResponseAnswer):
         store: Store,
         asked: ResponsesRequest,
         turn: Turn,
+        tools: Tools,
         run: ChatRun,
         running: dict[str, asyncio.Task[None]],
     ) -> None:
-        super().__init__(context, store, asked, turn, run)
+        super().__init__(context, store, asked, turn, tools, run)
         self._running = running
 
     async def whole(self) -> Response:

@@ -11,6 +11,7 @@ from tessera.parsing.response import CallArguments, CallBegin, Content, Event, R
 from tessera.server.http import detail_of
 from tessera.server.responses.items import call_item, custom_item, message_item, new_id, reasoning_item, text_part
 from tessera.server.responses.protocol import Item
+from tessera.server.responses.tools import Tools
 from tessera.server.sse import EventWire
 
 _encode = msgspec.json.Encoder().encode
@@ -34,9 +35,10 @@ class EventWriter:
 class ItemEvents:
     """output: the items that have ended, as they are in the response."""
 
-    def __init__(self, writer: EventWriter) -> None:
+    def __init__(self, writer: EventWriter, tools: Tools) -> None:
         self.output: list[Item] = []
         self._writer = writer
+        self._tools = tools
         self._item: Item | None = None
         self._text: list[str] = []
         self._logprobs: list[Any] = []
@@ -53,7 +55,7 @@ class ItemEvents:
             case CallBegin(_, call_id, name, custom):
                 yield from self.end()
                 made, prefix = (custom_item, "ctc") if custom else (call_item, "fc")
-                yield from self._begin(made(new_id(prefix), call_id, name, "", "in_progress"))
+                yield from self._begin(self._tools.said(made(new_id(prefix), call_id, name, "", "in_progress")))
             case CallArguments(_, text):
                 yield self._say(text)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tessera.errors import RequestError
 from tessera.parsing.response import Message
 from tessera.server.openai.protocol import ChatMessage, ContentPart, CustomCall, FunctionCall, ToolCall
+from tessera.server.openai.tools import UNSEEN
 from tessera.server.responses.protocol import Item
+from tessera.server.responses.tools import whole_name
 
 _PREFIXES = {
     "message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs",
@@ -103,15 +106,16 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
             case {"type": "message", "role": str(role)}:
                 turn.other(ChatMessage(role, _parts(item.get("content"), f"{place}.content")))
             case {"type": "function_call", "call_id": str(call_id), "name": str(name), "arguments": str(arguments)}:
-                turn.call(ToolCall(FunctionCall(name, arguments), call_id))
+                turn.call(ToolCall(FunctionCall(whole_name(item.get("namespace"), name), arguments), call_id))
             case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(text)}:
+                name = whole_name(item.get("namespace"), name)
                 turn.call(ToolCall(id=call_id, type="custom", custom=CustomCall(name, text)))
             case {
                 "type": "function_call_output" | "custom_tool_call_output",
                 "call_id": str(call_id),
                 "output": output,
             }:
-                turn.other(ChatMessage("tool", _text(output, f"{place}.output"), tool_call_id=call_id))
+                turn.other(ChatMessage("tool", _text(output, f"{place}.output", UNSEEN), tool_call_id=call_id))
             case {"type": "reasoning"}:
                 turn.reason(_text(item.get("content") or item.get("summary") or [], f"{place}.content"))
             case _:
@@ -161,12 +165,12 @@ def _parts(content: Any, place: str) -> str | list[ContentPart]:
     return [ContentPart("text", text) for text in _texts(content, place)]
 
 
-def _text(content: Any, place: str) -> str:
-    return content if isinstance(content, str) else "\n".join(_texts(content, place))
+def _text(content: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    return content if isinstance(content, str) else "\n".join(_texts(content, place, instead))
 
 
-def _texts(content: Any, place: str) -> list[str]:
-    """Raises RequestError for what is no text."""
+def _texts(content: Any, place: str, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """instead: texts in place of other parts, by their types. Raises RequestError for what is no text."""
     if not isinstance(content, list):
         raise RequestError(f"{place} must be a text or a list of parts.", param=place)
     texts = []
@@ -176,6 +180,8 @@ def _texts(content: Any, place: str) -> list[str]:
                 texts.append(text)
             case {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
+            case {"type": str(kind)} if kind in instead:
+                texts.append(instead[kind])
             case _:
                 where = f"{place}[{index}]"
                 raise RequestError(f"{where} must be a part of text: only texts are supported.", param=where)

@@ -11,6 +11,7 @@ from tessera.errors import RequestError
 from tessera.server.http import until_disconnect
 from tessera.server.responses.events import EVENTS, EventWriter, ItemEvents
 from tessera.server.responses.paging import is_number
+from tessera.server.responses.tools import Tools
 from tessera.server.sse import send_events
 
 _BEFORE: Mapping[str, Any] = {
@@ -57,7 +58,7 @@ async def _events(
     response = await ended()
     if response["status"] not in _ENDS:
         raise _cut_short(response)
-    items = ItemEvents(writer)
+    items = ItemEvents(writer, Tools())
     for item in response["output"]:
         yield b"".join(items.again(item))
     yield writer.event(f"response.{response['status']}", response=response)

@@ -29,7 +29,8 @@ from tessera.server.responses.protocol import (
 )
 from tessera.server.responses.replay import place_of, replay
 from tessera.server.responses.store import Store
-from tessera.server.responses.turns import NAMES, Turn, chat_of, whole_chat_of
+from tessera.server.responses.tools import Tools
+from tessera.server.responses.turns import Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
 
 _NOT_SERVED: Mapping[str, Values] = {"prompt": ()}
@@ -88,16 +89,17 @@ class Responses:
         asked = self._decoder.decode(body)
         if asked.background:
             _check_background(asked)
-        turn = await Turn.of(self._store, asked, scope)
-        run = await ChatRun.begin(self._context, whole_chat_of(asked, turn), scope, "resp", NAMES)
+        turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
+        run = await ChatRun.begin(self._context, whole_chat_of(asked, turn, tools), scope, "resp", tools.names)
         if asked.background:
-            return BackgroundAnswer(self._context, self._store, asked, turn, run, self._running)
-        return ResponseAnswer(self._context, self._store, asked, turn, run)
+            return BackgroundAnswer(self._context, self._store, asked, turn, tools, run, self._running)
+        return ResponseAnswer(self._context, self._store, asked, turn, tools, run)
 
     async def count(self, request: Request) -> HttpResponse:
         asked = self._counting.decode(await read_body(request.receive))
-        chat = chat_of(asked, await Turn.of(self._store, asked, request.scope))
-        return json_response(InputTokens(await count_tokens(self._context, chat, NAMES)))
+        tools = Tools.of(asked.tools)
+        chat = chat_of(asked, await Turn.of(self._store, asked, request.scope), tools)
+        return json_response(InputTokens(await count_tokens(self._context, chat, tools.names)))
 
     async def retrieve(self, request: Request) -> ASGIApp:
         response = (await self._kept(request))["response"]

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from starlette.types import Scope
 
 from tessera.errors import NotFoundError, RequestError
-from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage, CustomSpec, FunctionSpec, ToolSpec
+from tessera.server.openai.protocol import ChatCompletionRequest, ChatMessage
 from tessera.server.responses.items import input_items, messages_of
 from tessera.server.responses.protocol import (
     MAX_METADATA,
@@ -20,22 +19,12 @@ from tessera.server.responses.protocol import (
     ResponsesRequest,
 )
 from tessera.server.responses.store import Store
+from tessera.server.responses.tools import Tools, choice_of
 from tessera.server.security import tenant_of
 
 MAX_TURNS = 1000
 """Responses that one may follow, each after another."""
 MAX_METADATA_CHARS = 512
-
-NAMES = {
-    "response_format.json_schema.schema": "text.format.schema",
-    "response_format": "text.format",
-    "reasoning_effort": "reasoning.effort",
-    "max_tokens": "max_output_tokens",
-    "messages": "input",
-    ".function.": ".",
-    ".custom.": ".",
-}
-"""What errors of a chat are called in a response."""
 
 
 @dataclass
@@ -94,17 +83,15 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
     return kept
 
 
-def chat_of(asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
+def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
     """Raises RequestError."""
     if asked.truncation not in (None, "disabled"):
         raise RequestError("truncation is disabled here; remove it.", param="truncation")
     messages = messages_of([*turn.before, *turn.items])
     if asked.instructions:
         messages.insert(0, ChatMessage("system", asked.instructions))
-    chat = ChatCompletionRequest(model=asked.model, messages=messages)
-    if asked.tools:
-        chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
-    chat.tool_choice, chat.parallel_tool_calls = asked.tool_choice, asked.parallel_tool_calls
+    chat = ChatCompletionRequest(model=asked.model, messages=messages, tools=tools.specs or None)
+    chat.tool_choice, chat.parallel_tool_calls = choice_of(asked.tool_choice), asked.parallel_tool_calls
     if asked.reasoning is not None:
         chat.reasoning_effort = asked.reasoning.effort
     if asked.text is not None and asked.text.format is not None:
@@ -112,10 +99,10 @@ def chat_of(asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
     return chat
 
 
-def whole_chat_of(asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
+def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
     """Raises RequestError."""
     check_metadata(asked.metadata)
-    chat = chat_of(asked, turn)
+    chat = chat_of(asked, turn, tools)
     chat.max_tokens, chat.temperature, chat.top_p = asked.max_output_tokens, asked.temperature, asked.top_p
     chat.user, chat.prompt_cache_key = asked.user, asked.prompt_cache_key
     chat.stream = asked.stream
@@ -143,30 +130,3 @@ def _format(given: dict[str, Any]) -> dict[str, Any]:
     if given.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": {"name": given.get("name"), "schema": given.get("schema")}}
     return given
-
-
-def _tool(given: dict[str, Any], place: str) -> ToolSpec:
-    match given:
-        case {"type": "function", "name": str(name)}:
-            parameters = given.get("parameters")
-            if not isinstance(parameters, dict | None):
-                raise RequestError(f"{place}.parameters must be an object.", param=f"{place}.parameters")
-            description = given.get("description")
-            spec = FunctionSpec(name, parameters=parameters, strict=given.get("strict") is True)
-            if isinstance(description, str):
-                spec.description = description
-            return ToolSpec("function", spec)
-        case {"type": "custom", "name": str(name)}:
-            form = given.get("format")
-            if isinstance(form, dict) and form.get("type") == "grammar":
-                form = {"type": "grammar", "grammar": form}
-            elif not isinstance(form, dict | None):
-                raise RequestError(f"{place}.format must be an object.", param=f"{place}.format")
-            description = given.get("description")
-            return ToolSpec(
-                "custom",
-                custom=CustomSpec(name, description if isinstance(description, str) else msgspec.UNSET, form),
-            )
-    raise RequestError(
-        f"{place} must be a function or a custom tool, with a name; other tools are not served.", param=place
-    )
