@@ -1,25 +1,23 @@
-"""Forms that hold files (multipart/form-data, RFC 7578), read as they arrive.
+"""Forms that hold files (multipart/form-data, RFC 7578), read by python-multipart as they arrive.
 
-Starlette's own reader needs a further package and spools a form before a route sees it; this one passes each piece of a
-file on.
+Starlette's own reader spools a form before a route sees it; this one passes each piece of a file on.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import logging
 from dataclasses import dataclass
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from tessera.errors import RequestError
 
 FORM_BYTES = 2**16
 """What a form may hold besides its file."""
-_HEAD_BYTES = 2**13
-_BOUNDARY = re.compile(
-    rb"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))""", re.IGNORECASE
-)
-_DISPOSITION = re.compile(rb"content-disposition\s*:\s*form-data\s*;(.*)", re.IGNORECASE)
-_PARAMETER = re.compile(rb"""\s*([a-z]{1,32})=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))\s*(?:;|$)""", re.IGNORECASE)
+
+# It warns of what a client did wrong, which the client is told.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
@@ -35,78 +33,69 @@ class FormReader:
 
     def __init__(self, content_type: bytes) -> None:
         """Raises RequestError."""
-        found = _BOUNDARY.match(content_type.strip())
-        if found is None:
+        kind, options = parse_options_header(content_type.strip())
+        boundary = options.get(b"boundary", b"")
+        if kind.strip() != b"multipart/form-data" or not boundary:
             raise RequestError("The body must be a form: multipart/form-data with a boundary.")
-        self._delimiter = b"\r\n--" + (found[1] or found[2])
-        # The first delimiter may stand at the very beginning, where no line ends.
-        self._held = b"\r\n"
-        self._read = self._content
-        self._in_part = False
+        self._field = self._value = self._disposition = b""
+        self._found: list[Part | bytes] = []
         self._ended = False
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin,
+                    "on_header_field": self._on_field,
+                    "on_header_value": self._on_value,
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._end_head,
+                    "on_part_data": lambda data, begin, end: self._found.append(data[begin:end]),
+                    "on_end": self._end_form,
+                },
+            )
+        except FormParserError as error:
+            raise RequestError("The boundary of the form is too long.") from error
 
-    def feed(self, data: bytes) -> Iterator[Part | bytes]:
+    def feed(self, data: bytes) -> list[Part | bytes]:
         """What the data adds: the head of each part, then pieces of its content. Raises RequestError."""
-        if self._ended:
-            return  # RFC 2046 has readers ignore what follows the last delimiter
-        self._held += data
-        going_on = True
-        while going_on:
-            going_on = False
-            for found in self._read():
-                going_on = True
-                if found:
-                    yield found
+        self._found = []
+        if not self._ended:  # RFC 2046 has readers ignore what follows the last delimiter
+            try:
+                self._parser.write(data)
+            except FormParserError as error:
+                raise RequestError("The form is malformed: it must be multipart/form-data as in RFC 7578.") from error
+        return self._found
 
     def end(self) -> None:
         """Raises RequestError if the form is not whole."""
         if not self._ended:
             raise RequestError("The form ended before its last delimiter.")
 
-    # Each of these takes what it can from what is held, and yields something, if only b"", if the next one is to go on.
+    def _begin(self) -> None:
+        self._disposition = b""
 
-    def _content(self) -> Iterator[Part | bytes]:
-        content, delimiter, rest = self._held.partition(self._delimiter)
-        if delimiter:
-            self._held, self._read = rest, self._after_delimiter
-            yield content if self._in_part else b""
-        else:
-            kept = len(self._delimiter) - 1  # which may begin one
-            content, self._held = self._held[:-kept], self._held[-kept:]
-            if self._in_part and content:
-                yield content
+    def _on_field(self, data: bytes, begin: int, end: int) -> None:
+        self._field += data[begin:end]
 
-    def _after_delimiter(self) -> Iterator[Part | bytes]:
-        if len(self._held) < 2:
-            return
-        follows, self._held = self._held[:2], self._held[2:]
-        if follows == b"--":
-            self._ended, self._held = True, b""
-        elif follows == b"\r\n":
-            # A part may have no headers at all; its head then ends where it begins.
-            self._held, self._read = b"\r\n" + self._held, self._head
-            yield b""
-        else:
-            raise RequestError("The form has a delimiter that does not end its line.")
+    def _on_value(self, data: bytes, begin: int, end: int) -> None:
+        self._value += data[begin:end]
 
-    def _head(self) -> Iterator[Part | bytes]:
-        head, end, rest = self._held.partition(b"\r\n\r\n")
-        if len(head) > _HEAD_BYTES:
-            raise RequestError(f"The headers of a part of the form must be at most {_HEAD_BYTES} bytes.")
-        if end:
-            self._held, self._read, self._in_part = rest, self._content, True
-            yield _part_of(head)
+    def _end_header(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._field = self._value = b""
+
+    def _end_head(self) -> None:
+        """Raises RequestError."""
+        kind, options = parse_options_header(self._disposition)
+        if kind != b"form-data" or b"name" not in options:
+            raise RequestError("A part of the form has no name.")
+        name, filename = (options.get(key) for key in (b"name", b"filename"))
+        self._found.append(Part(_text(name or b""), None if filename is None else _text(filename)))
+
+    def _end_form(self) -> None:
+        self._ended = True
 
 
-def _part_of(head: bytes) -> Part:
-    """Raises RequestError."""
-    for line in head.split(b"\r\n"):
-        if found := _DISPOSITION.match(line):
-            given = {
-                name.lower(): re.sub(rb"\\(.)", rb"\1", quoted or plain)
-                for name, quoted, plain in _PARAMETER.findall(found[1])
-            }
-            filename = given.get(b"filename")
-            name = given.get(b"name", b"").decode("utf-8", "replace")
-            return Part(name, None if filename is None else filename.decode("utf-8", "replace"))
-    raise RequestError("A part of the form has no name.")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
