@@ -291,7 +291,7 @@ class TextWorkers:
         self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
-        self.template = ""
+        self.template = self.response_template = ""
         process = self._short.begin()
         try:
             self.vocabulary = Vocabulary.from_folder(start.tokenizer)
@@ -315,6 +315,7 @@ class TextWorkers:
         """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
         ready = await self._short.load()
         self.has_template, self.template = ready.has_template, ready.template
+        self.response_template = ready.response_template
 
     async def chat(self, job: ChatJob) -> Encoded:
         """Raises RequestError, TextLimitError or TextWorkerError."""
