@@ -28,6 +28,7 @@ from tessera.server.responses.protocol import (
     ResponsesRequest,
 )
 from tessera.server.responses.store import Store
+from tessera.server.responses.truncation import fitted
 from tessera.server.responses.turns import NAMES, Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
 
@@ -88,14 +89,16 @@ class Responses:
         if asked.background:
             _check_background(asked)
         turn = await Turn.of(self._store, asked, scope)
-        run = await ChatRun.begin(self._context, whole_chat_of(asked, turn), scope, "resp", NAMES)
+        chat = await fitted(self._context, asked, whole_chat_of(asked, turn), [*turn.before, *turn.items])
+        run = await ChatRun.begin(self._context, chat, scope, "resp", NAMES)
         if asked.background:
             return BackgroundAnswer(self._context, self._store, asked, turn, run, self._running)
         return ResponseAnswer(self._context, self._store, asked, turn, run)
 
     async def count(self, request: Request) -> HttpResponse:
         asked = self._counting.decode(await read_body(request.receive))
-        chat = chat_of(asked, await Turn.of(self._store, asked, request.scope))
+        turn = await Turn.of(self._store, asked, request.scope)
+        chat = await fitted(self._context, asked, chat_of(asked, turn), [*turn.before, *turn.items])
         return json_response(InputTokens(await count_tokens(self._context, chat, NAMES)))
 
     async def retrieve(self, request: Request) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +96,9 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
 
 def chat_of(asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
     """Raises RequestError."""
-    if asked.truncation not in (None, "disabled"):
-        raise RequestError("truncation is disabled here; remove it.", param="truncation")
-    messages = messages_of([*turn.before, *turn.items])
-    if asked.instructions:
-        messages.insert(0, ChatMessage("system", asked.instructions))
+    if asked.truncation not in (None, "auto", "disabled"):
+        raise RequestError("truncation must be auto or disabled.", param="truncation")
+    messages = messages_with(asked.instructions, [*turn.before, *turn.items])
     chat = ChatCompletionRequest(model=asked.model, messages=messages)
     if asked.tools:
         chat.tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
@@ -110,6 +108,12 @@ def chat_of(asked: InputTokensRequest, turn: Turn) -> ChatCompletionRequest:
     if asked.text is not None and asked.text.format is not None:
         chat.response_format = _format(asked.text.format)
     return chat
+
+
+def messages_with(instructions: str | None, items: Sequence[Item]) -> list[ChatMessage]:
+    """Raises RequestError."""
+    messages = messages_of(items)
+    return [ChatMessage("system", instructions), *messages] if instructions else messages
 
 
 def whole_chat_of(asked: ResponsesRequest, turn: Turn) -> ChatCompletionRequest:
