@@ -46,6 +46,7 @@ _MIB = 1 << 20
 # Four bytes per character, times four for what normalization may add.
 _MOST_TOKENS_PER_CHAR = 16
 _MOST_TOKENS = 1024
+_MOST_BEGUN = 2**16
 
 
 @dataclass(frozen=True)
@@ -263,13 +264,14 @@ def _within_reasoning(prompt: str, begin: str, end: str) -> bool | None:
 
 
 def _after(anchor: str, prompt: str) -> str:
-    """The prompt after the last match of the anchor; all of it if there is none, as transformers has it."""
+    """The prompt after the last match of the anchor; all of it if there is none, as transformers has it. At most its
+    last 65,536 characters: the front end reads them between other clients' tokens."""
     import regex  # type: ignore[import-untyped]  # it has no stubs of its own, and few models need it
 
     end = 0
     for found in regex.finditer(anchor, prompt, regex.DOTALL):
         end = found.end()
-    return prompt[end:]
+    return prompt[max(end, len(prompt) - _MOST_BEGUN) :]
 
 
 class Grammars:

@@ -217,6 +217,17 @@ def test_what_is_no_call_is_content_as_it_was_written() -> None:
         assert Message.of(read([text], known("chatml"))) == Message(text)
 
 
+def test_white_space_around_what_is_no_call_stays() -> None:
+    for name in ("tags", "chatml", "quoted"):
+        begin, end = (
+            ("<call>call:now", "</call>") if name == "quoted" else ("<tool_call><function=now>", "</tool_call>")
+        )
+        text = f"a \n{begin}{{{end} \n b \n{begin}{{"
+        tools = () if name == "tags" else TOOLS
+        for pieces in cuts(text):
+            assert Message.of(read(pieces, known(name), tools=tools)) == Message(text), pieces
+
+
 def test_without_tools_nothing_is_a_call() -> None:
     text = f"<think>a</think>Sure. <tool_call>{PARIS}</tool_call> b"
     message = Message.of(read(list(text), known("chatml"), tools=()))
@@ -317,6 +328,7 @@ def _seconds(run: Any) -> float:
 
 GRAMMARS = [
     ("chatml", "<tool_call><think>"),
+    ("chatml", "<tool_call>"),
     ("tags", "<function=<think>"),
     ("channels", "<|channel|>"),
     ("marked", ""),

@@ -66,6 +66,8 @@ async def test_the_worker_says_what_a_prompt_has_of_the_answer(
     (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": {"fields": 2**70}}))
     async with TextWorkers(Start(str(folder))) as workers:
         assert json.loads(workers.response_template) == {"fields": 2**70}
+        long = [{"role": "user", "content": "a" * 100_000}]
+        assert len((await workers.chat(ChatJob(long, anchor="none"))).begun) == 65_536
         for anchor, begun in ((r"\[", "b]"), (r"\[a\]", "[b]"), ("none", "[a][b]"), ("", "")):
             job = ChatJob([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], anchor=anchor)
             assert (await workers.chat(job)).begun == begun

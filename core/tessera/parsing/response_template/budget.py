@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MOST = 0.05
-_PER_SEARCH = 40e-6
+_PER_SEARCH = 200e-6
 _PER_CHARACTER = 0.2e-6
 
 

@@ -58,7 +58,7 @@ def template_format(source: str, family: ResponseFormat | None, special: Sequenc
     needed = template.special(special)
     own = TemplateFormat(NAME, _markers(template), _calls(template), template=template, special=needed)
     if family is not None:
-        reasoning = family.reasoning if template.reasoning is not None else None
+        reasoning = None if template.reasoning is None else family.reasoning or own.reasoning
         calls = None if template.calls is None else family.calls
         taken = replace(own, reasoning=reasoning, calls=calls, family=family)
         if _reads_what_it_forces(taken):

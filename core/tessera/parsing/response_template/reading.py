@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 from tessera.parsing.calls import Format
 from tessera.parsing.reader import Found, Malformed, Wait
@@ -78,8 +78,11 @@ class _Regions:
         self._before: tuple[list[str], bool] = ([], True)
         self._raw = False
         """Whether the content before was given back, so that white space after it is kept."""
-        self._joins: dict[str, bool] = {}
+        self._joined: set[str] = set()
         self._idle = 0
+        self._text = ""
+        self._clean: dict[str, int] = {}
+        """The place in the text before which a delimiter, by its name, does not begin: so far it was looked for."""
 
     def read(self) -> Wait:
         parser = self._parser
@@ -105,7 +108,7 @@ class _Regions:
             if self._idle > 2 * len(self._template.fields):
                 raise _Stuck
             if place.opens:
-                before = (self._parser.content.held, self._parser.content.fresh)
+                before = self._around()
                 self._close("")
                 self._open(place.field, text, match.groupdict(), before)
             else:
@@ -135,12 +138,14 @@ class _Regions:
         """The delimiter that comes first, and the place up to which none may begin that is not whole yet. over: whether
         the text ends there."""
         best, key, waits = None, (0, 0, False, ""), end
+        if text is not self._text:
+            self._text, self._clean = text, {}
         for place in places:
             delimiter = place.delimiter
-            if delimiter.literals:
-                match = delimiter.pattern.search(text, begin, end, partial=not over)
-            else:
-                match = self._budget.search(delimiter.pattern, text, begin, end, partial=not over)
+            start = max(begin, self._clean.get(delimiter.name, 0))
+            search = delimiter.pattern.search if delimiter.literals else self._searching(delimiter)
+            match = search(text, start, end, partial=not over) if start <= end else None
+            self._clean[delimiter.name] = max(start, end) if match is None else match.start()
             if match is None:
                 continue
             if not over and delimiter.may_grow(match, end):
@@ -151,6 +156,9 @@ class _Regions:
                 best, key = Found(match.start(), match.end(), (place, match)), own
         return (None if best is not None and best.begin >= waits else best), waits
 
+    def _searching(self, delimiter: Delimiter) -> Callable[..., Any]:
+        return partial(self._budget.search, delimiter.pattern)
+
     # ---- regions
 
     def _take(self, text: str) -> None:
@@ -159,7 +167,7 @@ class _Regions:
         if self._field is None:
             return
         if not self._opened:
-            self._open(self._field, "", {}, (self._parser.content.held, self._parser.content.fresh))
+            self._open(self._field, "", {}, self._around())
         if self._field.is_calls:
             self._body.append(text)
         elif self._field.is_reasoning:
@@ -167,9 +175,14 @@ class _Regions:
         else:
             self._parser.content(text)
 
+    def _around(self) -> tuple[list[str], bool]:
+        """The white space that the content ends with so far, and whether any that follows is dropped."""
+        if self._field is not None and self._opened and not self._field.stripped:
+            return [], False  # it is part of the content
+        return self._parser.content.held, self._parser.content.fresh
+
     def _open(self, found: Field, begun: str, captures: dict[str, str | None], before: tuple[list[str], bool]) -> None:
-        """A region begins. begun: the text that begins it. before: the white space of the content before it, and
-        whether any is dropped."""
+        """A region begins. begun: the text that begins it. before: of _around(), before the last region was closed."""
         parser = self._parser
         self._field, self._opened, self._begun, self._body, self._before = found, True, begun, [], before
         self._captures = {name: text for name, text in captures.items() if text is not None}
@@ -183,9 +196,9 @@ class _Regions:
         else:
             parser.content.cut()
         text = self._text_of(found)
-        if self._joins.get(found.name):
+        if found.join and found.name in self._joined:
             text.emit(found.join)
-        self._joins[found.name] = True
+        self._joined.add(found.name)
         text.fresh = found.stripped
 
     def _close(self, ended: str) -> None:
@@ -263,11 +276,14 @@ class TemplateFormat(ResponseFormat):
 
     @property
     def before_calls(self) -> ReasoningMarkers | None:
-        return self.reasoning if self.family is None or not self.reasons else self.family.before_calls
+        own = None if self.family is None or not self.reasons else self.family.before_calls
+        return own or self.reasoning
 
     @property
     def without_reasoning(self) -> str:
-        return super().without_reasoning if self.family is None else self.family.without_reasoning
+        if self.family is None or self.family.reasoning is None:
+            return super().without_reasoning
+        return self.family.without_reasoning
 
     @property
     def marks_answers(self) -> bool:
