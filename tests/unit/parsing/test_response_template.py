@@ -396,6 +396,7 @@ WRONG: list[tuple[Any, str]] = [
     ({**CHATML, "fields": {"a": {"open": "x", "open_pattern": "x"}}}, "cannot both be there"),
     ({**CHATML, "fields": {"a": {"open_pattern": "(x"}}}, "fields.a.open_pattern is no pattern"),
     ({**CHATML, "fields": {"a": {"open_pattern": "((a{999}){999}){999}"}}}, "is too large"),
+    ({**CHATML, "fields": {"a": {"open_pattern": "a{" + "9" * 5000 + "}"}}}, "is too large"),
     ({**CHATML, "fields": {"a": {"open_pattern": "(?P<b>x)"}}}, "fields.a.transform is missing"),
     ({**CHATML, "fields": {"a": {"open": []}}}, "fields.a.open must be a text"),
     ({**CHATML, "fields": {"a": {"content": "yaml"}}}, "fields.a.content must be one of text"),

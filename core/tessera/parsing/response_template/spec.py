@@ -22,6 +22,8 @@ MAX_BYTES = 2**16
 _MAX_FIELDS = 32
 _MAX_PATTERN_SIZE = 2**14
 """The length of a pattern, times what it repeats by number: the library writes such repetitions out."""
+_MAX_DIGITS = 6
+"""Of a number in a pattern: with as many it is too large already."""
 _MAX_PLACEHOLDERS = 64
 _MAX_DEPTH = 16
 
@@ -197,8 +199,8 @@ def compiled(source: Any, place: str) -> Any:
     if not isinstance(source, str):
         raise ModelError(f"{place} must be a text")
     size = len(source)
-    for low, high in re.findall(r"\{(\d*),?(\d*)\}", source):
-        size *= max(int(low or 1), int(high or 1), 1)
+    for counts in re.findall(r"\{(\d*),?(\d*)\}", source):
+        size *= max(int(count[:_MAX_DIGITS] or 1) for count in counts) or 1
     if size > _MAX_PATTERN_SIZE:
         raise ModelError(f"{place} is too large")
     try:
