@@ -9,12 +9,29 @@ import time
 
 from tessera.parsing.calls import Tool
 from tessera.parsing.formats import CALLS, response_format
-from tessera.parsing.response import ResponseParser
+from tessera.parsing.response import ResponseFormat, ResponseParser
+from tessera.parsing.response_template.forcing import NAME, template_format
 
 PIECE = 4
 TOKENS = 20_000
 RUNS = 5
 TOOL = Tool("write", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
+# One with patterns, which cost more than texts.
+TEMPLATE = {
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "thinking": {"open": "<think>", "close": "</think>"},
+        "content": {"close": "<|im_end|>"},
+        "tool_calls": {
+            "open_pattern": r"<tool_call>\s*<function=(?P<name>\w+)>",
+            "close": "</tool_call>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": r"<parameter=(?P<key>\w+)>\n?(?P<value>.*?)\n?</parameter>"},
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+    },
+}
 WORDS = "Some words, a number 42 and a < b. "
 
 
@@ -39,21 +56,23 @@ def called(name: str, text: str) -> str:
     return f"{begin}{tag['begin']}{arguments}{tag['end']}{end}"
 
 
-def median(name: str, text: str, *, tools: bool, reasons: bool) -> float:
-    found = response_format(name, "qwen3", "")
+def median(found: ResponseFormat | None, text: str, *, reasons: bool = False) -> float:
     assert found is not None
+    prompt = "<think>" if reasons else ""
     return statistics.median(
-        seconds(ResponseParser(found, (TOOL,) if tools else (), reasons=reasons), text) for _ in range(RUNS)
+        seconds(ResponseParser(found, (TOOL,), reasons=reasons, prompt=prompt if found.prompt_anchor else ""), text)
+        for _ in range(RUNS)
     )
 
 
 def main() -> None:
     text = WORDS * (TOKENS * PIECE // len(WORDS))
     print(f"{'':16} text  reasoning  arguments   (microseconds a token)")
-    for name in sorted(CALLS):
-        plain = median(name, text, tools=True, reasons=False)
-        thought = median(name, text, tools=True, reasons=True)
-        call = median(name, called(name, text), tools=True, reasons=False)
+    rows: dict[str, ResponseFormat | None] = {name: response_format(name, "qwen3", "") for name in sorted(CALLS)}
+    rows[NAME] = template_format(json.dumps(TEMPLATE), None, ())
+    for name, found in rows.items():
+        plain, thought = median(found, text), median(found, text, reasons=True)
+        call = median(found, called("qwen3_coder" if name == NAME else name, text))
         print(f"{name:16} {plain * 1e6:4.2f}  {thought * 1e6:9.2f}  {call * 1e6:9.2f}")
 
 

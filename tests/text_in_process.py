@@ -36,6 +36,7 @@ class TextInProcess:
         self.vocabulary = tokenizer
         self._texts = Texts(tokenizer, template)
         self.has_template, self.template = self._texts.has_template, self._texts.template
+        self.response_template = self._texts.response_template
         self._grammars = Grammars()
         self._jobs = msgspec.msgpack.Decoder(Job)
 

@@ -33,7 +33,7 @@ TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(response_template: str = "") -> Tokenizer:
     """A token a byte, in the byte-level alphabet, and a BOS that only add_special_tokens puts in front."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(alphabet)}
@@ -44,7 +44,7 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
     )
-    return Tokenizer(tokenizer, {"bos_token": "<bos>"}, {"default": TEMPLATE})
+    return Tokenizer(tokenizer, {"bos_token": "<bos>"}, {"default": TEMPLATE}, response_template)
 
 
 def histogram() -> Histogram:

@@ -367,7 +367,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "only texts are"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]", "other tools are not served"),
     ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name", "A-Z a-z"),
-    ({"truncation": "auto"}, "truncation", "truncation is disabled here"),
+    ({"truncation": "first"}, "truncation", "truncation must be auto or disabled"),
     ({"previous_response_id": "a", "conversation": "b"}, "conversation", "cannot be combined"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, "text.format.schema",
      "text.format.schema cannot be used: not is not supported"),

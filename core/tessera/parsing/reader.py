@@ -10,15 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 Wait = Generator[None, None, None]
 Emit = Callable[[str], None]
 
 SPACE = re.compile(r"\s+")
+_LOOK_BEHIND = 32
+"""Characters that stay after they were taken, for patterns that look at what is before them."""
 
 
 class Malformed(Exception):  # noqa: N818 - says what the text is, and is never shown
     """The text is not what the format demands here."""
+
+
+class Found(NamedTuple):
+    """What a search found: whose text begins and ends there. what: the searcher's own."""
+
+    begin: int
+    end: int
+    what: Any
+
+
+Search = Callable[[str, int, bool], Found | int]
+"""Of a text, from a place on, and whether the text is over: what was found; or the place up to which nothing was."""
 
 
 class Reader:
@@ -31,8 +46,9 @@ class Reader:
         self._marked: list[str] | None = None
 
     def feed(self, text: str) -> None:
-        self._text = self._text[self._at :] + text
-        self._at = 0
+        dropped = max(self._at - _LOOK_BEHIND, 0)
+        self._text = self._text[dropped:] + text
+        self._at -= dropped
 
     @property
     def left(self) -> int:
@@ -70,6 +86,23 @@ class Reader:
             keep = 0 if self.ended else self._beginnings(markers)
             self._pass_on(len(self._text) - keep, emit)
             if self.ended:
+                return None
+            yield
+
+    def find(self, search: Search, emit: Emit) -> Generator[None, None, tuple[Any, str] | None]:
+        """Passes text to `emit` up to what `search` finds, takes that and returns it with its text; None at the end of
+        the text."""
+        while True:
+            found = search(self._text, self._at, self.ended)
+            if isinstance(found, Found):
+                self._pass_on(found.begin, emit)
+                return found.what, self._take(found.end)
+            moved = found > self._at
+            self._pass_on(found, emit)
+            if self._at < len(self._text) and moved:
+                continue
+            if self.ended:
+                self._pass_on(len(self._text), emit)
                 return None
             yield
 

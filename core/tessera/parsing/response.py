@@ -61,11 +61,33 @@ class ReasoningMarkers:
 
 @dataclass(frozen=True)
 class ResponseFormat(ABC):
-    """How a family of models writes its answers. reasoning, calls: None if it has none."""
+    """How a family of models writes its answers. reasoning, calls: None if it has none. forces: whether a grammar can
+    demand what is read."""
 
     name: str
     reasoning: ReasoningMarkers | None = None
     calls: CallSyntax | None = None
+    forces: bool = True
+
+    @property
+    def reasons(self) -> bool:
+        """Whether answers may have reasoning."""
+        return self.reasoning is not None
+
+    def reads(self, *, tools: bool) -> bool:
+        """Whether an answer has to be read: it may hold more than text. tools: whether the model may call any."""
+        return self.reasons or tools
+
+    @property
+    def prompt_anchor(self) -> str:
+        """A pattern of the `regex` library after whose last match in a prompt the answer has begun, where reading needs
+        what the template has written of it; "" where it does not."""
+        return ""
+
+    @property
+    def marks_answers(self) -> bool:
+        """Whether the text of an answer stands between markers, which a grammar has to demand too."""
+        return False
 
     @property
     def before_calls(self) -> ReasoningMarkers | None:
@@ -156,10 +178,13 @@ class Trimmed:
 
 class ResponseParser:
     """Reads one answer. tools: those that the model may call; without any, nothing is taken for a call. reasons:
-    whether the answer begins within reasoning. Nothing that the model wrote is lost: what looks like a call and is none
-    stays text."""
+    whether the answer begins within reasoning. prompt: what the prompt has written of the answer, where the format's
+    prompt_anchor asks for it; it is read, and nothing of it is told. Nothing that the model wrote is lost: what looks
+    like a call and is none stays text."""
 
-    def __init__(self, response_format: ResponseFormat, tools: Iterable[Tool] = (), *, reasons: bool = False) -> None:
+    def __init__(
+        self, response_format: ResponseFormat, tools: Iterable[Tool] = (), *, reasons: bool = False, prompt: str = ""
+    ) -> None:
         self.format = response_format
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self.reasons = reasons
@@ -175,6 +200,10 @@ class ResponseParser:
         self._done = False
         self._reasons = False
         self._input: InputReader | None = None
+        if prompt:
+            self.feed(prompt)
+            self._fed = self.num_calls = self.reasoning_end = 0
+            self.content.held, self.reasoning.held, self._input = [], [], None
 
     def feed(self, text: str) -> list[Event]:
         """What is known now. text: the next piece of the answer."""

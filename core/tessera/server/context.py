@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tessera._version import __version__
-from tessera.errors import EngineDeadError, NotFoundError
+from tessera.errors import EngineDeadError, ModelError, NotFoundError
 from tessera.parsing.formats import response_format
+from tessera.parsing.response import ResponseFormat
 from tessera.server.access import Counts
 from tessera.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.engine.async_engine import AsyncEngine
+
+_LOG = logging.getLogger(__name__)
 
 
 def fingerprint(name: str, config: EngineConfig) -> str:
@@ -31,6 +35,34 @@ def fingerprint(name: str, config: EngineConfig) -> str:
     return f"fp_{hashlib.sha256(said).hexdigest()[:12]}"
 
 
+def format_of(engine: AsyncEngine, settings: ServerSettings) -> ResponseFormat | None:
+    """How answers are read: as the flags say, or else as the checkpoint's response_template does, or else as the family
+    that the chat template is recognised by. None: they are text. Says in the log if a checkpoint brings a
+    response_template."""
+    asked = (settings.tool_call_parser, settings.reasoning_parser)
+    if engine.text is None:
+        return response_format(*asked, "")
+    family, own = response_format(*asked, engine.text.template), engine.text.response_template
+    if not own:
+        return family
+    if asked != ("auto", "auto"):
+        _LOG.info("Answers are read as the flags say; the checkpoint's response_template is not used.")
+        return family
+    # Not at the top: few checkpoints have one.
+    from tessera.parsing.response_template.forcing import template_format
+
+    vocabulary = engine.text.vocabulary
+    special = [vocabulary.added_token_texts[token] for token in sorted(vocabulary.special_ids)]
+    try:
+        found = template_format(own, family, special)
+    except ModelError as error:
+        known = "text" if family is None else f"those of the family '{family.name}'"
+        _LOG.warning("The checkpoint's response_template cannot be used: %s. Answers are read as %s.", error, known)
+        return family
+    _LOG.info("Answers are read by the checkpoint's response_template.")
+    return found
+
+
 class ServerContext:
     """Created once, before the first request."""
 
@@ -40,8 +72,7 @@ class ServerContext:
         self.model_names = settings.served_model_names or (engine.config.model.served_name,)
         self.adapters = dict(engine.config.lora.modules)
         """The folder of each adapter, by the name that requests give as `model`."""
-        template = "" if engine.text is None else engine.text.template
-        self.format = response_format(settings.tool_call_parser, settings.reasoning_parser, template)
+        self.format = format_of(engine, settings)
         """How the model writes its reasoning and calls; None: its answers are text."""
         self.fingerprint = fingerprint(self.model_names[0], engine.config)
         self.created = int(time.time())

@@ -115,10 +115,14 @@ class ServerSettings:
     answers: AnswerLimits = field(default_factory=AnswerLimits)
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tool_call_parser: str = flag(
-        "auto", "How the model writes calls of tools; auto recognises it by its chat template.", metavar="NAME"
+        "auto",
+        "How the model writes calls of tools; auto goes by its response_template or its chat template.",
+        metavar="NAME",
     )
     reasoning_parser: str = flag(
-        "auto", "How the model writes its reasoning; auto recognises it by its chat template.", metavar="NAME"
+        "auto",
+        "How the model writes its reasoning; auto goes by its response_template or its chat template.",
+        metavar="NAME",
     )
     response_store: str = flag(
         "", "File in which responses, conversations and stored chats are kept.", metavar="FILE",

@@ -7,6 +7,7 @@ which is loaded without those parts and can only turn token ids into text.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -120,7 +121,8 @@ class Vocabulary:
 class Tokenizer(Vocabulary):
     """A model's whole tokenizer. Has no limits of time or memory; the text worker does, for untrusted models.
 
-    chat_templates: template source by name; empty if the model has none.
+    chat_templates: template source by name; empty if the model has none. response_template: how the model says that its
+    answers are read (parsing/response_template), as JSON; "" if it does not.
     """
 
     def __init__(
@@ -128,9 +130,11 @@ class Tokenizer(Vocabulary):
         tokenizer: tokenizers.Tokenizer,
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
+        response_template: str = "",
     ) -> None:
         super().__init__(tokenizer, special_tokens)
         self.chat_templates = dict(chat_templates or {})
+        self.response_template = response_template
         self._prepends_bos = self._encode("", add_special_tokens=True)[:1] == [self.bos_token_id]
 
     @classmethod
@@ -139,7 +143,7 @@ class Tokenizer(Vocabulary):
         folder = Path(path)
         read = _read_tokenizer(folder)
         try:
-            return cls(*read, _chat_templates(folder))
+            return cls(*read, _chat_templates(folder), _response_template(folder))
         except RequestError as error:
             raise ModelError(f"{folder / 'tokenizer.json'} cannot be used: {error.message}") from error
 
@@ -296,6 +300,11 @@ def _chat_templates(folder: Path) -> dict[str, str]:
         if source is not None:
             templates[name] = source
     return templates
+
+
+def _response_template(folder: Path) -> str:
+    found = (read_json(folder, "tokenizer_config.json") or {}).get("response_template")
+    return "" if found is None else json.dumps(found)
 
 
 def _is_named_template(entry: Any) -> bool:

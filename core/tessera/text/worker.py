@@ -46,6 +46,7 @@ _MIB = 1 << 20
 # Four bytes per character, times four for what normalization may add.
 _MOST_TOKENS_PER_CHAR = 16
 _MOST_TOKENS = 1024
+_MOST_BEGUN = 2**16
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Start(msgspec.Struct):
 class ChatJob(msgspec.Struct, tag="chat"):
     """A chat's messages and the other inputs of its template. template: source to use instead of the worker's.
     max_chars: limit of the prompt. max_tokens: see Tokenizer.encode. text, spelled: whether to return these too.
-    reasoning: the texts that begin and end reasoning, to say whether the prompt ends within it."""
+    reasoning: the texts that begin and end reasoning, to say whether the prompt ends within it. anchor: the pattern
+    after whose last match in the prompt the answer has begun, to return that part."""
 
     messages: Any
     tools: Any = None
@@ -110,6 +112,7 @@ class ChatJob(msgspec.Struct, tag="chat"):
     text: bool = False
     spelled: bool = False
     reasoning: tuple[str, str] | None = None
+    anchor: str = ""
 
 
 class EncodeJob(msgspec.Struct, tag="encode"):
@@ -136,20 +139,23 @@ class GrammarJob(msgspec.Struct, tag="grammar"):
 
 class Ready(msgspec.Struct, tag="ready"):
     """The worker has loaded its files. has_template: whether there is a template for chats without tools. template: the
-    source of all of the model's templates."""
+    source of all of the model's templates. response_template: see Tokenizer."""
 
     has_template: bool
     template: str = ""
+    response_template: str = ""
 
 
 class Encoded(msgspec.Struct, tag="encoded"):
     """ids: of each text. text: the chat's prompt; spelled: tokens of the first text as the vocabulary spells them. Both
-    only if requested. reasons: whether the prompt ends within reasoning; None if it neither begins nor ends any."""
+    only if requested. reasons: whether the prompt ends within reasoning; None if it neither begins nor ends any. begun:
+    what the prompt has of the answer, if an anchor was given."""
 
     ids: list[list[int]]
     text: str | None = None
     spelled: list[str] | None = None
     reasons: bool | None = None
+    begun: str = ""
 
 
 class Decoded(msgspec.Struct, tag="decoded"):
@@ -192,6 +198,7 @@ class Texts:
         sources = template or tokenizer.chat_templates
         self.has_template = bool(sources)
         self.template = sources if isinstance(sources, str) else "\n".join(sources.values())
+        self.response_template = tokenizer.response_template
         self._template = ChatTemplate(sources, tokenizer.special_tokens, content_format)
         self._given = lru_cache(maxsize=1)(self._compile)
 
@@ -222,7 +229,8 @@ class Texts:
         ids = self._encode(text, job.add_special_tokens, job.max_tokens)
         spelled = self._spelled(ids) if job.spelled else None
         reasons = None if job.reasoning is None else _within_reasoning(text, *job.reasoning)
-        return Encoded([ids], text if job.text else None, spelled, reasons)
+        begun = _after(job.anchor, text) if job.anchor else ""
+        return Encoded([ids], text if job.text else None, spelled, reasons, begun)
 
     def _encode(self, text: str, add_special_tokens: bool, max_tokens: int | None) -> list[int]:
         """Limits the number of ids, so that a tokenizer cannot flood the caller."""
@@ -255,11 +263,22 @@ def _within_reasoning(prompt: str, begin: str, end: str) -> bool | None:
     return False if tail.endswith(end) else None
 
 
+def _after(anchor: str, prompt: str) -> str:
+    """The prompt after the last match of the anchor; all of it if there is none, as transformers has it. At most its
+    last 65,536 characters: the front end reads them between other clients' tokens."""
+    import regex  # type: ignore[import-untyped]  # it has no stubs of its own, and few models need it
+
+    end = 0
+    for found in regex.finditer(anchor, prompt, regex.DOTALL):
+        end = found.end()
+    return prompt[max(end, len(prompt) - _MOST_BEGUN) :]
+
+
 class Grammars:
     """Checks grammars, over single bytes."""
 
     has_template = False
-    template = ""
+    template = response_template = ""
 
     @cached_property
     def _bytes(self) -> LLTokenizer:
@@ -295,7 +314,7 @@ def main() -> int:
         return GIVEN_UP
     except MemoryError:
         return OUT_OF_MEMORY
-    _send(link, Ready(texts.has_template, texts.template))
+    _send(link, Ready(texts.has_template, texts.template, texts.response_template))
     # A library that panics or aborts prints its input, and prompts must not appear in the log.
     log = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

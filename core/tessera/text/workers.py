@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -60,6 +61,8 @@ MAX_GRAMMARS = 64
 STANDARD_ERROR = 2
 _READ_AHEAD = 1 << 20
 _MIB = 1 << 20
+_STANDING_SHARE = 0.05
+"""Of the clock's limit: a worker that has had less processor time in it stands still."""
 _TRIES = 2  # attempts at a job whose worker was killed from outside, or stood still
 # Deaths that a job can cause: out of processor time, memory or stack, or a crash in the library.
 _JOBS_OWN = frozenset({-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL})
@@ -223,10 +226,9 @@ class _Lane:
         for _ in range(_TRIES):
             process = await self._loaded()
             try:
-                async with asyncio.timeout(limits.clock_seconds):
-                    return await process.exchange(job)
-            except TimeoutError:  # not the job's fault, which would have run out of processor time first
-                await self._replace(process, "took too long by the clock")
+                return await _answered(process, job, limits)
+            except TimeoutError:
+                await self._replace(process, "stood still")
                 continue
             except (EOFError, OSError):
                 code = await self._replace(process, "ended")
@@ -273,6 +275,33 @@ class _Lane:
         return code
 
 
+async def _answered(process: _Process, job: bytes, limits: Limits) -> Answer:
+    """Raises TimeoutError if the worker has had hardly any processor time for as long as the clock's limit: it stands
+    still, or the machine is too busy. A job that takes too much of it ends the worker by itself. Also raises as
+    exchange() does."""
+    exchange = asyncio.create_task(process.exchange(job))
+    try:
+        used = processor_seconds(process.pid)
+        while True:
+            done, _ = await asyncio.wait((exchange,), timeout=limits.clock_seconds)
+            if done:
+                return await exchange
+            before, used = used, processor_seconds(process.pid)
+            if used - before < _STANDING_SHARE * limits.clock_seconds:
+                raise TimeoutError
+    finally:
+        exchange.cancel()
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has used; 0.0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _of(code: int) -> str:
     if code == OUT_OF_MEMORY:
         return "out of memory"
@@ -292,7 +321,7 @@ class TextWorkers:
         self._grammars = _Lane(Start(None))
         self._right: dict[StructuredOutputsParams, None] = {}  # the one used last is the last
         self.has_template = False
-        self.template = ""
+        self.template = self.response_template = ""
         process = self._short.begin()
         try:
             self.vocabulary = Vocabulary.from_folder(start.tokenizer)
@@ -316,6 +345,7 @@ class TextWorkers:
         """Waits until the first worker has loaded the model's files. Raises ModelError or TextWorkerError."""
         ready = await self._short.load()
         self.has_template, self.template = ready.has_template, ready.template
+        self.response_template = ready.response_template
 
     async def chat(self, job: ChatJob) -> Encoded:
         """Raises RequestError, TextLimitError or TextWorkerError."""

@@ -62,6 +62,12 @@ def test_folder_with_tokenizer_json_alone(tmp_path: Path, byte_level: tokenizers
     assert tokenizer.decode(tokenizer.encode("Hello")) == "Hello"
 
 
+def test_a_response_template_is_read_as_it_is(tmp_path: Path, byte_level: tokenizers.Tokenizer) -> None:
+    spec = {"start_anchor": "x", "fields": {"content": {"close": "é", "more": 2**70}}}
+    folder = write_folder(tmp_path, byte_level, tokenizer_config={"response_template": spec})
+    assert json.loads(Tokenizer.from_folder(folder).response_template) == spec
+
+
 def test_chat_templates_by_name_and_from_files(tmp_path: Path, byte_level: tokenizers.Tokenizer) -> None:
     named = [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]
     folder = write_folder(tmp_path, byte_level, tokenizer_config={"chat_template": named})

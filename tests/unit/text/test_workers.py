@@ -59,6 +59,30 @@ def write(folder: Path, tokenizer: tokenizers.Tokenizer, **parts: Any) -> Path:
     return folder
 
 
+async def test_the_worker_says_what_a_prompt_has_of_the_answer(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "model", trained["byte_level"])
+    (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": {"fields": 2**70}}))
+    async with TextWorkers(Start(str(folder))) as workers:
+        assert json.loads(workers.response_template) == {"fields": 2**70}
+        long = [{"role": "user", "content": "a" * 100_000}]
+        assert len((await workers.chat(ChatJob(long, anchor="none"))).begun) == 65_536
+        for anchor, begun in ((r"\[", "b]"), (r"\[a\]", "[b]"), ("none", "[a][b]"), ("", "")):
+            job = ChatJob([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], anchor=anchor)
+            assert (await workers.chat(job)).begun == begun
+
+
+async def test_an_anchor_that_takes_too_long_ends_the_job_alone(
+    trained: dict[str, tokenizers.Tokenizer], tmp_path: Path
+) -> None:
+    async with TextWorkers(Start(str(write(tmp_path / "model", trained["byte_level"])))) as workers:
+        job = ChatJob([{"role": "user", "content": "a" * 60}], anchor=r"(?:a|aa)+\Z")
+        with pytest.raises(TextLimitError):
+            await workers.chat(job)
+        assert await workers.encode(["a"])
+
+
 @pytest.fixture
 def served(trained: dict[str, tokenizers.Tokenizer], tmp_path: Path) -> Served:
     """Workers of a byte-level tokenizer with other parts."""

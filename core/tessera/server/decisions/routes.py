@@ -169,9 +169,9 @@ async def _prompt(
         asked = [*before, msgspec.structs.replace(last, content=f"{_text(last)}\n\n{question}")]
     else:
         asked = [*messages, ChatMessage("user", question)]
-    prompt, begun = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse())
-    ids = list(prompt.token_ids)
-    if begun:
+    rendered = await render(context, msgspec.structs.replace(chat, messages=asked), ToolUse())
+    ids = list(rendered.prompt.token_ids)
+    if rendered.begun:
         assert context.format is not None
         assert context.engine.text is not None
         (end,) = await context.engine.text.encode([context.format.without_reasoning], False)

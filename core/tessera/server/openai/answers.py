@@ -36,8 +36,8 @@ class PlainReader:
 
 
 class FormatReader:
-    """For answers with reasoning or calls. begun: whether they begin within reasoning. hidden: reasoning is left
-    out."""
+    """For answers with reasoning or calls. begun: whether they begin within reasoning. prompt: what the prompt has
+    written of them, where the format needs it. hidden: reasoning is left out."""
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class FormatReader:
         vocabulary: Vocabulary | None,
         *,
         begun: bool,
+        prompt: str,
         hidden: bool,
     ) -> None:
-        self._parser = ResponseParser(known, tools, reasons=begun)
+        self._parser = ResponseParser(known, tools, reasons=begun, prompt=prompt)
         self._hidden = hidden
         self._counter = ReasoningCounter(self._parser, vocabulary)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.types import Scope
@@ -26,6 +26,15 @@ from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_u
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
+class Rendered(NamedTuple):
+    """A chat as the model sees it. begun: whether the answer begins within reasoning. written: what the prompt has
+    written of the answer, where reading it needs that."""
+
+    prompt: Prompt
+    begun: bool
+    written: str
+
+
 class ChatRun:
     """A chat whose answer is due. reasons: whether its answer shows reasoning."""
 
@@ -36,21 +45,20 @@ class ChatRun:
         identity: Identity,
         generation: Generation,
         use: ToolUse,
-        *,
-        begun: bool,
+        rendered: Rendered,
     ) -> None:
-        """begun: whether the answer begins within reasoning."""
         self.identity = identity
         self.generation = generation
         self._named = use.named
         known = context.format
         choices = range(generation.num_choices)
-        self.reasons = known is not None and known.reasoning is not None and request.include_reasoning is not False
+        self.reasons = known is not None and known.reasons and request.include_reasoning is not False
         self._readers: Sequence[AnswerReader] = [PlainReader() for _ in choices]
-        if known is not None and (known.reasoning is not None or use.tools):
+        if known is not None and known.reads(tools=bool(use.tools)):
+            _, begun, written = rendered
+            vocabulary, hidden = context.engine.tokenizer, not self.reasons
             self._readers = [
-                FormatReader(known, use.tools, context.engine.tokenizer, begun=begun, hidden=not self.reasons)
-                for _ in choices
+                FormatReader(known, use.tools, vocabulary, begun=begun, prompt=written, hidden=hidden) for _ in choices
             ]
             generation.counts_reasoning(lambda: sum(reader.reasoning_tokens for reader in self._readers))
 
@@ -80,10 +88,10 @@ class ChatRun:
         identity = Identity.of(context, prefix, request, scope)
         await check_tools(context, use)
         await check_structured(context, asked, params)
-        prompt, begun = await render(context, request, use, params.max_tokens)
-        params = _reading(context, params, use, request.thinking_token_budget, begun=begun)
-        generation = Generation(context, owner_of(context, request, scope), [prompt], params, way, identity.id)
-        return cls(context, request, identity, generation, use, begun=begun)
+        rendered = await render(context, request, use, params.max_tokens)
+        params = _reading(context, params, use, request.thinking_token_budget, begun=rendered.begun)
+        generation = Generation(context, owner_of(context, request, scope), [rendered.prompt], params, way, identity.id)
+        return cls(context, request, identity, generation, use, rendered)
 
     async def updates(self) -> AsyncGenerator[list[tuple[CompletionOutput, list[Event]]], None]:
         """What is new of each choice, as outputs arrive. Closing it aborts the request."""
@@ -109,8 +117,7 @@ async def count_tokens(
     with in_terms_of(names):
         context.check_name(request.model)
         use = tool_use(request, context.format, context.settings.limits)
-        prompt, _ = await render(context, request, use)
-        return len(prompt.token_ids)
+        return len((await render(context, request, use)).prompt.token_ids)
 
 
 @contextmanager
@@ -156,9 +163,8 @@ def _logprobs(context: ServerContext, request: ChatCompletionRequest) -> int | N
 
 async def render(
     context: ServerContext, request: ChatCompletionRequest, use: ToolUse, max_tokens: int | None = None
-) -> tuple[Prompt, bool]:
-    """Renders and tokenizes the chat. max_tokens: of the answer. Also returns whether the answer begins within
-    reasoning. Raises RequestError, TextWorkerError."""
+) -> Rendered:
+    """Renders and tokenizes the chat. max_tokens: of the answer. Raises RequestError, TextWorkerError."""
     if context.engine.text is None:
         raise RequestError("This server has no tokenizer: use /v1/completions with token ids.", param="messages")
     job = chat_job(context, request.messages, request)
@@ -170,11 +176,13 @@ async def render(
     markers = None if context.format is None else context.format.reasoning
     if markers is not None:
         job.reasoning = (markers.begin, markers.end)
+    job.anchor = "" if context.format is None else context.format.prompt_anchor
     rendered = await context.engine.text.chat(job)
     # What the model goes on with is its answer, unless the prompt says otherwise.
     begun = markers is not None and markers.begun and not request.continue_final_message
     reasons = begun if rendered.reasons is None else rendered.reasons
-    return Prompt(rendered.ids[0] if kept is None else rendered.ids[0][-kept:]), reasons
+    prompt = Prompt(rendered.ids[0] if kept is None else rendered.ids[0][-kept:])
+    return Rendered(prompt, reasons, rendered.begun)
 
 
 def _variables(request: ChatCompletionRequest, template: str) -> dict[str, Any]:
@@ -198,7 +206,7 @@ def _reading(
     the reasoning. Raises RequestError for a budget of reasoning that the model has none of."""
     known = context.format
     gate, kept = None, params.kept_special_tokens
-    if known is not None and (known.reasoning is not None or use.tools):
+    if known is not None and known.reads(tools=bool(use.tools)):
         kept = known.markers
     if known is not None and not (params.structured_outputs is None and budget is None):
         markers = known.before_calls if use.tools else known.reasoning

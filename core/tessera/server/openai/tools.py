@@ -70,6 +70,8 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
     callable_tools = tuple(tool for tool in tools if choice.names is None or tool.name in choice.names)
     shown = [msgspec.to_builtins(spec.as_function()) for spec in specs]
     required, parallel = choice.mode == "required", request.parallel_tool_calls is not False and not choice.named
+    if not known.forces and (required or not parallel or any(tool.strict for tool in callable_tools)):
+        raise _unforced("A call that is demanded, a strict tool and parallel_tool_calls=false", "tools")
     forced = forced_calls(known.calls, callable_tools, required=required, parallel=parallel)
     return ToolUse(shown, callable_tools, forced, required, choice.named, parallel)
 
@@ -77,8 +79,12 @@ def tool_use(request: ChatCompletionRequest, known: ResponseFormat | None, limit
 def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Asked:
     """What a grammar demands of the answer: calls, or what else the request asks for, which is then for answers without
     calls. Raises RequestError."""
+    if asked.params is not None and known is not None and not known.forces:
+        raise _unforced("A format of the answer", asked.place)
     if use.forced is None and (asked.params is None or not use.tools):
-        return asked
+        if asked.params is None or known is None or not known.marks_answers:
+            return asked
+        return Asked(_tagged(known.answer(format_of(asked))).params, asked.place)
     if use.required or asked.params is None:
         assert use.forced is not None
         return _tagged(use.forced)
@@ -86,6 +92,14 @@ def grammar_of(asked: Asked, use: ToolUse, known: ResponseFormat | None) -> Aske
     assert known.calls is not None
     calls = use.forced or forced_calls(known.calls, use.tools, required=True, parallel=use.parallel)
     return _tagged({"type": "or", "elements": [known.answer(format_of(asked)), calls]})
+
+
+def _unforced(what: str, param: str) -> RequestError:
+    return RequestError(
+        f"{what} cannot be enforced: the model's response_template says how answers are read, and it is not known how "
+        "they have to be written; the server's operator can say with --tool-call-parser and --reasoning-parser.",
+        param=param,
+    )
 
 
 def _tagged(content: Format | None) -> Asked:

@@ -79,6 +79,7 @@ class ResponseAnswer:
             temperature=1.0 if asked.temperature is None else asked.temperature,
             top_logprobs=asked.top_logprobs or 0,
             top_p=1.0 if asked.top_p is None else asked.top_p,
+            truncation=asked.truncation or "disabled",
             user=asked.user,
         )
 

@@ -19,7 +19,8 @@ _PREFIXES = {
     "custom_tool_call": "ctc", "custom_tool_call_output": "ctco",
 }  # fmt: skip
 _SERVED = ", ".join(_PREFIXES)
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+CALLS = ("function_call", "custom_tool_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 
 

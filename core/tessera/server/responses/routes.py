@@ -30,6 +30,7 @@ from tessera.server.responses.protocol import (
 from tessera.server.responses.replay import place_of, replay
 from tessera.server.responses.store import Store
 from tessera.server.responses.tools import Tools
+from tessera.server.responses.truncation import fitted
 from tessera.server.responses.turns import Turn, chat_of, whole_chat_of
 from tessera.server.security import tenant_of
 
@@ -90,15 +91,18 @@ class Responses:
         if asked.background:
             _check_background(asked)
         turn, tools = await Turn.of(self._store, asked, scope), Tools.of(asked.tools)
-        run = await ChatRun.begin(self._context, whole_chat_of(asked, turn, tools), scope, "resp", tools.names)
+        chat, items = whole_chat_of(asked, turn, tools), [*turn.before, *turn.items]
+        chat = await fitted(self._context, asked, chat, items, tools.names)
+        run = await ChatRun.begin(self._context, chat, scope, "resp", tools.names)
         if asked.background:
             return BackgroundAnswer(self._context, self._store, asked, turn, tools, run, self._running)
         return ResponseAnswer(self._context, self._store, asked, turn, tools, run)
 
     async def count(self, request: Request) -> HttpResponse:
         asked = self._counting.decode(await read_body(request.receive))
-        tools = Tools.of(asked.tools)
-        chat = chat_of(asked, await Turn.of(self._store, asked, request.scope), tools)
+        turn, tools = await Turn.of(self._store, asked, request.scope), Tools.of(asked.tools)
+        chat, items = chat_of(asked, turn, tools), [*turn.before, *turn.items]
+        chat = await fitted(self._context, asked, chat, items, tools.names)
         return json_response(InputTokens(await count_tokens(self._context, chat, tools.names)))
 
     async def retrieve(self, request: Request) -> ASGIApp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +85,9 @@ async def conversation_of(store: Store, key: str, tenant: str) -> dict[str, Any]
 
 def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
     """Raises RequestError."""
-    if asked.truncation not in (None, "disabled"):
-        raise RequestError("truncation is disabled here; remove it.", param="truncation")
-    messages = messages_of([*turn.before, *turn.items])
-    if asked.instructions:
-        messages.insert(0, ChatMessage("system", asked.instructions))
+    if asked.truncation not in (None, "auto", "disabled"):
+        raise RequestError("truncation must be auto or disabled.", param="truncation")
+    messages = messages_with(asked.instructions, [*turn.before, *turn.items])
     chat = ChatCompletionRequest(model=asked.model, messages=messages, tools=tools.specs or None)
     chat.tool_choice, chat.parallel_tool_calls = choice_of(asked.tool_choice), asked.parallel_tool_calls
     if asked.reasoning is not None:
@@ -97,6 +95,12 @@ def chat_of(asked: InputTokensRequest, turn: Turn, tools: Tools) -> ChatCompleti
     if asked.text is not None and asked.text.format is not None:
         chat.response_format = _format(asked.text.format)
     return chat
+
+
+def messages_with(instructions: str | None, items: Sequence[Item]) -> list[ChatMessage]:
+    """Raises RequestError."""
+    messages = messages_of(items)
+    return [ChatMessage("system", instructions), *messages] if instructions else messages
 
 
 def whole_chat_of(asked: ResponsesRequest, turn: Turn, tools: Tools) -> ChatCompletionRequest:
