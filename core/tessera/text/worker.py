@@ -51,7 +51,7 @@ _MOST_BEGUN = 2**16
 
 @dataclass(frozen=True)
 class Limits:
-    """A job's limits. seconds: of processor time; clock_seconds is the limit of elapsed time. memory_bytes: address
+    """A job's limits. seconds: of processor time; clock_seconds is how long it may have hardly any. memory_bytes: address
     space beyond what the process had before; not enforced on macOS, which has no such limit."""
 
     seconds: int
@@ -64,8 +64,7 @@ class Limits:
 
     @property
     def clock_seconds(self) -> float:
-        """Longer than the processor time, since the machine may be busy, but finite: a process may be stopped, or wait
-        for its disk forever."""
+        """Finite, since a process may be stopped, or wait for its disk forever."""
         return 3.0 * self.seconds + 3.0
 
     def apply(self) -> None:

@@ -60,8 +60,8 @@ async def fitted(
     names: Mapping[str, str],
 ) -> ChatCompletionRequest:
     """The chat without what must be dropped for the prompt and the answer to fit in the context. chat: of all items.
-    names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises RequestError if no cut is enough,
-    NotFoundError, TextWorkerError."""
+    names: as of count_tokens(). Prompts are rendered as often as it takes to bisect the places to cut. Raises
+    RequestError if no cut is enough, NotFoundError, TextWorkerError."""
     if asked.truncation != "auto":
         return chat
     answer = context.settings.answers.capped(chat.max_tokens) or 1
