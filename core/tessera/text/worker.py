@@ -51,8 +51,8 @@ _MOST_BEGUN = 2**16
 
 @dataclass(frozen=True)
 class Limits:
-    """A job's limits. seconds: of processor time; clock_seconds is how long it may have hardly any. memory_bytes: address
-    space beyond what the process had before; not enforced on macOS, which has no such limit."""
+    """A job's limits. seconds: of processor time; clock_seconds is how long it may have hardly any. memory_bytes:
+    address space beyond what the process had before; not enforced on macOS, which has no such limit."""
 
     seconds: int
     memory_bytes: int
