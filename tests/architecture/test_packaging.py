@@ -14,6 +14,7 @@ MANIFESTS = [
     "pyproject.toml",
     "platforms/cpu/pyproject.toml",
     "platforms/cuda/pyproject.toml",
+    "platforms/gaudi/pyproject.toml",
     "platforms/rocm/pyproject.toml",
     "platforms/triton/pyproject.toml",
     "platforms/xpu/pyproject.toml",

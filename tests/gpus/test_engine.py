@@ -3,7 +3,6 @@ Triton's interpreter: they answer as the reference does, and no step reads the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,20 @@ import pytest
 from tessera.testing.conformance.drafts import Known, Longest
 from tessera.testing.conformance.tiny import save_adapter
 from tests.engine.platforms.test_quantization import apart, scored
-from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.gpus.conftest import PLATFORMS, python_path
 from tests.platforms.adapters import save_merged
+from tests.platforms.emulated import QUESTIONS, Family, Reference, answers, on_device
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.tiny_models import VOCAB, text_of
 
 pytestmark = pytest.mark.compiler
 
-QUESTIONS = prompts(5, longest=30, seed=17)
-EACH: Sequence[dict[str, Any]] = ({}, {**SAMPLED, **FILTERED}, SAMPLED, {}, {**SAMPLED, "repetition_penalty": 1.3})
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe")
 DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}
-Family, Reference = Callable[[str], Path], Callable[..., EngineRun]
 
 
 def gpu(model: Path, platform: str = "cuda", **flags: Any) -> EngineRun:
-    """Two steps in flight, prompts in chunks, decode launches captured."""
-    return EngineRun(
-        model, PLATFORMS[platform], **{"depth": 2, "max_num_seqs": 4, "max_num_batched_tokens": 32, **flags}
-    )
-
-
-def answers(run: EngineRun, max_tokens: int = 5) -> list[list[int]]:
-    """Of all questions at once, each with parameters of its own."""
-    keys = [
-        run.add(question, max_tokens, seed=seed, ignore_eos=True, **params)
-        for seed, (question, params) in enumerate(zip(QUESTIONS, EACH, strict=True))
-    ]
-    run.finish()
-    return [run.answers[key] for key in keys]
+    return on_device(model, PLATFORMS[platform], **flags)
 
 
 @pytest.mark.parametrize(
