@@ -12,6 +12,7 @@ from packaging.version import Version
 
 MANIFESTS = [
     "pyproject.toml",
+    "platforms/ascend/pyproject.toml",
     "platforms/cpu/pyproject.toml",
     "platforms/cuda/pyproject.toml",
     "platforms/gaudi/pyproject.toml",

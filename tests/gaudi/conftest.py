@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference
+from tests.platforms.emulated import family, one_thread, reference, sizes
 
-__all__ = ["family", "one_thread", "reference"]
+__all__ = ["family", "one_thread", "reference", "sizes"]
 
 PLATFORM = "tessera_gaudi.platform:GaudiPlatform"
 

@@ -13,9 +13,9 @@ import pytest
 os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.platforms import emulated
-from tests.platforms.emulated import family, one_thread, reference
+from tests.platforms.emulated import family, one_thread, reference, sizes
 
-__all__ = ["family", "one_thread", "reference"]
+__all__ = ["family", "one_thread", "reference", "sizes"]
 
 collect_ignore_glob = [] if find_spec("triton") else ["*"]
 

@@ -12,13 +12,13 @@ import openai
 import pytest
 import torch
 
+from tessera.testing.conformance.drafts import Known, Longest
+from tessera.testing.conformance.tiny import save_adapter
 from tests.e2e.served import Served
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
+from tests.platforms.adapters import save_merged
 from tests.platforms.engine_run import EngineRun
-from tests.platforms.tiny_models import save_family
-
-HEADS = {"head_dim": 24}
-"""A size that kernels take, and no power of two."""
+from tests.platforms.tiny_models import VOCAB, save_family, text_of
 
 QUESTIONS = prompts(5, longest=30, seed=17)
 EACH: Sequence[dict[str, Any]] = ({}, {**SAMPLED, **FILTERED}, SAMPLED, {}, {**SAMPLED, "repetition_penalty": 1.3})
@@ -40,13 +40,19 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
+def sizes() -> dict[str, int]:
+    """Of the tiny models. Heads have a size that kernels take, and no power of two."""
+    return {"head_dim": 24}
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, int]) -> Family:
     """family("llama"): a tiny model of it, made once."""
     made: dict[str, Path] = {}
 
     def of(name: str) -> Path:
         if name not in made:
-            made[name] = save_family(name, tmp_path_factory.mktemp("models"), **HEADS)
+            made[name] = save_family(name, tmp_path_factory.mktemp("models"), **sizes)
         return made[name]
 
     return of
@@ -83,9 +89,41 @@ def answers(run: EngineRun, max_tokens: int = 5) -> list[list[int]]:
     return [run.answers[key] for key in keys]
 
 
-def served_answers(platform: str, model: Path, log: Path, environment: dict[str, str]) -> list[str]:
+def answers_with_drafts(start: Callable[..., EngineRun], expected: list[list[int]]) -> tuple[list[list[int]], set[str]]:
+    """The answers where the drafts are what is expected, of which some are spoilt, and the kinds of launches that were
+    captured. start: an engine with more flags."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    with start(speculative_config=drafts, max_num_seqs=2) as run:
+        speculation = run.engine._scheduler.speculation
+        assert speculation is not None
+        whole = [question + answer for question, answer in zip(QUESTIONS, expected, strict=True)]
+        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(256, 3)
+        found = answers(run, len(expected[0]))
+        counters = run.engine.stats.counters
+        assert 0 < counters.accepted_tokens < counters.draft_tokens
+        return found, {key.kind for key in run.executor.runner.executables}
+
+
+def share_a_batch(start: Callable[..., EngineRun], model: Path, folder: Path, **flags: Any) -> None:
+    """A request with an adapter answers as the merged model does on the reference platform, beside one with a
+    grammar."""
+    adapter = save_adapter(model, folder / "adapter", seed=1, rank=4)
+    with EngineRun(save_merged(model, adapter, folder / "merged"), "reference", **flags) as run:
+        expected = run.ask(QUESTIONS[:1], 5, ignore_eos=True)
+    features = ["lora", "structured_outputs"]
+    with start(features=features, enable_lora=True, max_loras=1, tokenizer=str(model), **flags) as run:
+        adapted = run.add(QUESTIONS[0], 5, ignore_eos=True, adapter=str(adapter))
+        chosen = run.add(QUESTIONS[1], 12, structured_outputs={"choice": ["yes", "no"]})
+        run.finish()
+        assert run.answers[adapted] == expected[0]
+        assert text_of(run.answers[chosen]).startswith(("yes", "no"))
+
+
+def served_answers(
+    platform: str, model: Path, log: Path, environment: dict[str, str], dtype: str = "float32"
+) -> list[str]:
     """A server's, from the command line to the stream."""
-    flags = [str(model), "--platform", platform, "--dtype", "float32", "--kv-cache-memory-bytes", str(4 << 20)]
+    flags = [str(model), "--platform", platform, "--dtype", dtype, "--kv-cache-memory-bytes", str(4 << 20)]
     flags += ["--max-num-seqs", "4"]
     with (
         Served(flags, log, environment={**os.environ, **environment}) as server,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ["TORCH_FAKECHIP_NAME"] = "hpu"
+
 from habana_frameworks.torch import hpu, ops
 
 __all__ = ["hpu", "ops"]

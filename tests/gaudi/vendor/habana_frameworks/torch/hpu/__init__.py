@@ -4,28 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 
 import torch
-
-os.environ["TORCH_FAKECHIP_NAME"] = "hpu"
-
-from torch_fakechip import compiled as chip
-from torch_fakechip.compiled import (
-    current_device,
-    device_count,
-    host_clock,
-    is_available,
-    manual_seed_all,
-    set_device,
-    synchronize,
-)
-
-__all__ = [
-    "current_device", "device_count", "host_clock", "is_available", "manual_seed_all", "set_device", "synchronize",
-]  # fmt: skip
-
-DEVICE_NAME = os.environ.get("HABANA_STAND_IN", "GAUDI3")
+from torch_fakechip.module import *  # noqa: F403
+from torch_fakechip.module import Graph, capturing, synchronize
 
 
 def _lazy_init():
@@ -33,28 +15,12 @@ def _lazy_init():
 
 
 def get_device_name(device=None):
-    return DEVICE_NAME
-
-
-def mem_get_info(device=None):
-    return torch.accelerator.get_memory_info(device)
-
-
-def memory_allocated(device=None):
-    return torch.accelerator.memory_allocated(device)
-
-
-def max_memory_allocated(device=None):
-    return torch.accelerator.max_memory_allocated(device)
-
-
-def reset_peak_memory_stats(device=None):
-    torch.accelerator.reset_peak_memory_stats(device)
+    return os.environ.get("HABANA_STAND_IN", "GAUDI3")
 
 
 class HPUGraph:
     def __init__(self):
-        self.recorded = chip.Graph()
+        self.recorded = Graph()
 
     def capture_begin(self, dry_run=False):
         self.recorded.__enter__()
@@ -68,13 +34,8 @@ class HPUGraph:
             synchronize()
 
 
-@contextmanager
 def graph(hpu_graph, stream=None):
-    hpu_graph.capture_begin()
-    try:
-        yield
-    finally:
-        hpu_graph.capture_end()
+    return capturing(hpu_graph)
 
 
 torch._register_device_module("hpu", sys.modules[__name__])
