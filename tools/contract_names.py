@@ -35,6 +35,7 @@ FACETS: Mapping[str, str] = MappingProxyType(
         "tessera.step": "runner",
         "tessera.request": "runner",
         "tessera.platform.ops": "ops.core",
+        "tessera.platform.vendor": "ops.core",
     }
 )
 """Modules by dotted name, and the facet or op group their names belong to. The modules of op groups follow these, with
@@ -45,6 +46,7 @@ PARTLY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tessera.arrays": ("Array",),
         "tessera.platform.artifacts": ("Artifacts",),
         "tessera.platform.drafts": ("write_drafts", "sampled_at", "step_output"),
+        "tessera.platform.vendor": ("vendor_op", "vendor_object", "VendorKernel"),
         "tessera.errors": (
             "TesseraError",
             "PlatformError",

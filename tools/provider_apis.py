@@ -1,10 +1,12 @@
 """The interfaces of other packages that platforms call, as the committed JSON has them, to compare after an update:
 
     python -m tools.provider_apis ops vllm_xpu_kernels-0.1.16.2-*.whl > platforms/xpu/tests/vllm_xpu_kernels.json
+    python -m tools.provider_apis ops torch_npu-2.13.0-*.whl npu_swiglu ... > platforms/ascend/tests/torch_npu.json
     python -m tools.provider_apis functions flash_attn 2.8.3 flash_attn_interface.py flash_attn_varlen_func
 
-`ops` reads the schemas that the shared libraries of a wheel register with torch, by library; `functions` reads the
-arguments of functions, or of a Class.method, from a source file. Neither imports the package."""
+`ops` reads the schemas that the shared libraries of a wheel register with torch, by library, all of them or those of
+some ops; `functions` reads the arguments of functions, or of a Class.method, from a source file. Neither imports the
+package."""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import json
 import re
 import sys
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,18 @@ _NAME, _ARGUMENTS, _RESULT = rb"[a-zA-Z_]\w*", rb"\([^()]*(?:\([^()]*\)[^()]*)*\
 _SCHEMA = re.compile(_NAME + _ARGUMENTS + rb" *-> *" + _RESULT)
 
 
-def ops_of(wheel: Path) -> dict[str, Any]:
-    """Strings that torch.library parses, from the wheel's libraries that Python imports."""
+def ops_of(wheel: Path, wanted: Collection[str] = ()) -> dict[str, Any]:
+    """Strings that torch.library parses, from the wheel's libraries that Python imports, or, if ops are named, those of
+    these from all of its libraries."""
     name, version = wheel.name.split("-")[:2]
     libraries = {}
     with zipfile.ZipFile(wheel) as archive:
         for member in sorted(archive.namelist()):
-            if member.endswith(".abi3.so"):
+            if member.endswith(".so" if wanted else ".abi3.so"):
                 found = schemas(archive.read(member))
-                if found:
-                    libraries[Path(member).name.removesuffix(".abi3.so")] = found
+                kept = [said for said in found if not wanted or re.split(r"[.(]", said)[0] in wanted]
+                if kept:
+                    libraries[Path(member).name.removesuffix(".so").removesuffix(".abi3")] = kept
     return {"package": name, "version": version, "ops": libraries}
 
 
@@ -68,8 +73,8 @@ def functions_of(package: str, version: str, source: Path, names: list[str]) -> 
 
 def main(arguments: list[str]) -> None:
     match arguments:
-        case ["ops", wheel]:
-            found = ops_of(Path(wheel))
+        case ["ops", wheel, *names]:
+            found = ops_of(Path(wheel), names)
         case ["functions", package, version, source, *names]:
             found = functions_of(package, version, Path(source), names)
         case _:

@@ -12,8 +12,10 @@ from packaging.version import Version
 
 MANIFESTS = [
     "pyproject.toml",
+    "platforms/ascend/pyproject.toml",
     "platforms/cpu/pyproject.toml",
     "platforms/cuda/pyproject.toml",
+    "platforms/gaudi/pyproject.toml",
     "platforms/rocm/pyproject.toml",
     "platforms/triton/pyproject.toml",
     "platforms/xpu/pyproject.toml",

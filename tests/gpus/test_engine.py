@@ -3,45 +3,32 @@ Triton's interpreter: they answer as the reference does, and no step reads the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tessera.testing.conformance.drafts import Known, Longest
-from tessera.testing.conformance.tiny import save_adapter
 from tests.engine.platforms.test_quantization import apart, scored
-from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.gpus.conftest import PLATFORMS, python_path
-from tests.platforms.adapters import save_merged
+from tests.platforms.emulated import (
+    Family,
+    Reference,
+    answers,
+    answers_with_drafts,
+    on_device,
+    share_a_batch,
+)
 from tests.platforms.engine_run import EngineRun
-from tests.platforms.tiny_models import VOCAB, text_of
 
 pytestmark = pytest.mark.compiler
 
-QUESTIONS = prompts(5, longest=30, seed=17)
-EACH: Sequence[dict[str, Any]] = ({}, {**SAMPLED, **FILTERED}, SAMPLED, {}, {**SAMPLED, "repetition_penalty": 1.3})
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "glm4_moe")
 DAILY = {("cuda", "llama"), ("cuda", "mixtral"), ("cuda", "gemma2")}
-Family, Reference = Callable[[str], Path], Callable[..., EngineRun]
 
 
 def gpu(model: Path, platform: str = "cuda", **flags: Any) -> EngineRun:
-    """Two steps in flight, prompts in chunks, decode launches captured."""
-    return EngineRun(
-        model, PLATFORMS[platform], **{"depth": 2, "max_num_seqs": 4, "max_num_batched_tokens": 32, **flags}
-    )
-
-
-def answers(run: EngineRun, max_tokens: int = 5) -> list[list[int]]:
-    """Of all questions at once, each with parameters of its own."""
-    keys = [
-        run.add(question, max_tokens, seed=seed, ignore_eos=True, **params)
-        for seed, (question, params) in enumerate(zip(QUESTIONS, EACH, strict=True))
-    ]
-    run.finish()
-    return [run.answers[key] for key in keys]
+    return on_device(model, PLATFORMS[platform], **flags)
 
 
 @pytest.mark.parametrize(
@@ -103,28 +90,9 @@ def test_two_devices_answer_as_one(
 def test_drafts_change_no_token(family: Family, reference: Reference, chip: Any) -> None:
     """They are verified in launches of their own, which are captured too."""
     expected = answers(reference("llama"), 8)
-    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
-    with gpu(family("llama"), speculative_config=drafts, max_num_seqs=2) as run:
-        speculation = run.engine._scheduler.speculation
-        assert speculation is not None
-        whole = [question + answer for question, answer in zip(QUESTIONS, expected, strict=True)]
-        speculation.proposer, speculation.lengths = Known(whole, VOCAB), Longest(256, 3)
-        assert answers(run, 8) == expected
-        counters = run.engine.stats.counters
-        assert 0 < counters.accepted_tokens < counters.draft_tokens
-        assert {key.kind for key in run.executor.runner.executables} == {"decode", "verify"}
+    found, kinds = answers_with_drafts(partial(gpu, family("llama")), expected)
+    assert (found, kinds) == (expected, {"decode", "verify"})
 
 
 def test_adapters_and_grammars_share_a_batch(family: Family, chip: Any, tmp_path: Path) -> None:
-    model = family("llama")
-    adapter = save_adapter(model, tmp_path / "adapter", seed=1, rank=4)
-    merged = save_merged(model, adapter, tmp_path / "merged")
-    with EngineRun(merged, "reference") as run:
-        expected = run.ask(QUESTIONS[:1], 5, ignore_eos=True)
-    features = ["lora", "structured_outputs"]
-    with gpu(model, features=features, enable_lora=True, max_loras=1, tokenizer=str(model)) as run:
-        adapted = run.add(QUESTIONS[0], 5, ignore_eos=True, adapter=str(adapter))
-        chosen = run.add(QUESTIONS[1], 12, structured_outputs={"choice": ["yes", "no"]})
-        run.finish()
-        assert run.answers[adapted] == expected[0]
-        assert text_of(run.answers[chosen]).startswith(("yes", "no"))
+    share_a_batch(partial(gpu, family("llama")), family("llama"), tmp_path)

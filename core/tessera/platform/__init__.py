@@ -31,13 +31,25 @@ from tessera.platform.attention import (
     StateSpec,
 )
 from tessera.platform.collectives import Alone, Communicator, TorchCommunicator, Transfer
-from tessera.platform.device import Arena, Device, Future, HostDevice, MemoryFigures, Ready, Reason, Tensor, TorchDevice
+from tessera.platform.device import (
+    Arena,
+    Device,
+    Future,
+    HostDevice,
+    MemoryFigures,
+    ModuleDevice,
+    Ready,
+    Reason,
+    Tensor,
+    TorchDevice,
+    make_current,
+)
 from tessera.platform.drafts import sampled_at, step_output, write_drafts
 from tessera.platform.explain import Explained
 from tessera.platform.feature import Column, EngineFeature, Feature, FeatureState, WorkerFeature
-from tessera.platform.graph import Eager, GraphRunner, PiecewiseGraphs, TorchGraphs
+from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
-from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules
+from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan, RequestView, Resource, StepRules, persistent
 from tessera.platform.model import Hidden, LayerCache, Model, ModelFacts, Product, ProductLayer
 from tessera.platform.ops import Attached, BoundOps, Kernel, Op, OpSet, Packed, Wrapper, replace, with_extra
 from tessera.platform.platform import (
@@ -78,7 +90,8 @@ from tessera.platform.runner import (
     Progress,
     RunnerServices,
 )
-from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape
+from tessera.platform.shapes import BucketedShapes, ExactShapes, LaunchShape, ShapePolicy, StepShape, doubled
+from tessera.platform.vendor import VendorKernel, vendor_object, vendor_op
 from tessera.request import Request
 from tessera.step import RowLogprobs, RowOpened, SchedulerOutput, StepOutput, TokenMasks
 
@@ -114,6 +127,7 @@ __all__ = [
     "ConfigError",
     "Default",
     "Device",
+    "DeviceGraph",
     "DeviceInfo",
     "Eager",
     "EngineFeature",
@@ -148,6 +162,7 @@ __all__ = [
     "ModelError",
     "ModelFacts",
     "ModelRunner",
+    "ModuleDevice",
     "Op",
     "OpSet",
     "Packed",
@@ -191,14 +206,21 @@ __all__ = [
     "TorchGraphs",
     "Transfer",
     "Unpacking",
+    "VendorKernel",
     "WeightFormat",
     "WorkerFeature",
     "WorkerSpec",
     "Wrapper",
+    "doubled",
+    "graph_class",
     "hookimpl",
+    "make_current",
+    "persistent",
     "replace",
     "sampled_at",
     "step_output",
+    "vendor_object",
+    "vendor_op",
     "with_extra",
     "write_drafts",
 ]

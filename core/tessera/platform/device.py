@@ -170,6 +170,45 @@ class TorchDevice(Device):
         return self._staging.copy(values, out)
 
 
+class ModuleDevice(TorchDevice):
+    """`ModuleDevice(torch, "mychip", 0)`: a TorchDevice whose memory torch.accelerator does not know. torch's module of
+    the device, torch.mychip, does: mem_get_info(), memory_allocated(), max_memory_allocated(),
+    reset_peak_memory_stats()."""
+
+    def __init__(self, torch: Any, kind: str, index: int, *, pinned: bool = True) -> None:
+        super().__init__(torch, kind, index, pinned=pinned)
+        self.module = getattr(torch, kind)
+
+    def memory(self) -> MemoryFigures:
+        free, total = self.module.mem_get_info(self.target)
+        return MemoryFigures(total=int(total), free=int(free))
+
+    def synchronize(self) -> None:
+        self.module.synchronize(self.target)
+
+    def peak(self, run: Callable[[], object]) -> int | None:
+        """What tensors take at most. What libraries take beside them is not counted."""
+        self.module.reset_peak_memory_stats(self.target)
+        taken = self.module.memory_allocated(self.target)
+        run()
+        self.synchronize()
+        return int(self.module.max_memory_allocated(self.target)) - int(taken)
+
+
+def make_current(torch: Any, kind: str, index: int) -> str:
+    """Makes a device of torch's module of its kind (torch.mychip) the current one; for Platform.open(). Returns its
+    name. Raises PlatformError if torch does not find so many."""
+    devices = getattr(torch, kind)
+    count = devices.device_count()
+    if index >= count:
+        raise PlatformError(
+            f"there is no device {index}: torch finds {count}; lower --tensor-parallel-size or "
+            "--pipeline-parallel-size, or make more devices visible to this process."
+        )
+    devices.set_device(index)
+    return str(devices.get_device_name(index))
+
+
 class HostDevice(TorchDevice):
     """The host's own processor and memory. Nothing is asynchronous, so a copy is available at once."""
 

@@ -68,6 +68,35 @@ class Eager(GraphRunner):
         return executable(launch)
 
 
+def graph_class(torch: Any, kind: str) -> Any:
+    """MYCHIPGraph of torch.mychip; None if this torch has none for that kind of device."""
+    return getattr(getattr(torch, kind, None), f"{kind.upper()}Graph", None)
+
+
+class DeviceGraph:
+    """`TorchGraphs(torch, device, lambda pool: DeviceGraph(torch, "mychip", pool=pool))`: torch.mychip.MYCHIPGraph of
+    torch's module of a device, which torch.mychip.graph captures on a stream of its own. For a torch older than 2.13,
+    and for devices without torch.accelerator.Graph. options: of torch.mychip.graph, beside the graph."""
+
+    def __init__(self, torch: Any, kind: str, **options: Any) -> None:
+        self.graph = graph_class(torch, kind)()
+        self.capture = getattr(torch, kind).graph(self.graph, **options)
+
+    def __enter__(self) -> None:
+        self.capture.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.capture.__exit__(*raised)
+
+    def replay(self) -> None:
+        """Launches again what was captured."""
+        self.graph.replay()
+
+    def pool(self) -> Any:
+        """The memory pool, for the next graph."""
+        return self.graph.pool()
+
+
 class _Captured(NamedTuple):
     """result: what the forward returned; each replay writes it again."""
 

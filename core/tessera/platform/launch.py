@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
 from tessera.arrays import Array
@@ -176,3 +176,20 @@ class Buffers(Protocol):
     def put(self, name: str, values: Any, dtype: str) -> Tensor:
         """Starts a copy of a host array into the buffer of this name, without waiting for the device, and returns the
         device's tensor."""
+
+
+def persistent(plan: Any, name: str, buffers: Buffers | None) -> Any:
+    """A plan that is a dataclass, with each of its tensors copied into a buffer of its own, so that they keep their
+    addresses; for AttentionBackend.plan(). name: of the buffers, such as AttentionGroup.name. Unchanged if buffers is
+    None."""
+    if buffers is None:
+        return plan
+    kept: dict[str, Any] = {}
+    for part in fields(plan):
+        value, place = getattr(plan, part.name), f"{name}_{part.name}"
+        if is_dataclass(value):
+            kept[part.name] = persistent(value, place, buffers)
+        elif hasattr(value, "data_ptr"):
+            dtype = str(value.dtype).removeprefix("torch.")
+            kept[part.name] = buffers.get(place, value.shape, dtype).copy_(value)
+    return replace(plan, **kept)

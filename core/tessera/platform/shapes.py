@@ -152,6 +152,16 @@ class BucketedShapes(ShapePolicy):
         return _smallest(self.blocks, int(step.blocks[first:last].max()))
 
 
+def doubled(least: int, most: int) -> tuple[int, ...]:
+    """Sizes for buckets: least, twice as many, and so on, up to most, which is the last one. Padding then takes less
+    than half of a launch."""
+    sizes = []
+    while least < most:
+        sizes.append(least)
+        least *= 2
+    return (*sizes, most)
+
+
 def _smallest(sizes: Sequence[int], needed: int) -> int:
     """The smallest size that is large enough."""
     return next(size for size in sizes if size >= needed)

@@ -8,7 +8,7 @@ masked, so unused memory may hold anything, including NaN.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from tessera.platform.attention import (
     Plane,
 )
 from tessera.platform.device import Device, Reason
-from tessera.platform.launch import Buffers, Launch
+from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
 from tessera.platform.quantization import KV_FP8, KV_INT8, ActSpec
 
@@ -214,21 +214,3 @@ def read(planes: Sequence[Tensor], tables: Tensor, scales: Sequence[Tensor] = ()
     factors = [scale.unsqueeze(-1) for scale in of_heads] or scales
     for number, values in enumerate((k, v)):
         yield values * factors[number] if factors else values
-
-
-# ---- plans
-
-
-def persistent(plan: Any, name: str, buffers: Buffers | None) -> Any:
-    """The plan, a dataclass of tensors, with each tensor copied into its own buffer. Unchanged if buffers is None."""
-    if buffers is None:
-        return plan
-    kept: dict[str, Any] = {}
-    for field in fields(plan):
-        value, place = getattr(plan, field.name), f"{name}_{field.name}"
-        if is_dataclass(value):
-            kept[field.name] = persistent(value, place, buffers)
-        elif isinstance(value, Tensor):
-            dtype = str(value.dtype).removeprefix("torch.")
-            kept[field.name] = buffers.get(place, value.shape, dtype).copy_(value)
-    return replace(plan, **kept)

@@ -26,9 +26,9 @@ from tessera.platform.attention import (
     StateSpec,
 )
 from tessera.platform.device import Device, Reason
-from tessera.platform.launch import Buffers, Launch
+from tessera.platform.launch import Buffers, Launch, persistent
 from tessera.platform.ops import BoundOps
-from tessera.reference.attention import RowGrid, persistent
+from tessera.reference.attention import RowGrid
 
 
 @dataclass(frozen=True)

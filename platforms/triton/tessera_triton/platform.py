@@ -18,17 +18,18 @@ from tessera.platform import (
     ModelFacts,
     OpSet,
     Platform,
-    PlatformError,
     Reason,
     Scheme,
     ShapePolicy,
     TorchCommunicator,
     WorkerSpec,
+    graph_class,
+    make_current,
     replace,
 )
 from tessera_triton.facts import DeviceFacts, Launcher, has_compiler
 from tessera_triton.fp8 import on_device
-from tessera_triton.graphs import graph_class, graphs, shapes
+from tessera_triton.graphs import graphs, shapes
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
@@ -61,17 +62,8 @@ class TritonPlatform(Platform):
         device."""
 
     def _make_current(self, index: int) -> str:
-        """Makes a device of torch.cuda or torch.xpu the current one; for open(). Returns its name. Raises PlatformError
-        if torch does not find so many."""
-        devices = getattr(self.torch, self.kind)
-        count = devices.device_count()
-        if index >= count:
-            raise PlatformError(
-                f"there is no device {index}: torch finds {count}; lower --tensor-parallel-size or "
-                "--pipeline-parallel-size, or make more devices visible to this process."
-            )
-        devices.set_device(index)
-        self.device_name = str(devices.get_device_name(index))
+        """As make_current(), whose name of the device is kept for the log."""
+        self.device_name = make_current(self.torch, self.kind, index)
         return self.device_name
 
     def _launcher(self) -> Launcher:

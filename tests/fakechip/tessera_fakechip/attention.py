@@ -4,7 +4,7 @@ them. Static shapes, and nothing of it is known to the host, so launches can be 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from tessera.platform import (
     Mixer,
     Plane,
     Reason,
+    persistent,
 )
 
 BLOCK = 24
@@ -46,14 +47,6 @@ class Plan:
     row: Tensor
     place: Tensor
     back: Tensor
-
-    def kept(self, name: str, buffers: Buffers) -> Plan:
-        """In tensors that stay where they are from launch to launch."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Plan(**{
-            part: buffers.get(f"{name}_{part}", value.shape, str(value.dtype).removeprefix("torch.")).copy_(value)
-            for part, value in values.items()
-        })  # fmt: skip
 
 
 class FakechipAttention(AttentionBackend):
@@ -94,7 +87,7 @@ class FakechipAttention(AttentionBackend):
         key = torch.arange(tables.shape[1] * size, device=at)
         back = ((length - count + width)[:, :, None] - key).masked_fill(key >= length[:, :, None], -1)
         plan = Plan(slots // size, slots % size, tables, token, row, place, back)
-        return plan if buffers is None else plan.kept(group.name, buffers)
+        return persistent(plan, group.name, buffers)
 
 
 class Layer(HeadsLayer):

@@ -32,10 +32,11 @@ def compiler() -> str | None:
     return next((found for name in ([named] if named else _COMPILERS) if (found := shutil.which(name))), None)
 
 
-def library() -> Path:
-    """The compiled device; processes that want it at the same time wait for the first. Raises BuildError."""
+def library(key: str = "PrivateUse1") -> Path:
+    """The compiled device; processes that want it at the same time wait for the first. key: torch's dispatch key for
+    it, PrivateUse1 or HPU. Raises BuildError."""
     folder = Path(os.environ.get(FOLDER) or Path(__file__).parents[1] / ".build")
-    target = folder / f"torch_fakechip-{_key()}.so"
+    target = folder / f"torch_fakechip-{_state(key)}.so"
     if target.exists():
         return target
     program = compiler()
@@ -43,23 +44,32 @@ def library() -> Path:
         raise BuildError(f"no C++ compiler: none of {', '.join(_COMPILERS)} is on PATH, nor does CXX name one")
     with _locked(folder):
         if not target.exists():
-            _compile(program, target)
+            _compile(program, key, target)
     return target
 
 
-def _key() -> str:
-    digest = hashlib.sha256(f"{torch.__version__} {sys.platform} {_FLAGS}".encode())
+def _state(key: str) -> str:
+    digest = hashlib.sha256(f"{torch.__version__} {sys.platform} {_FLAGS} {key}".encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _compile(program: str, target: Path) -> None:
+def _compile(program: str, key: str, target: Path) -> None:
     home = Path(torch.__file__).parent
     includes = [f"-I{home / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     libraries = [f"-L{home / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]
     half = target.with_suffix(f".{os.getpid()}")
-    command = [program, *_FLAGS, *includes, "-o", str(half), str(_SOURCES / "device.cpp"), *libraries]
+    command = [
+        program,
+        *_FLAGS,
+        f"-DFAKECHIP_KEY={key}",
+        *includes,
+        "-o",
+        str(half),
+        str(_SOURCES / "device.cpp"),
+        *libraries,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])

@@ -1,7 +1,9 @@
-"""The compiled device, as torch.fakechip."""
+"""The compiled device, as torch.fakechip, or under the name of another device, whose module a vendor's extension of
+torch registers then."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +14,10 @@ import torch
 from torch_fakechip.build import library
 
 KIND = "compiled"
-torch.ops.load_library(library())
+NAME = os.environ.get("TORCH_FAKECHIP_NAME", "fakechip")
+"""Of the device: one in a process. "hpu" has a key of its own in torch; all others are PrivateUse1."""
+
+torch.ops.load_library(library("HPU" if NAME == "hpu" else "PrivateUse1"))
 _ops = torch.ops.fakechip
 
 
@@ -180,5 +185,7 @@ class Graph:
             _ops.drop_graph(self._number)
 
 
-torch.utils.rename_privateuse1_backend("fakechip")
-torch._register_device_module("fakechip", sys.modules[__name__])
+if NAME != "hpu":
+    torch.utils.rename_privateuse1_backend(NAME)
+if NAME == "fakechip":
+    torch._register_device_module(NAME, sys.modules[__name__])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape
+from tessera.platform import BucketedShapes, LaunchKey, StepRules, StepShape, doubled
 from tessera.testing.conformance.launches import problems_of
 
 POLICIES = {
@@ -73,3 +73,11 @@ def test_rules_keep_prompts_within_the_largest_launch() -> None:
     )
     assert POLICIES["packed"].rules() == StepRules(max_tokens_per_request=64)
     assert POLICIES["exact prompts"].rules() == StepRules()
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "sizes"),
+    [(1, 1, (1,)), (1, 6, (1, 2, 4, 6)), (4, 16, (4, 8, 16)), (128, 100, (100,)), (128, 300, (128, 256, 300))],
+)
+def test_doubled_sizes_end_with_the_most(least: int, most: int, sizes: tuple[int, ...]) -> None:
+    assert doubled(least, most) == sizes

@@ -1,7 +1,8 @@
-// fakechip: a chip of two devices under torch's PrivateUse1 key, on the host's memory and kernels.
+// fakechip: a chip of two devices under one of torch's keys, on the host's memory and kernels.
 #include "fallback.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -69,7 +70,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex device) const override { queue().wait_for_all(device, "a device"); }
 };
 
-struct Hooks final : at::PrivateUse1HooksInterface {
+void resize_bytes(const c10::Storage& storage, size_t nbytes) {
+  auto data = allocator().allocate(nbytes);
+  if (storage.data()) std::memcpy(data.get(), storage.data(), std::min(nbytes, storage.nbytes()));
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
+  storage.set_nbytes(nbytes);
+}
+
+// What torch asks of a device, under either key.
+template <class Interface>
+struct HooksOf : Interface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
@@ -85,12 +95,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::globalContext().defaultGenerator(at::kCPU);
   }
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
-    auto data = allocator().allocate(nbytes);
-    if (storage.data()) std::memcpy(data.get(), storage.data(), std::min(nbytes, storage.nbytes()));
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
-    storage.set_nbytes(nbytes);
-  }
+};
+
+struct PrivateUse1Hooks final : HooksOf<at::PrivateUse1HooksInterface> {
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override { resize_bytes(storage, nbytes); }
+};
+
+struct HPUHooks final : HooksOf<at::HPUHooksInterface> {
+  void init() const override {}
+  bool hasHPU() const override { return true; }
 };
 
 // ---- ops of memory ---------------------------------------------------------------------------------------------------
@@ -100,7 +113,7 @@ at::Tensor empty(
     std::optional<c10::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard on(device.value_or(Guard().getDevice()));
   return at::detail::empty_generic(
-      size, &allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format);
+      size, &allocator(), c10::DispatchKeySet(kKey), c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(
@@ -108,7 +121,7 @@ at::Tensor empty_strided(
     std::optional<c10::Device> device, std::optional<bool>) {
   const c10::DeviceGuard on(device.value_or(Guard().getDevice()));
   return at::detail::empty_strided_generic(
-      size, stride, &allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
+      size, stride, &allocator(), c10::DispatchKeySet(kKey), c10::dtype_or_default(dtype));
 }
 
 const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef asked, std::optional<at::MemoryFormat>) {
@@ -118,7 +131,7 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef asked, std:
   const size_t needed = (self.numel() + self.storage_offset()) * self.itemsize();
   if (needed > self.storage().nbytes()) {
     const c10::DeviceGuard on(self.device());
-    Hooks().resizePrivateUse1Bytes(self.storage(), needed);
+    resize_bytes(self.storage(), needed);
   }
   return self;
 }
@@ -228,11 +241,11 @@ void reset() {
   ledger().copies = 0;
 }
 
-Hooks hooks;
+PrivateUse1Hooks hooks;
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, FAKECHIP_KEY, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("resize_", &resize);
@@ -245,7 +258,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_sdp_choice", &sdp_choice);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
+TORCH_LIBRARY_IMPL(_, FAKECHIP_KEY, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
 TORCH_LIBRARY(fakechip, m) {
   m.def("reads() -> str", [] { return lines(ledger().reads); });
@@ -258,7 +271,7 @@ TORCH_LIBRARY(fakechip, m) {
   m.def("allow_all() -> ()", &allow_all);
   m.def("reset() -> ()", &reset);
   m.def("current_device() -> int", [] { return int64_t{current}; });
-  m.def("set_device(int index) -> ()", [](int64_t index) { Hooks().setCurrentDevice(index); });
+  m.def("set_device(int index) -> ()", [](int64_t index) { Guard().setDevice({kType, static_cast<c10::DeviceIndex>(index)}); });
   m.def("host_time() -> int", [] { return host_time; });
   m.def("work(int time) -> ()", [](int64_t time) { host_time += time; });
   m.def("busy(int index) -> int", [](int64_t index) { return queue().busy(index); });
@@ -275,10 +288,16 @@ TORCH_LIBRARY(fakechip, m) {
 
 static const bool registered = [] {
   c10::SetAllocator(kType, &allocator());
-  at::RegisterPrivateUse1HooksInterface(&hooks);
+  if constexpr (kType == c10::DeviceType::PrivateUse1) {
+    at::RegisterPrivateUse1HooksInterface(&hooks);
+  } else {
+    at::HPUHooksRegistry()->Register("HPUHooks", [](at::HPUHooksArgs) -> std::unique_ptr<at::HPUHooksInterface> {
+      return std::make_unique<HPUHooks>();
+    });
+  }
   return true;
 }();
 
 }  // namespace fakechip
 
-C10_REGISTER_GUARD_IMPL(PrivateUse1, fakechip::Guard);
+C10_REGISTER_GUARD_IMPL(FAKECHIP_KEY, fakechip::Guard);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -17,7 +18,13 @@
 
 namespace fakechip {
 
-constexpr auto kType = c10::DeviceType::PrivateUse1;
+// torch's key of the device: PrivateUse1, which Python names, or HPU.
+#ifndef FAKECHIP_KEY
+#define FAKECHIP_KEY PrivateUse1
+#endif
+
+constexpr auto kType = c10::DeviceType::FAKECHIP_KEY;
+constexpr auto kKey = c10::DispatchKey::FAKECHIP_KEY;
 constexpr int kDevices = 2;
 
 using Counts = std::map<std::string, int64_t>;

@@ -16,7 +16,7 @@
 
 namespace fakechip {
 
-constexpr size_t kBytes = size_t{256} << 20;  // of each device
+constexpr size_t kBytes = size_t{kType == c10::DeviceType::HPU ? 1024 : 256} << 20;  // of each device
 constexpr size_t kAlignment = 64;
 
 inline thread_local int current = 0;
@@ -97,7 +97,7 @@ inline at::Tensor adopt(const at::Tensor& made, int device) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(), made.storage().nbytes(), counted(std::move(block)), &allocator(), true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
+      std::move(storage), c10::DispatchKeySet(kKey), made.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
   return tensor;
 }

@@ -1,0 +1,54 @@
+"""Ops of a vendor's own library, which a version of it may lack. Each is looked up by the arguments that it takes;
+where it is not there, core's reference runs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from tessera.platform.device import Reason
+from tessera.platform.ops import Kernel
+
+S = TypeVar("S")
+
+
+def vendor_op(torch: Any, name: str, *arguments: str) -> Callable[..., Any] | Reason:
+    """torch.ops.LIBRARY.OP for a name "LIBRARY::OP", if one of its overloads takes all of these arguments by name;
+    otherwise the reason."""
+    library, _, op = name.partition("::")
+    found = getattr(getattr(torch.ops, library), op, None)
+    if found is None:
+        return f"torch has no op {name} here"
+    overloads = [getattr(found, overload)._schema for overload in found.overloads()]  # noqa: SLF001  # torch's only way
+    taken = [{argument.name for argument in schema.arguments} for schema in overloads]
+    if not any(names.issuperset(arguments) for names in taken):
+        missing = ", ".join(sorted(set(arguments).difference(*taken))) or "all of its arguments together"
+        return f"{name} does not take {missing} here"
+    return found  # type: ignore[no-any-return]  # torch.ops is Any
+
+
+def vendor_object(path: str) -> Any:
+    """What a dotted path "package.module:Name" names, imported; the reason why not, as text, if it is not there."""
+    module, _, name = path.partition(":")
+    try:
+        return attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError):
+        return f"{module} has no {name} here"
+
+
+class VendorKernel(Kernel[S]):
+    """A kernel that calls an op of a vendor's library. op: the op, or the reason why it is not there, in which case the
+    kernel supports nothing."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+
+    def supports(self, spec: S) -> Reason | None:
+        return self.op if isinstance(self.op, str) else self.declines(spec)
+
+    @abstractmethod
+    def declines(self, spec: S) -> Reason | None:
+        """As supports(), where the op is there."""

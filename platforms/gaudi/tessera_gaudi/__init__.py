@@ -1,0 +1,17 @@
+"""Tessera's platform for Intel Gaudi accelerators."""
+
+from __future__ import annotations
+
+from tessera.platform import API_LEVELS, Manifest, hookimpl
+
+
+@hookimpl
+def platforms() -> list[Manifest]:
+    return [
+        Manifest(
+            "gaudi",
+            probe="tessera_gaudi.probe:probe",
+            platform="tessera_gaudi.platform:GaudiPlatform",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+    ]

@@ -1,0 +1,94 @@
+"""Ops by SynapseAI's fused kernels. What these do not take, or what a version lacks, runs on core's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.platform import BoundOps, Device, ExpertsSpec, NormSpec, Packed, Reason, RotarySpec, VendorKernel
+
+NORM = "habana_frameworks.torch.hpex.normalization:FusedRMSNorm"
+ROTATE = "habana_frameworks.torch.hpex.kernels:apply_rotary_pos_emb"
+MODES = "habana_frameworks.torch.hpex.kernels:RotaryPosEmbeddingMode"
+EXPERTS = "hpu::mixture_of_experts"
+EXPERTS_TAKES = (
+    "hidden_states", "expert_routing_table", "router_weights", "w12", "w3", "permuted_weights", "activation",
+    "experts_min", "experts_max",
+)  # fmt: skip
+
+_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu"}  # SynapseAI's gelu is the approximate one
+
+
+class RMSNorm(VendorKernel[NormSpec]):
+    """op: FusedRMSNorm, which takes three dimensions."""
+
+    def declines(self, spec: NormSpec) -> Reason | None:
+        if spec.emit is not None:
+            return "emits no quantized activations"
+        return None if spec.offset == 0.0 else "no offset to the weight"
+
+    def bind(self, spec: NormSpec, ops: BoundOps, device: Device) -> Any:
+        def rms_norm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+            """x [..., n], weight [n] -> [..., n]."""
+            normed: Tensor = self.op.apply(x if x.dim() == 3 else x[None], weight, spec.eps).view(x.shape)
+            return normed if out is None else out.copy_(normed)
+
+        return rms_norm
+
+
+class Rotary(VendorKernel[RotarySpec]):
+    """op: apply_rotary_pos_emb. modes: RotaryPosEmbeddingMode."""
+
+    def __init__(self, op: Any, modes: Any) -> None:
+        super().__init__(modes if isinstance(modes, str) else op)
+        self.modes = modes
+
+    def declines(self, spec: RotarySpec) -> Reason | None:
+        return None
+
+    def bind(self, spec: RotarySpec, ops: BoundOps, device: Device) -> Any:
+        mode = self.modes.BLOCKWISE if spec.style == "half" else self.modes.PAIRWISE
+
+        def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+            """q [T, H, D] and k [T, Hk, D] in place; positions [T]; cos_sin [positions, dim]."""
+            each = (_in_full(half, spec.style).to(q.dtype) for half in cos_sin[positions][:, None].chunk(2, dim=-1))
+            cos, sin = each
+            for heads in (q, k):
+                turned = heads[..., : spec.dim]
+                turned.copy_(self.op(turned, cos, sin, None, 0, mode))
+
+        return rotary
+
+
+def _in_full(half: Tensor, style: str) -> Tensor:
+    """[..., dim / 2] -> [..., dim]: the number of each element of a pair."""
+    return torch.cat((half, half), dim=-1) if style == "half" else half.repeat_interleave(2, dim=-1)
+
+
+class Experts(VendorKernel[ExpertsSpec]):
+    """op: mixture_of_experts, which adds up the experts from experts_min to experts_max and ignores others."""
+
+    def declines(self, spec: ExpertsSpec) -> Reason | None:
+        if spec.gate_up.scheme is not None or spec.down.scheme is not None:
+            return "no quantized weights"
+        if spec.gate_up.bias or spec.down.bias:
+            return "no biases"
+        return None if spec.gate.activation in _ACTIVATIONS else f"no gate of {spec.gate.activation}"
+
+    def bind(self, spec: ExpertsSpec, ops: BoundOps, device: Device) -> Any:
+        last = spec.first + spec.gate_up.experts - 1
+
+        def experts(
+            x: Tensor, weights: Tensor, ids: Tensor, gate_up: Packed, down: Packed, *, out: Tensor | None = None
+        ) -> Tensor:
+            """x [T, k], weights and ids [T, K], gate_up [E, 2n, k], down [E, k, n] -> [T, k]."""
+            mixed: Tensor = self.op(
+                hidden_states=x, expert_routing_table=ids.long(), router_weights=weights.to(x.dtype),
+                w12=list(gate_up["weight"].unbind()), w3=list(down["weight"].unbind()), permuted_weights=True,
+                activation=_ACTIVATIONS[spec.gate.activation], experts_min=spec.first, experts_max=last,
+            )  # fmt: skip
+            return mixed if out is None else out.copy_(mixed)
+
+        return experts

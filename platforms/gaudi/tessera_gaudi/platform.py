@@ -1,0 +1,130 @@
+"""The platform: what core asks of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tessera.platform import (
+    AttentionBackend,
+    BucketedShapes,
+    Capabilities,
+    Communicator,
+    Default,
+    Device,
+    GraphRunner,
+    ModelFacts,
+    ModuleDevice,
+    OpSet,
+    Platform,
+    PlatformError,
+    Reason,
+    ShapePolicy,
+    StepRules,
+    TorchCommunicator,
+    TorchGraphs,
+    WorkerSpec,
+    doubled,
+    graph_class,
+    make_current,
+    replace,
+    vendor_object,
+    vendor_op,
+)
+from tessera_gaudi.attention import BLOCK, LEAST_BLOCK, FusedAttention
+from tessera_gaudi.graphs import HpuGraph
+from tessera_gaudi.ops import EXPERTS, EXPERTS_TAKES, MODES, NORM, ROTATE, Experts, RMSNorm, Rotary
+
+if TYPE_CHECKING:
+    from tessera.config import EngineConfig
+
+PROMPT_TOKENS = doubled(128, 2048)
+"""Tokens of launches with a prompt, which come one by one."""
+FEWEST_BLOCKS = 4
+"""Columns of the narrowest block table that launches are compiled for."""
+
+ATTENTION = "habana_frameworks.torch.hpex.kernels:FusedSDPA"
+LAZY = "PT_HPU_LAZY_MODE"
+"""SynapseAI's environment variable: 1 collects ops into graphs, which HPU graphs need."""
+
+
+class GaudiPlatform(Platform):
+    """One process has one accelerator, hpu:0, which SynapseAI chooses by the process's rank. torch: the library, so
+    that tests can pass another."""
+
+    name = "gaudi"
+    capabilities = Capabilities(dtypes=("bfloat16", "float32"), index_dtype="int32", static_shapes=True)
+    torch: Any = torch
+
+    def enter_process(self, spec: WorkerSpec) -> None:
+        if not spec.shared:
+            os.environ.setdefault(LAZY, "1")
+        try:
+            import_module("habana_frameworks.torch")
+        except ImportError as error:
+            raise PlatformError(
+                f"platform 'gaudi' needs habana_frameworks ({error}); install the Gaudi software's own build of torch."
+            ) from error
+
+    def placement(self, parallel: Any) -> Sequence[WorkerSpec]:
+        """SynapseAI reads its ranks from the environment when it is imported."""
+        size = parallel.world_size
+        return [
+            WorkerSpec(rank=rank, world_size=size, devices=(rank,), environment=_environment(rank, size))
+            for rank in range(size)
+        ]
+
+    def open(self, index: int) -> Device:
+        name = make_current(self.torch, "hpu", 0)
+        device = ModuleDevice(self.torch, "hpu", 0)
+        device.name = name
+        return device
+
+    def ops(self, reference: OpSet) -> OpSet:
+        return replace(
+            reference,
+            rms_norm=RMSNorm(vendor_object(NORM)),
+            rotary=Rotary(vendor_object(ROTATE), vendor_object(MODES)),
+            experts=Experts(vendor_op(self.torch, EXPERTS, *EXPERTS_TAKES)),
+        )
+
+    def attention_backends(self) -> Sequence[AttentionBackend]:
+        fused = vendor_object(ATTENTION)
+        return () if isinstance(fused, str) else (FusedAttention(fused),)
+
+    def communicator(self, spec: WorkerSpec, device: Device, rendezvous: str) -> Communicator | None:
+        import_module("habana_frameworks.torch.distributed.hccl")
+        return TorchCommunicator.join(self.torch, "hccl", rendezvous, spec.rank, spec.world_size)
+
+    def graph_runner(self, device: Device) -> GraphRunner | Reason:
+        if graph_class(self.torch, "hpu") is None:
+            return f"torch {self.torch.__version__} has no graphs for hpu"
+        if os.environ.get(LAZY) != "1":
+            return f"HPU graphs need {LAZY}=1"
+        return TorchGraphs(self.torch, device, lambda pool: HpuGraph(self.torch))
+
+    def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
+        scheduler = config.scheduler
+        blocks = -(-config.model.max_model_len // (config.cache.block_size or LEAST_BLOCK))
+        tokens = [size for size in PROMPT_TOKENS if size < 2 * scheduler.max_num_batched_tokens]
+        return BucketedShapes(
+            decode_rows=doubled(1, scheduler.max_num_seqs),
+            prompt_tokens=tokens or [min(PROMPT_TOKENS)],
+            blocks=doubled(FEWEST_BLOCKS, blocks),
+            max_decode_tokens=scheduler.max_decode_tokens,
+        )
+
+    def defaults(self, model: ModelFacts) -> Mapping[str, Default]:
+        return {"cache.block_size": Default(BLOCK, "fewer columns of block tables, so fewer shapes to compile")}
+
+    def step_rules(self, model: ModelFacts) -> StepRules:
+        return BucketedShapes(decode_rows=(1,), prompt_tokens=PROMPT_TOKENS).rules()
+
+
+def _environment(rank: int, size: int) -> dict[str, str]:
+    own = {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
+    return {**own, LAZY: os.environ.get(LAZY, "1")}

@@ -1,0 +1,66 @@
+"""The accelerators that the kernel's driver (habanalabs) lists in sysfs, read without torch and SynapseAI, which take
+seconds to load. The files are those of Linux's Documentation/ABI/testing/sysfs-driver-habanalabs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCEL = "sys/class/accel"
+_HABANA = "0x1da3"
+_OPERATIONAL = "operational"
+
+
+@dataclass(frozen=True)
+class Card:
+    """kind: as the driver says it, such as "GAUDI2". node: the file in /dev through which programs use it."""
+
+    kind: str
+    node: Path
+
+    @property
+    def name(self) -> str:
+        generation = self.kind.removeprefix("GAUDI").partition(" ")[0]
+        return f"Intel Gaudi {generation}".rstrip()
+
+
+class SysfsError(Exception):
+    """There is no accelerator that this process may use; the message says why, and what to do."""
+
+
+def cards(root: Path = Path("/")) -> list[Card]:
+    """The accelerators that this process may use, by number. root: of the file system. Raises SysfsError."""
+    found = list(_cards(root))
+    if not found:
+        raise SysfsError("the kernel's driver for Gaudi (habanalabs) finds none")
+    working = [card for card, status in found if status in ("", _OPERATIONAL)]
+    if not working:
+        raise SysfsError(f"there is {found[0][0].name}, but its driver says '{found[0][1]}': look at dmesg and hl-smi")
+    able = [card for card in working if os.access(card.node, os.R_OK | os.W_OK)]
+    if not able:
+        raise SysfsError(
+            f"there is {working[0].name}, but {working[0].node.name} in /dev/accel cannot be opened: start the "
+            "container with --runtime=habana or --device=/dev/accel"
+        )
+    return able
+
+
+def _cards(root: Path) -> Iterator[tuple[Card, str]]:
+    """Each accelerator, and its status."""
+    folders = (folder for folder in (root / ACCEL).glob("accel*") if re.fullmatch(r"accel\d+", folder.name))
+    for folder in sorted(folders, key=lambda folder: int(folder.name.removeprefix("accel"))):
+        device = folder / "device"
+        if _text(device / "vendor") == _HABANA:
+            kind = _text(device / "device_type").upper()
+            yield Card(kind, root / "dev/accel" / folder.name), _text(device / "status").lower()
+
+
+def _text(file: Path) -> str:
+    """Nothing if there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,151 @@
+"""What the platform makes of torch and of SynapseAI's modules, which are made up."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tessera.platform import MemoryFigures, PlatformError, WorkerSpec
+from tessera.testing import REFERENCE
+from tessera_gaudi import ops
+from tessera_gaudi import platform as module
+from tessera_gaudi.platform import LAZY, GaudiPlatform
+
+ALONE = WorkerSpec(rank=0, world_size=1, devices=(0,))
+
+
+class Made(GaudiPlatform):
+    def __init__(self, torch):
+        self.torch = torch
+
+
+def torch_with(*, count=8, graphs=True, said=None):
+    said = [] if said is None else said
+
+    class Graph:
+        def replay(self, **how):
+            said.append(("replay", how))
+
+    class Capture:
+        def __init__(self, graph):
+            said.append("graph")
+
+        def __enter__(self):
+            said.append("begin")
+
+        def __exit__(self, *raised):
+            said.append("end")
+
+    hpu = SimpleNamespace(
+        device_count=lambda: count,
+        set_device=said.append,
+        get_device_name=lambda index: "GAUDI2",
+        mem_get_info=lambda target: (90, 96),
+        graph=Capture,
+        **({"HPUGraph": Graph} if graphs else {}),
+    )
+    return SimpleNamespace(
+        __version__="2.10", hpu=hpu, ops=SimpleNamespace(hpu=SimpleNamespace()), device=lambda *of: of
+    )
+
+
+def config(max_model_len=4096, block_size=None, **scheduler):
+    defaults = {"max_num_seqs": 32, "max_num_batched_tokens": 2048, "max_decode_tokens": 1}
+    return SimpleNamespace(
+        cache=SimpleNamespace(block_size=block_size),
+        model=SimpleNamespace(max_model_len=max_model_len),
+        scheduler=SimpleNamespace(**defaults | scheduler),
+    )
+
+
+def test_each_process_has_one_device_which_is_the_first():
+    said = []
+    device = Made(torch_with(said=said)).open(3)
+    assert (device.target, device.name, said) == (("hpu", 0), "GAUDI2", [0])
+    assert device.memory() == MemoryFigures(total=96, free=90)
+
+
+def test_a_torch_without_devices_is_refused():
+    with pytest.raises(PlatformError, match="^there is no device 0: torch finds 0; "):
+        Made(torch_with(count=0)).open(0)
+
+
+def test_workers_learn_their_rank_from_the_environment(monkeypatch):
+    monkeypatch.delenv(LAZY, raising=False)
+    first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2))
+    assert (first.devices, second.devices) == ((0,), (1,))
+    assert second.environment == {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", LAZY: "1"}
+    (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1))
+    assert alone.environment == {LAZY: "1"}
+
+
+def test_without_the_vendors_modules_the_platform_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "habana_frameworks", None)
+    with pytest.raises(PlatformError, match=r"^platform 'gaudi' needs habana_frameworks \(.*\); install the Gaudi "):
+        GaudiPlatform().enter_process(WorkerSpec(rank=0, world_size=1, devices=(0,), shared=True))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_mode_is_chosen_only_where_the_process_is_ours(monkeypatch, shared):
+    monkeypatch.setenv(LAZY, "1")
+    monkeypatch.delenv(LAZY)
+    for name in ("habana_frameworks", "habana_frameworks.torch"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    GaudiPlatform().enter_process(WorkerSpec(rank=0, world_size=1, devices=(0,), shared=shared))
+    assert (module.os.environ.get(LAZY) == "1") is not shared
+
+
+def test_what_the_vendors_modules_lack_runs_on_the_reference_which_says_so():
+    platform = Made(torch_with())
+    assert platform.attention_backends() == ()
+    found = platform.ops(REFERENCE)
+    assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts")} == {
+        "rms_norm": "habana_frameworks.torch.hpex.normalization has no FusedRMSNorm here",
+        "rotary": "habana_frameworks.torch.hpex.kernels has no RotaryPosEmbeddingMode here",
+        "experts": "torch has no op hpu::mixture_of_experts here",
+    }
+
+
+def test_graphs_are_captured_without_a_pool_and_replayed_without_waiting(monkeypatch):
+    monkeypatch.setenv(LAZY, "1")
+    said = []
+    runner = Made(torch_with(said=said)).graph_runner(SimpleNamespace(synchronize=lambda: said.append("wait")))
+    executable = runner.capture(None, lambda launch: said.append("forward") or "result", None, None)
+    assert said == ["forward", "wait", "graph", "begin", "forward", "end"]
+    assert (runner.pool, runner.replay(executable, None)) == (None, "result")
+    assert said[-1] == ("replay", {"asynchronous": True})
+
+
+def test_why_there_are_no_graphs_is_said(monkeypatch):
+    monkeypatch.setenv(LAZY, "0")
+    assert Made(torch_with()).graph_runner(None) == "HPU graphs need PT_HPU_LAZY_MODE=1"
+    assert Made(torch_with(graphs=False)).graph_runner(None) == "torch 2.10 has no graphs for hpu"
+
+
+@pytest.mark.parametrize(
+    ("made", "rows", "tokens", "blocks"),
+    [
+        (config(block_size=128), 6, [128, 256, 512, 1024, 2048], [4, 8, 16, 32]),
+        (config(block_size=128, max_num_batched_tokens=8192), 6, [128, 256, 512, 1024, 2048], [4, 8, 16, 32]),
+        (config(block_size=128, max_num_batched_tokens=300), 6, [128, 256, 512], [4, 8, 16, 32]),
+        (config(max_model_len=20, max_num_seqs=5, max_num_batched_tokens=32), 4, [128], [2]),
+    ],
+)
+def test_shapes_are_buckets_that_double(made, rows, tokens, blocks):
+    shapes = GaudiPlatform().shapes(None, made)
+    assert (len(shapes.decode_rows), list(shapes.prompt_tokens), list(shapes.blocks)) == (rows, tokens, blocks)
+    assert len(shapes.keys()) == (rows + len(tokens)) * len(blocks)
+    assert max(shapes.decode_rows) == made.scheduler.max_num_seqs
+
+
+def test_a_step_has_prompts_or_answers_and_no_longer_piece_than_the_longest_launch():
+    rules = GaudiPlatform().step_rules(None)
+    assert (rules.mix_prefill_decode, rules.max_tokens_per_request) == (False, 2048)
+
+
+def test_each_ops_limits_are_told():
+    spec = ops.NormSpec(64, "bfloat16", 1e-6, offset=1.0)
+    assert ops.RMSNorm(object()).supports(spec) == "no offset to the weight"
+    assert ops.Rotary(object(), object()).supports(ops.RotarySpec(64, 64)) is None
