@@ -26,8 +26,8 @@ from tessera.platform import (
     RotarySpec,
     Tensor,
 )
-from tessera_tpu import paged
 from tessera_tpu.arrays import as_jax, as_torch
+from tessera_tpu.paged import Kernels
 from tessera_tpu.plan import AttentionPlan
 
 BLOCK = 32
@@ -35,12 +35,13 @@ BLOCK = 32
 
 
 class PagedAttention(AttentionBackend):
-    """tables: cosines and sines, which layers share, by a name of their own. They are arguments of a program, as
+    """kernels: what writes and attends. tables: cosines and sines, which layers share, by a name of their own. They are arguments of a program, as
     weights are: within it they would be copied into each."""
 
     name = "paged"
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
         self.tables: dict[str, Tensor] = {}
 
     def supports(self, spec: LayerSpec) -> Reason | None:
@@ -64,19 +65,25 @@ class PagedAttention(AttentionBackend):
             found = [name for name, known in self.tables.items() if known is weights["cos_sin"]]
             table = found[0] if found else f"cos_sin{len(self.tables)}"
             self.tables[table] = weights["cos_sin"]
-        return Layer(spec, weights, ops, self.tables, table)
+        return Layer(spec, weights, ops, self.kernels, self.tables, table)
 
     def plan(self, launch: Launch, group: AttentionGroup, buffers: Buffers | None) -> Any:
         raise AssertionError("the runner plans")
 
 
 class Layer(Mixer):
-    """tables, table: the backend's, and the name of the layer's own."""
+    """kernels, tables, table: the backend's, and the name of the layer's own."""
 
     def __init__(
-        self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, tables: Mapping[str, Tensor], table: str
+        self,
+        spec: LayerSpec,
+        weights: Mapping[str, Tensor],
+        ops: BoundOps,
+        kernels: Kernels,
+        tables: Mapping[str, Tensor],
+        table: str,
     ) -> None:
-        self.spec, self.weights, self.tables, self.table = spec, weights, tables, table
+        self.spec, self.weights, self.kernels, self.tables, self.table = spec, weights, kernels, tables, table
         self.q_norm = ops.bind("rms_norm", spec.q_norm) if spec.q_norm is not None else None
         self.k_norm = ops.bind("rms_norm", spec.k_norm) if spec.k_norm is not None else None
 
@@ -84,13 +91,12 @@ class Layer(Mixer):
         spec = self.spec
         q, k, v = self._heads(as_jax(x), as_jax(positions))
         keys, values = caches[spec.layer]
-        planes = caches[spec.layer] = paged.write((keys, values), k, v, plan)
+        planes = caches[spec.layer] = self.kernels.write((keys, values), k, v, plan)
         tiles = plan.tiles
         grouped = q[jnp.minimum(tiles.token, len(q) - 1)]  # [N, Q, H, D]
-        mixed = paged.attend(
-            grouped, planes, plan.seen, tiles.first, tiles.count, scale=spec.scale, window=spec.window,
-            softcap=spec.softcap,
-        )  # fmt: skip
+        mixed = self.kernels.attend(
+            grouped, planes, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap
+        )
         return as_torch(mixed.reshape(-1, spec.num_heads * spec.head_dim)[tiles.place])
 
     def _heads(self, x: Any, positions: Any) -> tuple[Any, Any, Any]:

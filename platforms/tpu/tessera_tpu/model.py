@@ -62,11 +62,12 @@ class TracedModel:
         known = tokens.reshape(-1)[parts["token_at"]]
         ids = jnp.where(parts["given"] < 0, known, parts["given"])
         rows = Rows(*(parts[name] for name in ("row", "positions", "start", "count", "first")))
-        tiles = Tiles.of(rows, key.width, key.width if key.kind == "verify" else TILE)
+        width = 1 if key.kind == "decode" else key.width
+        tiles = Tiles.of(rows, width, width if key.kind == "verify" else TILE)
         by_layer: dict[int, AttentionPlan] = {}
         for number, group in enumerate(plan.groups):
             tables = jnp.pad(parts[f"tables{number}"], ((0, 1), (0, 0)))
-            by_layer |= dict.fromkeys(group.layers, AttentionPlan(rows, tiles, tables))
+            by_layer |= dict.fromkeys(group.layers, AttentionPlan(rows, tiles, tables, width))
         kept = list(caches)
         with self._with(values):
             launch = _launch(key, ids, parts, [by_layer[layer] for layer in sorted(by_layer)])

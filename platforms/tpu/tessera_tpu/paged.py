@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import jax
 import jax.numpy as jnp
 from jax import Array as Jax
 
 from tessera_tpu.plan import AttentionPlan
+
+class Kernels(Protocol):
+    """What writes keys and values, and attends to them."""
+
+    def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+        """k, v [T, Hk, D] -> the planes, with them at the positions of their tokens."""
+
+    def attend(
+        self, q: Jax, planes: tuple[Jax, Jax], plan: AttentionPlan, *, scale: float, window: int | None,
+        softcap: float | None,
+    ) -> Jax:  # fmt: skip
+        """q [N, Q, H, D], in the tiles of the plan -> the same shape."""
+
+
+class Plain:
+    """What XLA makes of write() and attend()."""
+
+    def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
+        return write(planes, k, v, plan)
+
+    def attend(
+        self, q: Jax, planes: tuple[Jax, Jax], plan: AttentionPlan, *, scale: float, window: int | None,
+        softcap: float | None,
+    ) -> Jax:  # fmt: skip
+        tiles = plan.tiles
+        seen = plan.tables[tiles.row]
+        return attend(q, planes, seen, tiles.first, tiles.count, scale=scale, window=window, softcap=softcap)
+
 
 LEAST = -0.7 * float(jnp.finfo(jnp.float32).max)
 """Instead of minus infinity, whose differences are no numbers."""

@@ -55,14 +55,42 @@ class Tiles:
 
 
 @dataclass(frozen=True)
+class Pages:
+    """The M blocks into which a launch writes, each of them of one row. block [M]. first, last [M]: its tokens from
+    first to last - 1 are new; none of a block of padding. token [M, size]: the launch's token at each place; any where
+    there is none."""
+
+    block: Jax
+    first: Jax
+    last: Jax
+    token: Jax
+
+    @classmethod
+    def of(cls, rows: Rows, tables: Jax, width: int, size: int) -> Pages:
+        """tables [R + 1, blocks]. width: tokens of the longest row at most. size: tokens of a block."""
+        number, tokens = len(rows.start), len(rows.row)
+        begin, end = rows.first, rows.first + rows.count
+        needed = jnp.where(rows.count > 0, (end - 1) // size - begin // size + 1, 0)
+        most = number * ((width + size - 2) // size + 1)
+        page = jnp.arange(min(most, tokens // size + 2 * number) if width > 1 else number)
+        ends = jnp.cumsum(needed)
+        row = jnp.minimum(jnp.searchsorted(ends, page, side="right"), number - 1)
+        inside = page - (ends - needed)[row]
+        there = (inside >= 0) & (inside < needed[row])
+        place = jnp.where(there, begin[row] // size + inside, 0)
+        first, last = (jnp.clip(bound[row] - place * size, 0, size) for bound in (begin, end))
+        block = jnp.where(there, tables[row, place], 0)
+        position = (place * size)[:, None] + jnp.arange(size)
+        token = jnp.clip((rows.start - rows.first)[row][:, None] + position, 0, tokens)
+        return cls(block, jnp.where(there, first, 0), jnp.where(there, last, 0), token)
+
+
+@dataclass(frozen=True)
 class AttentionPlan:
-    """rows, tiles; tables [R + 1, blocks] int32: of each row, and one of padding, whose blocks are all block 0."""
+    """rows, tiles; tables [R + 1, blocks] int32: of each row, and one of padding, whose blocks are all block 0. width:
+    tokens of the longest row at most."""
 
     rows: Rows
     tiles: Tiles
     tables: Jax
-
-    @property
-    def seen(self) -> Any:
-        """The block tables of the tiles [N, blocks]."""
-        return self.tables[self.tiles.row]
+    width: int

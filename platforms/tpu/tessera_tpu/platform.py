@@ -15,6 +15,8 @@ from tessera.platform import (
     RunnerServices,
 )
 from tessera_tpu.device import JaxDevice
+from tessera_tpu.kernels import Pallas
+from tessera_tpu.paged import Kernels, Plain
 from tessera_tpu.runner import JaxRunner
 
 if TYPE_CHECKING:
@@ -41,7 +43,11 @@ class TpuPlatform(Platform):
             ) from error
 
     def runner(self, services: RunnerServices) -> ModelRunner:
-        return JaxRunner(services)
+        return JaxRunner(services, self.kernels())
+
+    def kernels(self) -> Kernels:
+        """Of attention over the paged cache."""
+        return Pallas()
 
 
 class HostPlatform(TpuPlatform):
@@ -49,3 +55,15 @@ class HostPlatform(TpuPlatform):
 
     name = "tpu-host"
     kind = "cpu"
+
+    def kernels(self) -> Kernels:
+        return Plain()
+
+
+class InterpretedPlatform(HostPlatform):
+    """With the Pallas kernels, which JAX interprets: slow, for tests."""
+
+    name = "tpu-interpreted"
+
+    def kernels(self) -> Kernels:
+        return Pallas(interpret=True)

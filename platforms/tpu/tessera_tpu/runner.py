@@ -38,6 +38,7 @@ from tessera_tpu.attention import BLOCK, PagedAttention
 from tessera_tpu.inputs import Launches, Prepared, launch_fields
 from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
+from tessera_tpu.paged import Kernels
 from tessera_tpu.programs import Programs
 from tessera_tpu.sampling import HostRows, sample_fields, sample_inputs
 from tessera_tpu.shapes import bucketed
@@ -72,13 +73,13 @@ class Drawn:
 
 
 class JaxRunner(ModelRunner):
-    """programs: what was compiled. caches: by layer, its planes. tokens [rows + 1, max_model_len + 1] int32: of all
+    """kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens [rows + 1, max_model_len + 1] int32: of all
     rows, on the device; the last row is for padding."""
 
     takes = frozenset({"drafts"})
 
-    def __init__(self, services: RunnerServices) -> None:
-        self.services = services
+    def __init__(self, services: RunnerServices, kernels: Kernels) -> None:
+        self.services, self.kernels = services, kernels
         self.device = services.device.device  # type: ignore[attr-defined]  # a JaxDevice
         self.programs = Programs(services.artifacts.folder("xla"))
         self.host_rows = HostRows()
@@ -86,7 +87,7 @@ class JaxRunner(ModelRunner):
     # ---- start
 
     def load(self, budget: MemoryBudget) -> LoadedModel:
-        services, self.attention = self.services, PagedAttention()
+        services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
         ops = compiled(services.reference())
         model = services.build_model(ops, [attention])
