@@ -50,12 +50,12 @@ def expected(family: Callable[[str], Path]) -> Callable[..., list[list[int]]]:
 
 @pytest.fixture
 def start(family: Callable[[str], Path]) -> Iterator[Callable[..., EngineRun]]:
-    """start("llama", depth=2): an engine on JAX's CPU, closed after the test."""
+    """start("llama", depth=2): an engine on JAX's CPU, closed after the test. name: of a family, or a folder."""
     runs: list[EngineRun] = []
 
-    def make(name: str = "llama", **options: Any) -> EngineRun:
-        path = "tessera_tpu.platform:HostPlatform"
-        runs.append(EngineRun(family(name), path, **{"depth": 2, **SMALL, **options}))
+    def make(name: str | Path = "llama", platform: str = "HostPlatform", **options: Any) -> EngineRun:
+        folder, path = family(name) if isinstance(name, str) else name, f"tessera_tpu.platform:{platform}"
+        runs.append(EngineRun(folder, path, **{"depth": 2, **SMALL, **options}))
         return runs[-1]
 
     yield make

@@ -14,8 +14,13 @@ ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / "build/tpu"
 PINS = (ROOT / "constraints.txt", HERE / "constraints.txt")
 PACKAGES = ("copier", "hypothesis", "pytest", "pytest-asyncio", "pytest-xdist", "torch")
-SETTINGS = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONPATH": str(ROOT)}
-"""Nobody looks for a chip: libtpu only compiles."""
+SETTINGS = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "PYTHONPATH": str(ROOT),
+}
+"""JAX's CPU is four devices, and nobody looks for a chip: libtpu only compiles."""
 
 
 def installed() -> Path:

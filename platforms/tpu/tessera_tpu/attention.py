@@ -56,7 +56,7 @@ class PagedAttention(AttentionBackend):
 
     def kv_cache_layout(self, spec: CacheSpec, block_size: int) -> KVLayout:
         assert isinstance(spec, FullAttentionSpec)
-        axes = ("head", spec.num_kv_heads), ("token", block_size), ("dim", spec.head_dim)
+        axes = ("head", spec.num_kv_heads), ("token", block_size), ("dim", self.kernels.dim(spec.head_dim))
         return KVLayout((Plane("k", spec.dtype, axes), Plane("v", spec.dtype, axes)))
 
     def bind(self, spec: LayerSpec, weights: Mapping[str, Tensor], ops: BoundOps, device: Device) -> Mixer:
@@ -91,13 +91,14 @@ class Layer(Mixer):
         spec = self.spec
         q, k, v = self._heads(as_jax(x), as_jax(positions))
         keys, values = caches[spec.layer]
+        more = keys.shape[-1] - spec.head_dim
+        q, k, v = (jnp.pad(each, ((0, 0), (0, 0), (0, more))) for each in (q, k, v))
         planes = caches[spec.layer] = self.kernels.write((keys, values), k, v, plan)
         tiles = plan.tiles
         grouped = q[jnp.minimum(tiles.token, len(q) - 1)]  # [N, Q, H, D]
-        mixed = self.kernels.attend(
-            grouped, planes, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap
-        )
-        return as_torch(mixed.reshape(-1, spec.num_heads * spec.head_dim)[tiles.place])
+        mixed = self.kernels.attend(grouped, planes, plan, scale=spec.scale, window=spec.window, softcap=spec.softcap)
+        mixed = mixed[..., : spec.head_dim].reshape(-1, spec.num_heads * spec.head_dim)
+        return as_torch(mixed[tiles.place])
 
     def _heads(self, x: Any, positions: Any) -> tuple[Any, Any, Any]:
         """x [T, (H + 2 Hk) D] -> q [T, H, D], k, v [T, Hk, D], after QK norm and rotary."""

@@ -22,8 +22,8 @@ _NONE = np.zeros(0, np.int32)
 
 
 class TracedModel:
-    """weights: where the model looks its weights up. Tensors that several of them hold are one argument. values: the
-    arguments of this kind, on the device."""
+    """weights: where the model looks its weights up. Tensors that several of them hold are one argument. tensors: the
+    arguments of this kind, as the model holds them; values: as JAX does."""
 
     def __init__(self, model: Model, ops: OpSet, weights: Sequence[MutableMapping[str, Tensor]]) -> None:
         self.model, self.ops = model, ops
@@ -33,18 +33,21 @@ class TracedModel:
             for part, tensor in mapping.items():
                 held[id(tensor)] = tensor
                 self._places.setdefault(id(tensor), []).append((mapping, part))
-        self.values = [as_jax(tensor) for tensor in held.values()]
+        self.tensors = list(held.values())
+
+    @property
+    def values(self) -> list[Any]:
+        return [as_jax(tensor) for tensor in self.tensors]
 
     @contextmanager
     def _with(self, values: Sequence[Any]) -> Iterator[None]:
         """Within it, the model computes with these weights."""
-        before = [mapping[part] for (mapping, part), *_ in self._places.values()]
         self._exchange([as_torch(value) for value in values])
         try:
             with traced():
                 yield
         finally:
-            self._exchange(before)
+            self._exchange(self.tensors)
 
     def _exchange(self, tensors: Sequence[Tensor]) -> None:
         for tensor, places in zip(tensors, self._places.values(), strict=True):
@@ -98,7 +101,7 @@ def opened(tokens: Any, row: Any, ids: Any) -> Any:
     return tokens.at[row].set(ids)
 
 
-def copied(caches: Sequence[Any], layers: Sequence[int], sources: Any, targets: Any) -> list[Any]:
+def copied(layers: Sequence[int], caches: Sequence[Any], sources: Any, targets: Any) -> list[Any]:
     """caches with whole blocks copied in some layers."""
     return [
         tuple(plane.at[targets].set(plane[sources]) for plane in planes) if layer in layers else planes

@@ -10,8 +10,12 @@ from jax import Array as Jax
 
 from tessera_tpu.plan import AttentionPlan
 
+
 class Kernels(Protocol):
     """What writes keys and values, and attends to them."""
+
+    def dim(self, head_dim: int) -> int:
+        """Elements of a head in the planes, at least its own; the others are 0."""
 
     def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
         """k, v [T, Hk, D] -> the planes, with them at the positions of their tokens."""
@@ -25,6 +29,9 @@ class Kernels(Protocol):
 
 class Plain:
     """What XLA makes of write() and attend()."""
+
+    def dim(self, head_dim: int) -> int:
+        return head_dim
 
     def write(self, planes: tuple[Jax, Jax], k: Jax, v: Jax, plan: AttentionPlan) -> tuple[Jax, Jax]:
         return write(planes, k, v, plan)

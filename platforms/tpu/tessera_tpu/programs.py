@@ -28,12 +28,18 @@ class Programs:
         self._compiled: dict[Hashable, Any] = {}
 
     def get(
-        self, key: Hashable, function: Callable[..., Any], arguments: tuple[Any, ...], donated: tuple[int, ...] = ()
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        results: Any,
+        donated: tuple[int, ...] = (),
     ) -> Any:
         """The program of a key: function, compiled for the shapes, dtypes and places of the arguments the first time.
-        arguments: arrays, or ShapeDtypeStructs. donated: the numbers of those whose memory the results take."""
+        arguments: arrays, or ShapeDtypeStructs. results: where these will be, as jax.jit takes it. donated: the numbers
+        of the arguments whose memory they take."""
         if key not in self._compiled:
-            lowered = jax.jit(function, donate_argnums=donated).lower(*arguments)
+            lowered = jax.jit(function, donate_argnums=donated, out_shardings=results).lower(*arguments)
             before = self._entries()
             with _kept_in(self.folder):
                 self._compiled[key] = lowered.compile()

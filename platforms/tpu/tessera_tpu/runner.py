@@ -36,6 +36,7 @@ from tessera.platform import (
 from tessera_tpu.arrays import as_torch, host_array, nbytes
 from tessera_tpu.attention import BLOCK, PagedAttention
 from tessera_tpu.inputs import Launches, Prepared, launch_fields
+from tessera_tpu.mesh import DeviceMesh
 from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
 from tessera_tpu.paged import Kernels
@@ -73,14 +74,13 @@ class Drawn:
 
 
 class JaxRunner(ModelRunner):
-    """kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens [rows + 1, max_model_len + 1] int32: of all
-    rows, on the device; the last row is for padding."""
+    """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
+    [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
 
     takes = frozenset({"drafts"})
 
-    def __init__(self, services: RunnerServices, kernels: Kernels) -> None:
-        self.services, self.kernels = services, kernels
-        self.device = services.device.device  # type: ignore[attr-defined]  # a JaxDevice
+    def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
+        self.services, self.mesh, self.kernels = services, mesh, kernels
         self.programs = Programs(services.artifacts.folder("xla"))
         self.host_rows = HostRows()
 
@@ -94,7 +94,7 @@ class JaxRunner(ModelRunner):
         services.accept(model.facts)
         self.facts, config = model.facts, services.config
         self.sampler = services.sampler()
-        tables = {name: self._placed("", name, table) for name, table in attention.tables.items()}
+        tables = {name: self._placed("norm", name, table) for name, table in attention.tables.items()}
         attention.tables.update(tables)
         weights = services.load_weights(self._placed)
         self.model = TracedModel(model, services.reference(), [*weights, attention.tables])
@@ -126,7 +126,8 @@ class JaxRunner(ModelRunner):
 
     def _placed(self, layer: str, part: str, tensor: Any) -> Any:
         """A weight on the device, which holds it alone from then on."""
-        return as_torch(jax.device_put(host_array(tensor), self.device))
+        array = host_array(tensor)
+        return as_torch(jax.device_put(array, self.mesh.weight(layer, array.shape)))
 
     def _workspace(self) -> int:
         """Bytes that a step takes beside weights and cache: logits in float32 three times, as filters sort them, and
@@ -143,11 +144,8 @@ class JaxRunner(ModelRunner):
         for layer, group in sorted(blocks.items()):
             layout = self.attention.kv_cache_layout(self.layouts[layer], group.block_size)
             shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
-            self.caches.append(tuple(self._zeros(shape, dtype) for shape, dtype in shapes))
-        self.tokens = self._zeros(self.batch.tokens.shape, "int32")
-
-    def _zeros(self, shape: Sequence[int], dtype: str) -> Any:
-        return jnp.zeros(shape, dtype, device=self.device)
+            self.caches.append(tuple(jnp.zeros(*one, device=self.mesh.planes) for one in shapes))
+        self.tokens = jnp.zeros(self.batch.tokens.shape, jnp.int32, device=self.mesh.whole)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
         if self.services.config.enforce_eager:
@@ -171,38 +169,45 @@ class JaxRunner(ModelRunner):
     def _forward(self, key: LaunchKey) -> Any:
         call = partial(self.model.forward, key, self.plan)
         given = self.model.values, self.caches, self.tokens, self._flat(launch_fields(key, self.plan))
-        return self.programs.get(("forward", key), call, given, donated=(1,))
+        places = self._planes, self.mesh.whole
+        return self.programs.get(("forward", key), call, given, places, donated=(1,))
 
     def _sample(self, samples: int) -> Any:
         given = self.model.values, self.tokens, self._hidden(samples), self._flat(sample_fields(samples))
-        return self.programs.get(("sample", samples), self.model.sample, given, donated=(1,))
+        return self.programs.get(("sample", samples), self.model.sample, given, self.mesh.whole, donated=(1,))
 
     def _logits(self, samples: int) -> Any:
-        return self.programs.get(("logits", samples), self.model.logits, (self.model.values, self._hidden(samples)))
+        given = self.model.values, self._hidden(samples)
+        return self.programs.get(("logits", samples), self.model.logits, given, self.mesh.whole)
 
     def _feed(self, samples: int) -> Any:
         one = self._int32(samples)
-        return self.programs.get(("feed", samples), fed, (self.tokens, one, one), donated=(0,))
+        return self.programs.get(("feed", samples), fed, (self.tokens, one, one), self.mesh.whole, donated=(0,))
 
     def _open(self) -> Any:
         given = self.tokens, self._int32(), self._int32(self.tokens.shape[1])
-        return self.programs.get("open", opened, given, donated=(0,))
+        return self.programs.get("open", opened, given, self.mesh.whole, donated=(0,))
 
     def _copy(self, group: int) -> Any:
         layers = self.plan.groups[group].layers
-        call = lambda caches, sources, targets: copied(caches, layers, sources, targets)  # noqa: E731
+        call = partial(copied, layers)
         given = self.caches, self._int32(COPIES), self._int32(COPIES)
-        return self.programs.get(("copy", group), call, given, donated=(0,))
+        return self.programs.get(("copy", group), call, given, self._planes, donated=(0,))
+
+    @property
+    def _planes(self) -> Any:
+        """Where the caches are."""
+        return [tuple(plane.sharding for plane in planes) for planes in self.caches]
 
     def _flat(self, fields: Any) -> Any:
         return self._int32(sum(int(np.prod(shape)) for shape in fields.values()))
 
     def _int32(self, *shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, np.int32, sharding=self.tokens.sharding)
+        return jax.ShapeDtypeStruct(shape, np.int32, sharding=self.mesh.whole)
 
     def _hidden(self, samples: int) -> Any:
         facts: ModelFacts = self.facts
-        return jax.ShapeDtypeStruct((samples, facts.hidden_size), facts.dtype, sharding=self.tokens.sharding)
+        return jax.ShapeDtypeStruct((samples, facts.hidden_size), facts.dtype, sharding=self.mesh.whole)
 
     # ---- steps
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tessera_tpu import kernels, paged
-from tessera_tpu.kernels import attention
-from tessera_tpu.plan import AttentionPlan, Pages, Rows, Tiles
+from tessera_tpu.mesh import DeviceMesh
+from tessera_tpu.plan import AttentionPlan, Rows, Tiles
 
+ONE = DeviceMesh(jax.devices("cpu")[:1])
 RACES = pltpu.InterpretParams(detect_races=True)
 """And memory that nobody wrote is NaN."""
 
@@ -93,10 +96,43 @@ def used(one: Batch, values: Any) -> Any:
 )
 def test_kernels_compute_what_plain_jax_does_without_races(launch: str, dtype: str, options: dict) -> None:
     one = batch(LAUNCHES[launch], dtype=dtype)
-    planes, found = computed(kernels.Pallas(RACES), one, **options)
-    assert not pltpu.interpret.races.races_found if hasattr(pltpu, "interpret") else True
+    planes, found = computed(kernels.Pallas(ONE, RACES), one, **options)
+    assert not interpreter.races.races_found
     expected_planes, expected = computed(paged.Plain(), one, **options)
     for plane, right in zip(planes, expected_planes, strict=True):
         np.testing.assert_array_equal(np.asarray(plane[1:], np.float32), np.asarray(right[1:], np.float32))
     tolerance = 2e-6 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(used(one, found), used(one, expected), atol=tolerance, rtol=tolerance)
+
+
+def test_a_race_is_found() -> None:
+    """What the others rely on."""
+
+    def early(x: Any, out: Any, buffer: Any, arrived: Any) -> None:
+        copy = pltpu.make_async_copy(x, buffer, arrived)
+        copy.start()
+        out[...] = buffer[...]
+        copy.wait()
+
+    x = jnp.ones((8, 128))
+    call = pl.pallas_call(
+        early,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA],
+        interpret=pltpu.InterpretParams(detect_races=True, dma_execution_mode="eager"),
+    )
+    jax.block_until_ready(call(x))
+    assert interpreter.races.races_found
+
+
+def test_blocks_before_a_window_are_not_read() -> None:
+    """Their numbers are those of no block, which the interpreter would refuse to copy."""
+    one, window = batch([(90, 1), (61, 1)], padding=0), 9
+    tables = np.asarray(one.plan.tables).copy()
+    expected = computed(kernels.Pallas(ONE, RACES), one, window=window)[1]
+    for row, before in enumerate((90, 61)):
+        tables[row, : (before + 1 - window) // 8] = 10**6
+    far = replace(one, plan=replace(one.plan, tables=jnp.asarray(tables)))
+    found = computed(kernels.Pallas(ONE, RACES), far, window=window)[1]
+    np.testing.assert_array_equal(used(one, found), used(one, expected))
