@@ -17,6 +17,7 @@ MANIFESTS = [
     "platforms/cuda/pyproject.toml",
     "platforms/gaudi/pyproject.toml",
     "platforms/rocm/pyproject.toml",
+    "platforms/tpu/pyproject.toml",
     "platforms/triton/pyproject.toml",
     "platforms/xpu/pyproject.toml",
 ]
@@ -35,7 +36,8 @@ def canonical(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def pins(root: Path) -> dict[str, Version]:
-    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    files = "constraints.txt", "tools/tpu/constraints.txt"
+    lines = [line for file in files for line in (root / file).read_text(encoding="utf-8").splitlines()]
     entries = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {canonical(name): Version(version) for name, version in entries}
 

@@ -45,6 +45,10 @@ class Parameter:
         assert self.value is None, "the weight is loaded already"
         self.attached = attached
 
+    def exchange(self, tensors: dict[str, Tensor]) -> None:
+        """Holds these, by part, instead of what it was filled with. What a feature attached stays."""
+        self.value = tensors if self.attached is None else Attached(tensors, self.attached)
+
     @property
     def packed(self) -> Packed:
         assert self.value is not None, "weights are not loaded"

@@ -19,6 +19,9 @@ from tessera.platform.device import Arena, Device
 from tessera.platform.quantization import Part
 from tessera.platform.runner import Progress
 
+Place = Callable[[str, str, Tensor], Tensor]
+"""A parameter's name (first_name), the name of one of its tensors, and the tensor -> what the parameter holds."""
+
 LEAST = 4 << 20
 """Bytes of a copy that are worth a thread."""
 
@@ -30,10 +33,12 @@ def load_weights(
     device: Device,
     arena: Arena,
     report: Callable[[Progress], None],
+    place: Place | None = None,
 ) -> None:
     """Puts every parameter on the device in `dtype`. A tensor that two parameters use unchanged (tied embeddings) is
-    read once and shared. The arena counts the bytes."""
+    read once and shared. The arena counts the bytes. place: what each parameter then holds instead of its tensors."""
     counted: set[object] = set()
+    placed: dict[object, Tensor] = {}
     with Copies() as copies:
         loader = _Loader(source, torch_dtype(dtype), device, _taken_twice(parameters), copies)
         for number, parameter in enumerate(parameters):
@@ -43,8 +48,27 @@ def load_weights(
                 if memory not in counted:
                     counted.add(memory)
                     arena.hold(tensor)
+            if place is not None:
+                _exchange(parameter, place, placed)
             report(Progress("weights", number + 1, len(parameters)))
     source.release()
+
+
+def _exchange(parameter: Parameter, place: Place, placed: dict[object, Tensor]) -> None:
+    """placed: what place() returned, by the tensor that it was called with. Two parameters may share one."""
+    named, held = first_name(parameter), {}
+    for part, tensor in parameter.packed.items():
+        same = _memory_of(tensor), tensor.storage_offset(), tensor.shape, tensor.dtype
+        if same not in placed:
+            placed[same] = place(named, part, tensor)
+        held[part] = placed[same]
+    parameter.exchange(held)
+
+
+def first_name(parameter: Parameter) -> str:
+    """The checkpoint's name of the first tensor that the parameter is made of, without its last part."""
+    join = next(iter(parameter.joins(next(iter(parameter.parts)))))
+    return join[0].name.rpartition(".")[0]
 
 
 def _memory_of(tensor: Tensor) -> object:

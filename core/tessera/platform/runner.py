@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -273,7 +273,17 @@ class RunnerServices(Protocol):
 
     def build_model(self, ops: OpSet, backends: Sequence[AttentionBackend]) -> Model:
         """Core's model of the checkpoint, built on these ops. Each attention layer is bound to the first backend that
-        supports it. Raises ModelError for an architecture that core does not have."""
+        supports it. Its linear layers are quantized as --quantization or the checkpoint says, which a runner must
+        `take`. Raises ModelError for an architecture that core does not have."""
+
+    def load_weights(self, place: Callable[[str, str, Tensor], Tensor]) -> Sequence[MutableMapping[str, Tensor]]:
+        """Loads the weights of the model that build_model() built, one after the other: read, joined, converted and
+        prepared by their ops on `device`. place: called with the checkpoint's name of a layer (of the first one, if
+        several are joined), the name of a part of its weight ("weight", "bias", those of a scheme) and the tensor; the
+        model keeps what it returns, so a runner moves weights to where its library has them. It is called once for a
+        tensor that two layers share. Returns each weight as the mapping in which the model looks its parts up whenever
+        it is called: a runner that traces the model as a function of its weights exchanges them there. Raises
+        ModelError for broken files."""
 
     def accept(self, facts: ModelFacts) -> None:
         """Fills the platform's defaults for this model into `config`, and asks Platform.check. Call it in load() as

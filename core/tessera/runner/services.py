@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from tessera.config.model_folder import open_weights
 from tessera.errors import PlatformError, RefusedError
 from tessera.layers.build import PIPELINE_GROUP, Build
 from tessera.loader.checkpoint import Dummy, Safetensors, WeightSource
+from tessera.loader.load import Place, load_weights
 from tessera.models.fields import RefusedTypeError
 from tessera.ops import REFERENCE, LogprobsSpec, SampleSpec, SamplingRows
 from tessera.ops.sampling import logprobs, sample
@@ -81,11 +82,12 @@ class Services:
         weights: Weights | None = None,
         split: Callable[[Mixer], Mixer] = lambda mixer: mixer,
     ) -> Model:
+        weights = self.weights_of() if weights is None else weights
         bound = self._bind(
             ops, self.device, self.groups, no_fallback=self.config.no_fallback, wrappers=self._wrappers(),
             batch_invariant=self.config.batch_invariant,
         )  # fmt: skip
-        kv = _KV.get(self.config.cache.dtype, None if weights is None else weights.kv)
+        kv = _KV.get(self.config.cache.dtype, weights.kv)
         self.build = Build(bound, self.device, self.dtype, backends, self.groups, weights, kv, split)
         model = self._model(self.build)
         pipeline = self.groups.get(PIPELINE_GROUP)
@@ -101,6 +103,14 @@ class Services:
                 model = feature.wrap(model)
         self.feature_bytes = arena.nbytes
         return model
+
+    def load_weights(self, place: Place) -> list[MutableMapping[str, Tensor]]:
+        assert self.build is not None, "build_model() comes first"
+        parameters = self.build.parameters
+        with self.device.arena("weights") as arena:
+            load_weights(parameters, self.source, self.dtype, self.device, arena, lambda _: None, place)
+        self.notes += left_in_words(self.build.weights)
+        return [cast("MutableMapping[str, Tensor]", parameter.packed) for parameter in parameters]
 
     def _wrappers(self) -> dict[str, Wrapper]:
         """The wrappers of all features. Raises PlatformError if two wrap the same op."""

@@ -1,0 +1,17 @@
+"""Tessera's platform for TPUs."""
+
+from __future__ import annotations
+
+from tessera.platform import API_LEVELS, Manifest, hookimpl
+
+
+@hookimpl
+def platforms() -> list[Manifest]:
+    return [
+        Manifest(
+            "tpu",
+            probe="tessera_tpu.probe:probe",
+            platform="tessera_tpu.platform:TpuPlatform",
+            levels=dict.fromkeys(API_LEVELS, 0),
+        )
+    ]

@@ -1,0 +1,120 @@
+"""What a launch reads from the host: one array of int32, so that it costs one copy to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.platform import (
+    Array,
+    CachePlan,
+    InputBatch,
+    LaunchKey,
+    LaunchShape,
+    SchedulerOutput,
+    ShapePolicy,
+    StepShape,
+)
+
+Fields = Mapping[str, tuple[int, ...]]
+"""The shapes of the parts of such an array, by name, in their order."""
+
+
+def parts_of(flat: Any, fields: Fields) -> dict[str, Any]:
+    """The parts of an array, as views where it is a NumPy array."""
+    found, start = {}, 0
+    for name, shape in fields.items():
+        end = start + prod(shape)
+        found[name] = flat[start:end].reshape(shape)
+        start = end
+    return found
+
+
+def empty(fields: Fields) -> tuple[Array, dict[str, Array]]:
+    """A new array of zeros, and its parts."""
+    flat = np.zeros(sum(map(prod, fields.values())), np.int32)
+    return flat, parts_of(flat, fields)
+
+
+def as_float(bits: Any) -> Any:
+    """float32 that the host stored in an array of int32."""
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def launch_fields(key: LaunchKey, plan: CachePlan) -> Fields:
+    """token_at [T]: where each token is in the flattened table of all rows' tokens. given [T]: the token, if the host
+    says it (a draft), else -1. row, positions [T], start, count, first [R]: as in Rows. at [S]: the tokens whose hidden
+    states become logits. tables0, ... [R, blocks]: block tables by cache group."""
+    tokens, rows = (key.tokens,), (key.rows,)
+    fields = {"token_at": tokens, "given": tokens, "row": tokens, "positions": tokens}
+    fields |= {"start": rows, "count": rows, "first": rows, "at": (key.num_samples,)}
+    columns = (group.blocks_of(plan.max_model_len) for group in plan.groups)
+    return fields | {f"tables{number}": (key.rows, width) for number, width in enumerate(columns)}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch. inputs: its array. places [n]: those of its S hidden states at which a token is sampled. rows,
+    positions [n] int32: of these tokens, in the order of sampled_at()."""
+
+    key: LaunchKey
+    inputs: Array
+    places: Array
+    rows: Array
+    positions: Array
+
+
+class Launches:
+    """Divides steps into launches. width: tokens of a row in the table of all rows' tokens, whose last row is for
+    padding."""
+
+    def __init__(self, plan: CachePlan, batch: InputBatch, shapes: ShapePolicy) -> None:
+        self.plan, self.batch, self.shapes = plan, batch, shapes
+        self.width = batch.tokens.shape[1]
+        self.spare = plan.num_rows * self.width
+
+    def of(self, step: SchedulerOutput) -> Iterator[Prepared]:
+        counts, drafted = step.num_scheduled_tokens, 0
+        others = counts != 1
+        first = int(others.argmax())
+        decode = first if others[first] and not len(step.drafts) else len(counts)
+        ends = step.starts + counts
+        for shape in self.shapes.launches(StepShape(decode, counts, ends, np.ones_like(counts))):
+            part = slice(shape.first, shape.last)
+            rows, starts, lengths = step.rows[part], step.starts[part], counts[part]
+            drafts = int(lengths.sum()) - len(rows) if shape.key.kind == "verify" else 0
+            yield self._launch(shape, rows, starts, lengths, step.drafts[drafted : drafted + drafts], step.samples)
+            drafted += drafts
+
+    def _launch(
+        self, shape: LaunchShape, rows: Array, starts: Array, lengths: Array, drafts: Array, samples: Array
+    ) -> Prepared:
+        key, number = shape.key, len(rows)
+        flat, parts = empty(launch_fields(key, self.plan))
+        begin = np.arange(number) * shape.stride if shape.stride else np.cumsum(lengths) - lengths
+        row_of = np.repeat(np.arange(number), lengths)
+        within = np.arange(len(row_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        place, positions = begin[row_of] + within, starts[row_of] + within
+        parts["token_at"][:] = self.spare
+        parts["token_at"][place] = rows[row_of] * self.width + positions
+        parts["given"][:] = -1
+        parts["row"][:] = key.rows
+        parts["row"][place], parts["positions"][place] = row_of, positions
+        parts["start"][number:] = key.tokens
+        parts["start"][:number], parts["count"][:number], parts["first"][:number] = begin, lengths, starts
+        for group, table in enumerate(self.batch.tables):
+            own = parts[f"tables{group}"]
+            own[:number] = table[rows, : own.shape[1]]
+        if key.kind == "verify":
+            parts["given"][place[within > 0]] = drafts
+            parts["at"][:] = np.arange(key.tokens)
+            return Prepared(key, flat, place, rows[row_of], (positions + 1).astype(np.int32))
+        parts["at"][:number] = begin + lengths - 1
+        places = np.isin(rows, samples).nonzero()[0]
+        return Prepared(key, flat, places, rows[places], (starts + lengths)[places])

@@ -1,0 +1,153 @@
+"""Ragged paged attention: tiles of queries over the blocks of their row, by an online softmax (arXiv:2205.14135).
+
+Keys and values stay in the device's large memory. A tile copies the blocks that it sees, a few at a time into one of
+two buffers, while it computes with the other: those from its window's start to its own last query, and no others. So
+the time of a tile is that of what it sees, however long a row is, and however wide its block table.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array as Jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from tessera_tpu.paged import LEAST
+
+KEYS = 256
+"""Keys that a tile computes with at a time: enough for a matrix unit of 256, in a few copies."""
+LANES = 128
+
+
+def attend(
+    q: Jax,
+    planes: tuple[Jax, Jax],
+    row: Jax,
+    tables: Jax,
+    first: Jax,
+    count: Jax,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    interpret: Any = False,
+) -> Jax:
+    """As tessera_tpu.paged.attend(). interpret: what pallas_call() takes."""
+    tiles, places, heads, dim = q.shape
+    _, of_heads, size, _ = planes[0].shape
+    group = heads // of_heads
+    pages = max(min(KEYS // size, tables.shape[1]), 1)
+    by_head = q.reshape(tiles, places, of_heads, group, dim).transpose(0, 2, 1, 3, 4)
+    by_head = by_head.reshape(tiles, of_heads, places * group, dim)
+    one = pl.BlockSpec((1, of_heads, places * group, dim), lambda tile, *_: (tile, 0, 0, 0))
+    kept = pl.BlockSpec(memory_space=pl.ANY)
+    buffer = pltpu.VMEM((2, of_heads, pages * size, dim), planes[0].dtype)
+    narrow = pltpu.VMEM((of_heads, places * group, LANES), jnp.float32)
+    mixed = pl.pallas_call(
+        partial(_tile, group=group, scale=scale, window=window, softcap=softcap),
+        out_shape=jax.ShapeDtypeStruct(by_head.shape, q.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            grid=(tiles,),
+            in_specs=[one, kept, kept],
+            out_specs=one,
+            scratch_shapes=[
+                buffer, buffer, narrow, narrow, pltpu.VMEM((of_heads, places * group, dim), jnp.float32),
+                pltpu.SemaphoreType.DMA((2, 2, pages)),
+            ],
+        ),
+        interpret=interpret,
+        name="ragged_paged_attention",
+    )(row, first, count, tables, by_head, *planes)  # fmt: skip
+    return mixed.reshape(tiles, of_heads, places, group, dim).transpose(0, 2, 1, 3, 4).reshape(q.shape)
+
+
+def _tile(
+    row: Any, first: Any, count: Any, tables: Any, q: Any, keys: Any, values: Any, out: Any,
+    key_buffer: Any, value_buffer: Any, peak: Any, total: Any, mixed: Any, arrived: Any,
+    *, group: int, scale: float, window: int | None, softcap: float | None,
+) -> None:  # fmt: skip
+    """q, out [1, Hk, Q * G, D]. keys, values [blocks, Hk, tokens, D], in large memory. buffers [2, Hk, K, D]. peak,
+    total [Hk, Q * G, 128]: of the scores so far, the same in every lane; mixed [Hk, Q * G, D]. arrived [2, 2, blocks of
+    a buffer]: semaphores of the copies of keys and of values into each buffer."""
+    tile = pl.program_id(0)
+    _, of_heads, width, _ = key_buffer.shape
+    size = keys.shape[2]
+    begin, number = first[tile], count[tile]
+    end = begin + number
+    seen = 0 if window is None else jnp.maximum(begin - (window - 1), 0)
+    step_of = seen // width
+    steps = jnp.where(number > 0, pl.cdiv(end, width) - step_of, 0)
+
+    def each_page(step: Any, do: Any) -> None:
+        slot = jax.lax.rem(step, 2)
+        for page in range(width // size):
+            place = (step_of + step) * (width // size) + page
+
+            @pl.when((place * size < end) & ((place + 1) * size > seen))
+            def _(place: Any = place, page: int = page) -> None:
+                block, at = tables[row[tile], place], pl.ds(page * size, size)
+                for which, (source, buffer) in enumerate(((keys, key_buffer), (values, value_buffer))):
+                    do(pltpu.make_async_copy(source.at[block], buffer.at[slot, :, at], arrived.at[slot, which, page]))
+
+    peak[...] = jnp.full_like(peak, LEAST)
+    total[...] = jnp.zeros_like(total)
+    mixed[...] = jnp.zeros_like(mixed)
+
+    @pl.when(steps > 0)
+    def _() -> None:
+        each_page(0, lambda copy: copy.start())
+
+    def compute(step: Any, _: Any) -> None:
+        @pl.when(step + 1 < steps)
+        def _() -> None:
+            each_page(step + 1, lambda copy: copy.start())
+
+        each_page(step, lambda copy: copy.wait())
+        slot, start = jax.lax.rem(step, 2), (step_of + step) * width
+        shape = q.shape[2], width
+        key = start + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+        query = begin + jax.lax.broadcasted_iota(jnp.int32, shape, 0) // group
+        visible = (key <= query) & (query < end)
+        there = start + jax.lax.broadcasted_iota(jnp.int32, (width, 1), 0)
+        there = (there < end) & (there >= seen)  # all else was not copied, and may be NaN
+        if window is not None:
+            visible &= key > query - window
+        for head in range(of_heads):
+            _add(
+                q[0, head], key_buffer[slot, head], jnp.where(there, value_buffer[slot, head], 0), visible,
+                peak.at[head], total.at[head], mixed.at[head], scale, softcap,
+            )  # fmt: skip
+
+    jax.lax.fori_loop(0, steps, compute, None)
+    out[0] = (mixed[...] / jnp.maximum(total[:, :, :1], 1e-30)).astype(out.dtype)
+
+
+def _add(
+    q: Any, k: Any, v: Any, visible: Any, peak: Any, total: Any, mixed: Any, scale: float, softcap: float | None
+) -> None:
+    """Adds K keys of a head to the softmax of its queries."""
+    exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+    scores = jax.lax.dot_general(
+        q, k.astype(q.dtype), (((1,), (1,)), ((), ())), precision=exact, preferred_element_type=jnp.float32
+    )
+    scores *= scale
+    if softcap is not None:
+        scores = jnp.tanh(scores / softcap) * softcap
+    scores = jnp.where(visible, scores, LEAST)
+    before = peak[:, :1]
+    after = jnp.maximum(before, scores.max(-1, keepdims=True))
+    weights = jnp.where(visible, jnp.exp(scores - after), 0.0)
+    kept = jnp.exp(before - after)
+    sums = total[:, :1] * kept + weights.sum(-1, keepdims=True)
+    product = jax.lax.dot_general(
+        weights.astype(q.dtype), v.astype(q.dtype), (((1,), (0,)), ((), ())), precision=exact,
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    mixed[...] = mixed[...] * kept + product
+    peak[...] = jnp.broadcast_to(after, peak.shape)
+    total[...] = jnp.broadcast_to(sums, total.shape)

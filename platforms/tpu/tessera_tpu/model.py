@@ -1,0 +1,131 @@
+"""Core's model as functions of its weights, which JAX traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.platform import CachePlan, Launch, LaunchKey, Model, OpSet, Tensor
+from tessera_tpu.arrays import as_jax, as_torch, traced
+from tessera_tpu.inputs import launch_fields, parts_of
+from tessera_tpu.plan import AttentionPlan, Rows, Tiles
+from tessera_tpu.sampling import drawn
+
+TILE = 32
+"""Queries of a row that are computed together: those of a prompt share the keys that they read."""
+
+_NONE = np.zeros(0, np.int32)
+
+
+class TracedModel:
+    """weights: where the model looks its weights up. Tensors that several of them hold are one argument. tensors: the
+    arguments of this kind, as the model holds them; values: as JAX does."""
+
+    def __init__(self, model: Model, ops: OpSet, weights: Sequence[MutableMapping[str, Tensor]]) -> None:
+        self.model, self.ops = model, ops
+        self._places: dict[int, list[tuple[MutableMapping[str, Tensor], str]]] = {}
+        held: dict[int, Any] = {}
+        for mapping in weights:
+            for part, tensor in mapping.items():
+                held[id(tensor)] = tensor
+                self._places.setdefault(id(tensor), []).append((mapping, part))
+        self.tensors = list(held.values())
+
+    @property
+    def values(self) -> list[Any]:
+        return [as_jax(tensor) for tensor in self.tensors]
+
+    @contextmanager
+    def _with(self, values: Sequence[Any]) -> Iterator[None]:
+        """Within it, the model computes with these weights."""
+        self._exchange([as_torch(value) for value in values])
+        try:
+            with traced():
+                yield
+        finally:
+            self._exchange(self.tensors)
+
+    def _exchange(self, tensors: Sequence[Tensor]) -> None:
+        for tensor, places in zip(tensors, self._places.values(), strict=True):
+            for mapping, part in places:
+                mapping[part] = tensor
+
+    # ---- what is compiled
+
+    def forward(
+        self, key: LaunchKey, plan: CachePlan, values: Sequence[Any], caches: Sequence[Any], tokens: Any, flat: Any
+    ) -> tuple[list[Any], Any]:
+        """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
+        the caches and the hidden states [S, hidden] after the final norm."""
+        parts = parts_of(flat, launch_fields(key, plan))
+        known = tokens.reshape(-1)[parts["token_at"]]
+        ids = jnp.where(parts["given"] < 0, known, parts["given"])
+        rows = Rows(*(parts[name] for name in ("row", "positions", "start", "count", "first")))
+        width = 1 if key.kind == "decode" else key.width
+        tiles = Tiles.of(rows, width, width if key.kind == "verify" else TILE)
+        by_layer: dict[int, AttentionPlan] = {}
+        for number, group in enumerate(plan.groups):
+            tables = jnp.pad(parts[f"tables{number}"], ((0, 1), (0, 0)))
+            by_layer |= dict.fromkeys(group.layers, AttentionPlan(rows, tiles, tables, width))
+        kept = list(caches)
+        with self._with(values):
+            launch = _launch(key, ids, parts, [by_layer[layer] for layer in sorted(by_layer)])
+            model = self.model
+            hidden = model.finish(model.forward(model.embed(as_torch(ids)), launch, kept))
+            return kept, as_jax(hidden)
+
+    def logits(self, values: Sequence[Any], hidden: Any) -> Any:
+        """hidden [S, hidden] -> [S, vocab]."""
+        with self._with(values):
+            return as_jax(self.model.logits(as_torch(hidden)))
+
+    def sample(self, values: Sequence[Any], tokens: Any, hidden: Any, flat: Any) -> tuple[Any, Any]:
+        """flat: as sample_fields() says. Returns the tokens of all rows, with those that were drawn, and these [S]."""
+        with self._with(values):
+            logits = as_jax(self.model.logits(as_torch(hidden)))
+            ids, feed = drawn(self.ops, self.model.facts.vocab_size, logits, flat)
+        return fed(tokens, feed, ids), ids
+
+
+def fed(tokens: Any, at: Any, ids: Any) -> Any:
+    """tokens [rows, width] with ids [S] at the flattened places at [S]."""
+    return tokens.reshape(-1).at[at].set(ids).reshape(tokens.shape)
+
+
+def opened(tokens: Any, row: Any, ids: Any) -> Any:
+    """tokens [rows, width] with ids [width] in a row."""
+    return tokens.at[row].set(ids)
+
+
+def copied(layers: Sequence[int], caches: Sequence[Any], sources: Any, targets: Any) -> list[Any]:
+    """caches with whole blocks copied in some layers."""
+    return [
+        tuple(plane.at[targets].set(plane[sources]) for plane in planes) if layer in layers else planes
+        for layer, planes in enumerate(caches)
+    ]
+
+
+def _launch(key: LaunchKey, ids: Any, parts: Mapping[str, Any], plans: list[AttentionPlan]) -> Launch:
+    return Launch(
+        key=key,
+        num_rows=key.rows,
+        num_tokens=key.tokens,
+        rows=None,
+        tokens=as_torch(ids),
+        positions=as_torch(parts["positions"]),
+        query_start_loc=None,
+        query_lens=as_torch(parts["count"]),
+        seq_lens=as_torch(parts["first"] + parts["count"]),
+        query_start_loc_host=_NONE,
+        query_lens_host=_NONE,
+        seq_lens_host=_NONE,
+        host_lengths="bound",
+        slot_mapping=(),
+        block_tables=(),
+        logits_indices=as_torch(parts["at"]),
+        plans=plans,
+    )

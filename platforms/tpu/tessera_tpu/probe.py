@@ -1,0 +1,52 @@
+"""Whether it can run here. Core asks in a child process with a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from tessera.platform import DeviceInfo, Probe
+
+VENDOR = "0x1ae0"  # Google's number on the PCI bus
+CHIPS = {
+    "0x005e": "TPU v4",
+    "0x0062": "TPU v5p",
+    "0x0063": "TPU v5e",
+    "0x006f": "TPU v6e",
+    "0x0076": "TPU7x",
+}
+"""By number of the PCI device."""
+
+
+def probe(root: Path = Path("/")) -> Probe:
+    """root: of the file system, for tests."""
+    found = list(chips(root))
+    score, reason = why(found, {name for name in ("jax", "torchax", "libtpu") if find_spec(name) is not None})
+    return Probe(score, reason, tuple(DeviceInfo(name, number) for number, name in enumerate(found)))
+
+
+def why(found: list[str], installed: set[str]) -> tuple[int, str]:
+    """The score of the chips that were found, and the reason. installed: names of Python packages."""
+    if not found:
+        return 0, "no TPU on this machine's PCI bus"
+    missing = [name for name in ("jax", "torchax", "libtpu") if name not in installed]
+    if missing:
+        return 0, f"{found[0]}, but {' and '.join(missing)} cannot be imported; install tessera-tpu[libtpu]"
+    return 100, f"{found[0]}, compiled by XLA"
+
+
+def chips(root: Path) -> Iterator[str]:
+    """The names of the TPUs on the PCI bus, in its order, without opening any: only one process may open a TPU."""
+    folder = root / "sys/bus/pci/devices"
+    for device in sorted(folder.iterdir()) if folder.is_dir() else ():
+        vendor, number = (_word(device / name) for name in ("vendor", "device"))
+        if vendor == VENDOR and number in CHIPS:
+            yield CHIPS[number]
+
+
+def _word(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,275 @@
+"""The model runner: steps of the scheduler in, tokens out, by programs that XLA compiled for a few shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.platform import (
+    Array,
+    CacheNeeds,
+    CachePlan,
+    HostSampled,
+    LaunchKey,
+    LayerCache,
+    LoadedModel,
+    MemoryBudget,
+    MemoryBudgetError,
+    ModelFacts,
+    ModelRunner,
+    Progress,
+    Ready,
+    RunnerServices,
+    SchedulerOutput,
+    StepOutput,
+    TokenMasks,
+    sampled_at,
+    step_output,
+    write_drafts,
+)
+from tessera_tpu.arrays import as_torch, host_array, nbytes
+from tessera_tpu.attention import BLOCK, PagedAttention
+from tessera_tpu.inputs import Launches, Prepared, launch_fields
+from tessera_tpu.mesh import DeviceMesh
+from tessera_tpu.model import TracedModel, copied, fed, opened
+from tessera_tpu.ops import compiled
+from tessera_tpu.paged import Kernels
+from tessera_tpu.programs import Programs
+from tessera_tpu.sampling import HostRows, sample_fields, sample_inputs
+from tessera_tpu.shapes import bucketed
+
+COPIES = 16
+"""Blocks that one program copies; fewer are padded with copies of block 0 onto itself."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A step whose forward passes were launched: each launch with its hidden states."""
+
+    step: SchedulerOutput
+    launches: Sequence[tuple[Prepared, Any]]
+
+
+class Drawn:
+    """The output of a step whose tokens are on their way to the host. parts: the tokens of each launch, and which of
+    them were asked for."""
+
+    def __init__(self, step: SchedulerOutput, parts: Sequence[tuple[Any, Array]]) -> None:
+        self.step, self.parts = step, parts
+        for tokens, _ in parts:
+            tokens.copy_to_host_async()
+
+    def done(self) -> bool:
+        return all(tokens.is_ready() for tokens, _ in self.parts)
+
+    def result(self) -> StepOutput:
+        tokens = np.concatenate([np.asarray(tokens)[places] for tokens, places in self.parts])
+        return step_output(self.step, HostSampled(tokens, []))
+
+
+class JaxRunner(ModelRunner):
+    """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
+    [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
+
+    takes = frozenset({"drafts"})
+
+    def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
+        self.services, self.mesh, self.kernels = services, mesh, kernels
+        self.programs = Programs(services.artifacts.folder("xla"))
+        self.host_rows = HostRows()
+
+    # ---- start
+
+    def load(self, budget: MemoryBudget) -> LoadedModel:
+        services, self.attention = self.services, PagedAttention(self.kernels)
+        attention = self.attention
+        ops = compiled(services.reference())
+        model = services.build_model(ops, [attention])
+        services.accept(model.facts)
+        self.facts, config = model.facts, services.config
+        self.sampler = services.sampler()
+        tables = {name: self._placed("norm", name, table) for name, table in attention.tables.items()}
+        attention.tables.update(tables)
+        weights = services.load_weights(self._placed)
+        self.model = TracedModel(model, services.reference(), [*weights, attention.tables])
+        self.shapes = bucketed(config)
+        weight_bytes, workspace = nbytes(self.model.values), self._workspace()
+        self.layouts = {cache.layer: cache.spec for cache in model.facts.caches}
+        needs = tuple(self._needs(cache) for cache in model.facts.caches)
+        left = budget.kv or budget.total - weight_bytes - workspace
+        if left <= 0:
+            raise MemoryBudgetError(
+                f"the weights take {weight_bytes / 2**30:.1f} GiB and a step {workspace / 2**30:.1f} GiB of the "
+                f"{budget.total / 2**30:.1f} GiB granted, which leaves nothing for the KV cache; raise "
+                "--gpu-memory-utilization or lower --max-num-batched-tokens."
+            )
+        return LoadedModel(
+            model.facts,
+            needs,
+            weight_bytes,
+            left,
+            services.device.name,
+            granted_bytes=budget.total,
+            workspace_bytes=workspace,
+            unsupported=("prompt_logprobs",),
+        )
+
+    def _needs(self, cache: LayerCache) -> CacheNeeds:
+        layout = partial(self.attention.kv_cache_layout, cache.spec)
+        return CacheNeeds(cache.layer, cache.spec, (BLOCK,), True, "int32", "none", 1, layout, dense_planes=True)
+
+    def _placed(self, layer: str, part: str, tensor: Any) -> Any:
+        """A weight on the device, which holds it alone from then on."""
+        array = host_array(tensor)
+        return as_torch(jax.device_put(array, self.mesh.weight(layer, array.shape)))
+
+    def _workspace(self) -> int:
+        """Bytes that a step takes beside weights and cache: logits in float32 three times, as filters sort them, and
+        the widest activations."""
+        keys, tokens = self.shapes.keys(), max(self.shapes.prompt_tokens)
+        samples = max(key.num_samples for key in keys)
+        return 3 * 4 * samples * self.facts.vocab_size + 64 * tokens * self.facts.hidden_size
+
+    def allocate(self, plan: CachePlan) -> None:
+        self.plan, self.batch = plan, self.services.input_batch(plan)
+        self.launches = Launches(plan, self.batch, self.shapes)
+        blocks = {layer: group for group in plan.groups for layer in group.layers}
+        self.caches: list[Any] = []
+        for layer, group in sorted(blocks.items()):
+            layout = self.attention.kv_cache_layout(self.layouts[layer], group.block_size)
+            shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
+            self.caches.append(tuple(jnp.zeros(*one, device=self.mesh.planes) for one in shapes))
+        self.tokens = jnp.zeros(self.batch.tokens.shape, jnp.int32, device=self.mesh.whole)
+
+    def warm_up(self, report: Callable[[Progress], None]) -> None:
+        if self.services.config.enforce_eager:
+            return
+        makes = list(self._programs())
+        for number, make in enumerate(makes):
+            make()
+            report(Progress("warm-up", number + 1, len(makes)))
+
+    def _programs(self) -> Iterator[Callable[[], Any]]:
+        """What compiles each program that a step may need."""
+        keys = self.shapes.keys()
+        yield from (partial(self._forward, key) for key in keys)
+        for samples in sorted({key.num_samples for key in keys}):
+            yield from (partial(make, samples) for make in (self._sample, self._logits, self._feed))
+        yield self._open
+        yield from (partial(self._copy, number) for number in range(len(self.plan.groups)))
+
+    # ---- programs
+
+    def _forward(self, key: LaunchKey) -> Any:
+        call = partial(self.model.forward, key, self.plan)
+        given = self.model.values, self.caches, self.tokens, self._flat(launch_fields(key, self.plan))
+        places = self._planes, self.mesh.whole
+        return self.programs.get(("forward", key), call, given, places, donated=(1,))
+
+    def _sample(self, samples: int) -> Any:
+        given = self.model.values, self.tokens, self._hidden(samples), self._flat(sample_fields(samples))
+        return self.programs.get(("sample", samples), self.model.sample, given, self.mesh.whole, donated=(1,))
+
+    def _logits(self, samples: int) -> Any:
+        given = self.model.values, self._hidden(samples)
+        return self.programs.get(("logits", samples), self.model.logits, given, self.mesh.whole)
+
+    def _feed(self, samples: int) -> Any:
+        one = self._int32(samples)
+        return self.programs.get(("feed", samples), fed, (self.tokens, one, one), self.mesh.whole, donated=(0,))
+
+    def _open(self) -> Any:
+        given = self.tokens, self._int32(), self._int32(self.tokens.shape[1])
+        return self.programs.get("open", opened, given, self.mesh.whole, donated=(0,))
+
+    def _copy(self, group: int) -> Any:
+        layers = self.plan.groups[group].layers
+        call = partial(copied, layers)
+        given = self.caches, self._int32(COPIES), self._int32(COPIES)
+        return self.programs.get(("copy", group), call, given, self._planes, donated=(0,))
+
+    @property
+    def _planes(self) -> Any:
+        """Where the caches are."""
+        return [tuple(plane.sharding for plane in planes) for planes in self.caches]
+
+    def _flat(self, fields: Any) -> Any:
+        return self._int32(sum(int(np.prod(shape)) for shape in fields.values()))
+
+    def _int32(self, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, np.int32, sharding=self.mesh.whole)
+
+    def _hidden(self, samples: int) -> Any:
+        facts: ModelFacts = self.facts
+        return jax.ShapeDtypeStruct((samples, facts.hidden_size), facts.dtype, sharding=self.mesh.whole)
+
+    # ---- steps
+
+    def execute(self, step: SchedulerOutput) -> Executed:
+        batch = self.batch
+        batch.apply(step)
+        self.host_rows.open(step)
+        for one in step.opened:
+            self.tokens = self._open()(self.tokens, np.int32(one.row), batch.tokens[one.row].copy())
+        for copy in step.copies:
+            for first in range(0, len(copy.sources), COPIES):
+                some = slice(first, first + COPIES)
+                padded = (_padded(ids[some], COPIES) for ids in (copy.sources, copy.targets))
+                self.caches = self._copy(copy.group)(self.caches, *padded)
+        write_drafts(step, batch.tokens)
+        return Executed(step, [(prepared, self._run(prepared)) for prepared in self.launches.of(step)])
+
+    def _run(self, prepared: Prepared) -> Any:
+        forward = self._forward(prepared.key)
+        self.caches, hidden = forward(self.model.values, self.caches, self.tokens, prepared.inputs)
+        return hidden
+
+    def sample(self, pending: Executed, masks: TokenMasks | None = None) -> Any:
+        step = pending.step
+        launches = [(prepared, hidden) for prepared, hidden in pending.launches if len(prepared.places)]
+        if not launches:
+            rows, _ = sampled_at(step)
+            return Ready(StepOutput(step.step, rows, rows, rows))
+        if masks is not None or self.host_rows.among(step.samples.tolist()):
+            return self._sampled_on_host(step, launches, masks)
+        drawn = []
+        for prepared, hidden in launches:
+            inputs = sample_inputs(prepared, self.batch, self.launches.width, self.launches.spare)
+            sample = self._sample(prepared.key.num_samples)
+            self.tokens, tokens = sample(self.model.values, self.tokens, hidden, inputs)
+            drawn.append((tokens, prepared.places))
+        return Drawn(step, drawn)
+
+    def _sampled_on_host(
+        self, step: SchedulerOutput, launches: Sequence[tuple[Prepared, Any]], masks: TokenMasks | None
+    ) -> Ready:
+        """Waits for the logits."""
+        logits = []
+        for prepared, hidden in launches:
+            made = self._logits(prepared.key.num_samples)(self.model.values, hidden)
+            logits.append(np.asarray(made)[prepared.places].astype(np.float32))
+        rows, positions = sampled_at(step)
+        sampled = self.sampler(np.concatenate(logits), self.batch, rows, positions, masks)
+        self.batch.tokens[rows, positions] = sampled.tokens
+        done = 0
+        for prepared, _ in launches:
+            number = len(prepared.places)
+            at = np.full(prepared.key.num_samples, self.launches.spare, np.int32)
+            ids = np.zeros(prepared.key.num_samples, np.int32)
+            at[prepared.places] = prepared.rows * self.launches.width + prepared.positions
+            ids[prepared.places] = sampled.tokens[done : done + number]
+            done += number
+            self.tokens = self._feed(prepared.key.num_samples)(self.tokens, at, ids)
+        return Ready(step_output(step, sampled))
+
+
+def _padded(ids: Array, size: int) -> Array:
+    result = np.zeros(size, np.int32)
+    result[: len(ids)] = ids
+    return result

@@ -1,0 +1,1 @@
+"""The environment in which platforms/tpu is tested, and what libtpu compiles there."""
