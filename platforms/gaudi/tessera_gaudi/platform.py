@@ -23,6 +23,7 @@ from tessera.platform import (
     Platform,
     PlatformError,
     Reason,
+    Scheme,
     ShapePolicy,
     StepRules,
     TorchCommunicator,
@@ -35,6 +36,7 @@ from tessera.platform import (
     vendor_object,
     vendor_op,
 )
+from tessera_gaudi import fp8
 from tessera_gaudi.attention import BLOCK, LEAST_BLOCK, FusedAttention
 from tessera_gaudi.graphs import HpuGraph
 from tessera_gaudi.ops import EXPERTS, EXPERTS_TAKES, MODES, NORM, ROTATE, Experts, RMSNorm, Rotary
@@ -90,7 +92,13 @@ class GaudiPlatform(Platform):
             rms_norm=RMSNorm(vendor_object(NORM)),
             rotary=Rotary(vendor_object(ROTATE), vendor_object(MODES)),
             experts=Experts(vendor_op(self.torch, EXPERTS, *EXPERTS_TAKES)),
+            linear=fp8.Linear(
+                vendor_op(self.torch, fp8.PRODUCT, *fp8.PRODUCT_TAKES), vendor_op(self.torch, fp8.CAST, *fp8.CAST_TAKES)
+            ),
         )
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        return fp8.on_device(scheme, str(self.torch.hpu.get_device_name()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         fused = vendor_object(ATTENTION)

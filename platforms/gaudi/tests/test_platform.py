@@ -101,10 +101,11 @@ def test_what_the_vendors_modules_lack_runs_on_the_reference_which_says_so():
     platform = Made(torch_with())
     assert platform.attention_backends() == ()
     found = platform.ops(REFERENCE)
-    assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts")} == {
+    assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts", "linear")} == {
         "rms_norm": "habana_frameworks.torch.hpex.normalization has no FusedRMSNorm here",
         "rotary": "habana_frameworks.torch.hpex.kernels has no RotaryPosEmbeddingMode here",
         "experts": "torch has no op hpu::mixture_of_experts here",
+        "linear": "torch has no op hpu::cast_to_fp8_v2 here",
     }
 
 
