@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.platforms.test_quantization import apart, scored
 from tests.gaudi.conftest import PLATFORM, python_path
 from tests.platforms.emulated import (
     Family,
@@ -85,6 +86,19 @@ def test_a_step_waits_for_nothing_but_tokens_of_the_step_before(chip: Any, famil
         chip.reset()
         answers(run, 60)
         assert set(chip.waits()) == {"an event"}
+
+
+@pytest.mark.parametrize("device", ["GAUDI2", "GAUDI3"])
+def test_fp8_products_are_the_reference_s(
+    chip: Any, family: Family, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HABANA_STAND_IN", device)
+    model, flags = family("llama"), {"dtype": "bfloat16", "quantization": "fp8"}
+    plain, expected = scored(model, "reference", dtype="bfloat16"), scored(model, "reference", **flags)
+    chip.reset()
+    found = scored(model, PLATFORM, **flags)
+    assert chip.ops()["hpu::fp8_gemm_v2"] == chip.ops()["hpu::cast_to_fp8_v2"] > 0
+    assert 0.8 < apart(found, plain) / apart(expected, plain) < 1.25
 
 
 def test_two_devices_answer_as_one(

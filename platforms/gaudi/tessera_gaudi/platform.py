@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from tessera.platform import (
     Platform,
     PlatformError,
     Reason,
+    Scheme,
     ShapePolicy,
     StepRules,
     TorchCommunicator,
@@ -35,6 +35,7 @@ from tessera.platform import (
     vendor_object,
     vendor_op,
 )
+from tessera_gaudi import fp8
 from tessera_gaudi.attention import BLOCK, LEAST_BLOCK, FusedAttention
 from tessera_gaudi.graphs import HpuGraph
 from tessera_gaudi.ops import EXPERTS, EXPERTS_TAKES, MODES, NORM, ROTATE, Experts, RMSNorm, Rotary
@@ -48,8 +49,8 @@ FEWEST_BLOCKS = 4
 """Columns of the narrowest block table that launches are compiled for."""
 
 ATTENTION = "habana_frameworks.torch.hpex.kernels:FusedSDPA"
-LAZY = "PT_HPU_LAZY_MODE"
-"""SynapseAI's environment variable: 1 collects ops into graphs, which HPU graphs need."""
+IS_LAZY = "habana_frameworks.torch.utils.internal:is_lazy"
+"""Whether SynapseAI collects ops into graphs, as it decided when it was imported."""
 
 
 class GaudiPlatform(Platform):
@@ -61,8 +62,6 @@ class GaudiPlatform(Platform):
     torch: Any = torch
 
     def enter_process(self, spec: WorkerSpec) -> None:
-        if not spec.shared:
-            os.environ.setdefault(LAZY, "1")
         try:
             import_module("habana_frameworks.torch")
         except ImportError as error:
@@ -90,7 +89,13 @@ class GaudiPlatform(Platform):
             rms_norm=RMSNorm(vendor_object(NORM)),
             rotary=Rotary(vendor_object(ROTATE), vendor_object(MODES)),
             experts=Experts(vendor_op(self.torch, EXPERTS, *EXPERTS_TAKES)),
+            linear=fp8.Linear(
+                vendor_op(self.torch, fp8.PRODUCT, *fp8.PRODUCT_TAKES), vendor_op(self.torch, fp8.CAST, *fp8.CAST_TAKES)
+            ),
         )
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        return fp8.on_device(scheme, str(self.torch.hpu.get_device_name()))
 
     def attention_backends(self) -> Sequence[AttentionBackend]:
         fused = vendor_object(ATTENTION)
@@ -103,8 +108,9 @@ class GaudiPlatform(Platform):
     def graph_runner(self, device: Device) -> GraphRunner | Reason:
         if graph_class(self.torch, "hpu") is None:
             return f"torch {self.torch.__version__} has no graphs for hpu"
-        if os.environ.get(LAZY) != "1":
-            return f"HPU graphs need {LAZY}=1"
+        is_lazy = vendor_object(IS_LAZY)
+        if isinstance(is_lazy, str) or not is_lazy():
+            return "HPU graphs need SynapseAI's lazy mode: start with PT_HPU_LAZY_MODE=1"
         return TorchGraphs(self.torch, device, lambda pool: HpuGraph(self.torch))
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy:
@@ -126,5 +132,4 @@ class GaudiPlatform(Platform):
 
 
 def _environment(rank: int, size: int) -> dict[str, str]:
-    own = {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
-    return {**own, LAZY: os.environ.get(LAZY, "1")}
+    return {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}

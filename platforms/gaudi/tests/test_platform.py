@@ -10,10 +10,7 @@ import pytest
 from tessera.platform import MemoryFigures, PlatformError, WorkerSpec
 from tessera.testing import REFERENCE
 from tessera_gaudi import ops
-from tessera_gaudi import platform as module
-from tessera_gaudi.platform import LAZY, GaudiPlatform
-
-ALONE = WorkerSpec(rank=0, world_size=1, devices=(0,))
+from tessera_gaudi.platform import GaudiPlatform
 
 
 class Made(GaudiPlatform):
@@ -72,13 +69,12 @@ def test_a_torch_without_devices_is_refused():
         Made(torch_with(count=0)).open(0)
 
 
-def test_workers_learn_their_rank_from_the_environment(monkeypatch):
-    monkeypatch.delenv(LAZY, raising=False)
+def test_workers_learn_their_rank_from_the_environment():
     first, second = GaudiPlatform().placement(SimpleNamespace(world_size=2))
     assert (first.devices, second.devices) == ((0,), (1,))
-    assert second.environment == {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", LAZY: "1"}
+    assert second.environment == {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
     (alone,) = GaudiPlatform().placement(SimpleNamespace(world_size=1))
-    assert alone.environment == {LAZY: "1"}
+    assert alone.environment == {}
 
 
 def test_without_the_vendors_modules_the_platform_says_what_to_install(monkeypatch):
@@ -87,29 +83,34 @@ def test_without_the_vendors_modules_the_platform_says_what_to_install(monkeypat
         GaudiPlatform().enter_process(WorkerSpec(rank=0, world_size=1, devices=(0,), shared=True))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_the_mode_is_chosen_only_where_the_process_is_ours(monkeypatch, shared):
-    monkeypatch.setenv(LAZY, "1")
-    monkeypatch.delenv(LAZY)
-    for name in ("habana_frameworks", "habana_frameworks.torch"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    GaudiPlatform().enter_process(WorkerSpec(rank=0, world_size=1, devices=(0,), shared=shared))
-    assert (module.os.environ.get(LAZY) == "1") is not shared
-
-
 def test_what_the_vendors_modules_lack_runs_on_the_reference_which_says_so():
     platform = Made(torch_with())
     assert platform.attention_backends() == ()
     found = platform.ops(REFERENCE)
-    assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts")} == {
+    assert {name: found[name].kernel.supports(None) for name in ("rms_norm", "rotary", "experts", "linear")} == {
         "rms_norm": "habana_frameworks.torch.hpex.normalization has no FusedRMSNorm here",
         "rotary": "habana_frameworks.torch.hpex.kernels has no RotaryPosEmbeddingMode here",
         "experts": "torch has no op hpu::mixture_of_experts here",
+        "linear": "torch has no op hpu::cast_to_fp8_v2 here",
     }
 
 
-def test_graphs_are_captured_without_a_pool_and_replayed_without_waiting(monkeypatch):
-    monkeypatch.setenv(LAZY, "1")
+@pytest.fixture
+def mode(monkeypatch):
+    """mode(lazy): what SynapseAI's modules say."""
+
+    def said(lazy):
+        for name in ("", ".torch", ".torch.utils"):
+            monkeypatch.setitem(sys.modules, f"habana_frameworks{name}", ModuleType(name))
+        monkeypatch.setitem(
+            sys.modules, "habana_frameworks.torch.utils.internal", SimpleNamespace(is_lazy=lambda: lazy)
+        )
+
+    return said
+
+
+def test_graphs_are_captured_without_a_pool_and_replayed_without_waiting(mode):
+    mode(True)
     said = []
     runner = Made(torch_with(said=said)).graph_runner(SimpleNamespace(synchronize=lambda: said.append("wait")))
     executable = runner.capture(None, lambda launch: said.append("forward") or "result", None, None)
@@ -118,9 +119,11 @@ def test_graphs_are_captured_without_a_pool_and_replayed_without_waiting(monkeyp
     assert said[-1] == ("replay", {"asynchronous": True})
 
 
-def test_why_there_are_no_graphs_is_said(monkeypatch):
-    monkeypatch.setenv(LAZY, "0")
-    assert Made(torch_with()).graph_runner(None) == "HPU graphs need PT_HPU_LAZY_MODE=1"
+def test_why_there_are_no_graphs_is_said(mode):
+    why = "HPU graphs need SynapseAI's lazy mode: start with PT_HPU_LAZY_MODE=1"
+    assert Made(torch_with()).graph_runner(None) == why
+    mode(False)
+    assert Made(torch_with()).graph_runner(None) == why
     assert Made(torch_with(graphs=False)).graph_runner(None) == "torch 2.10 has no graphs for hpu"
 
 

@@ -69,3 +69,34 @@ def mixture_of_experts(x, table, weights, w12, w3, permuted_weights, activation,
         share = (weights.float() * (table == number)).sum(-1, keepdim=True)
         total += share * F.linear(hidden, down).float()
     return total.to(x.dtype)
+
+
+@op(
+    "cast_to_fp8_v2(Tensor input, Tensor? scale=None, bool stochastic_rounding=False, bool is_amax=False, "
+    "ScalarType? dtype=None) -> (Tensor, Tensor)"
+)
+def cast_to_fp8_v2(x, scale=None, stochastic_rounding=False, is_amax=False, dtype=None):
+    assert (stochastic_rounding, is_amax, dtype) == (False, False, E4M3)
+    return (x.float() * scale).to(E4M3), torch.zeros(1)
+
+
+@op(
+    "fp8_gemm_v2(Tensor A, bool trans_A, Tensor B, bool trans_B, Tensor? D, ScalarType out_dtype, "
+    "Tensor? A_scale_inv=None, Tensor? B_scale_inv=None, Tensor? bias=None, bool accumulate=False) -> Tensor"
+)
+def fp8_gemm_v2(a, trans_a, b, trans_b, d, out_dtype, a_scale, b_scale, bias=None, accumulate=False):
+    """A [T, k] and B [n, k] in fp8; scales [T, 1] or [1], and [n] or [1]."""
+    assert (trans_a, trans_b, d, accumulate) == (False, True, None, False)
+    assert a.dtype == b.dtype == E4M3
+    assert a_scale.dtype == b_scale.dtype == torch.float32
+    assert a_scale.shape in ((len(a), 1), (1,))
+    assert b_scale.shape in ((len(b),), (1,))
+    made = _numbers(a) @ _numbers(b).T * a_scale * b_scale
+    return (made if bias is None else made + bias.float()).to(out_dtype)
+
+
+def _numbers(data):
+    """What bytes mean to the device: on Gaudi 2 those beyond 240 are no numbers."""
+    largest = 240.0 if torch.hpu.get_device_name() == "GAUDI2" else 448.0
+    wide = data.float()
+    return torch.where(wide.abs() > largest, torch.nan, wide)
