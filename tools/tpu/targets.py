@@ -39,11 +39,12 @@ from tessera_tpu.sampling import sample_fields, words
 
 TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
 LAYERS, ROWS, TOKENS, BLOCKS, MOST = 2, 64, 512, 2048, 8192
+VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128256, 4096, 14336, 32, 8, 128
 MODEL = MappingProxyType(
     {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
-        "intermediate_size": 14336, "num_hidden_layers": LAYERS, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
+        "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
         "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }
 )  # fmt: skip
@@ -83,7 +84,7 @@ class Compiled:
         return f"| {self.topology} | {self.chips} | {self.step} | {' | '.join(map(str, figures))} |"
 
 
-HEAD = (
+TABLE = (
     "| Topology | Chips | Step | Gflop | of products | MB read and written | MB temporary | All-reduces | Seconds |",
     "|---|---|---|---|---|---|---|---|---|",
 )
@@ -132,9 +133,9 @@ class Abstract:
         return jax.jit(call, donate_argnums=(1, 2), out_shardings=places).lower(*given).compile()
 
     def sample(self) -> Any:
-        hidden = jax.ShapeDtypeStruct((ROWS, MODEL["hidden_size"]), "bfloat16", sharding=self.mesh.whole)
+        hidden = jax.ShapeDtypeStruct((ROWS, HIDDEN), "bfloat16", sharding=self.mesh.whole)
         flat = self.ints(sum(map(prod, sample_fields(ROWS).values())))
-        bits = self.ints(ROWS, words(MODEL["vocab_size"]))
+        bits = self.ints(ROWS, words(VOCAB))
         given = self.values, self.ints(ROWS + 1, MOST + 1), hidden, flat, bits
         return jax.jit(self.model.sample, donate_argnums=1, out_shardings=self.mesh.whole).lower(*given).compile()
 
@@ -142,10 +143,8 @@ class Abstract:
 def products(key: LaunchKey) -> int:
     """Floating-point operations of the model's products in a launch, but the head. The last layer's are those of the
     tokens whose hidden states become logits, from its attention on."""
-    hidden, inner, dim = MODEL["hidden_size"], MODEL["intermediate_size"], MODEL["head_dim"]
-    heads, kv_heads = MODEL["num_attention_heads"], MODEL["num_key_value_heads"]
-    before = hidden * (heads + 2 * kv_heads) * dim
-    after = heads * dim * hidden + 3 * hidden * inner
+    before = HIDDEN * (HEADS + 2 * KV_HEADS) * DIM
+    after = HEADS * DIM * HIDDEN + 3 * HIDDEN * INNER
     return 2 * (LAYERS * key.tokens * before + ((LAYERS - 1) * key.tokens + key.num_samples) * after)
 
 
@@ -188,7 +187,7 @@ def check(found: Compiled, text: str, caches: int) -> None:
 
 
 def main() -> int:
-    print(*HEAD, sep="\n")
+    print(*TABLE, sep="\n")
     for topology in TOPOLOGIES:
         for chips in PLACES:
             for found in compile_for(topology, chips):

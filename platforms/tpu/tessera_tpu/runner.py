@@ -25,6 +25,7 @@ from tessera.platform import (
     ModelRunner,
     Progress,
     Ready,
+    RefusedError,
     RowLogprobs,
     RunnerServices,
     SchedulerOutput,
@@ -92,7 +93,7 @@ class JaxRunner(ModelRunner):
     """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
     [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
 
-    takes = frozenset({"drafts"})
+    takes = frozenset({"drafts", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
         self.services, self.mesh, self.kernels = services, mesh, kernels
@@ -103,6 +104,8 @@ class JaxRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
+        if services.features():
+            raise RefusedError("This platform does not run the part of a feature that computes in a model; remove it.")
         ops = compiled(services.reference())
         model = services.build_model(ops, [attention])
         services.accept(model.facts)
