@@ -34,6 +34,13 @@ def test_families_answer_as_the_reference(start: Any, expected: Any, name: str) 
     assert start(name).ask(questions, 10, ignore_eos=True) == expected(name, questions, 10)
 
 
+def test_kernels_answer_as_the_reference(start: Any, expected: Any) -> None:
+    """Gemma 2 has windows and a soft cap."""
+    questions = prompts(3, longest=40, seed=2)
+    run = start("gemma2", platform="InterpretedPlatform")
+    assert run.ask(questions, 6, ignore_eos=True) == expected("gemma2", questions, 6)
+
+
 def test_prompts_are_divided_where_a_step_ends(start: Any, expected: Any) -> None:
     questions = prompts(3, longest=90, seed=4)
     run = start(max_num_batched_tokens=24)

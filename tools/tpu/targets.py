@@ -44,8 +44,8 @@ MODEL = MappingProxyType(
     {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
         "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-        "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }
 )  # fmt: skip
 STEPS = {
