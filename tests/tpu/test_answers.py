@@ -13,7 +13,6 @@ from tests.engine.platforms.test_speculation import DRAFTS, speculating, verifie
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.tiny_models import text_of
-from tests.tpu.unwatched import UNWATCHED
 
 HOST = "tessera_tpu.platform:HostPlatform"
 FAMILIES = ("gemma2", "gemma3_text", "mixtral", "olmo2", "qwen2", "qwen3")
@@ -33,6 +32,13 @@ def test_tokens_are_the_references(start: Any, expected: Any, depth: int, params
 def test_families_answer_as_the_reference(start: Any, expected: Any, name: str) -> None:
     questions = prompts(4, seed=2)
     assert start(name).ask(questions, 10, ignore_eos=True) == expected(name, questions, 10)
+
+
+def test_kernels_answer_as_the_reference(start: Any, expected: Any) -> None:
+    """Gemma 2 has windows and a soft cap."""
+    questions = prompts(3, longest=40, seed=2)
+    run = start("gemma2", platform="InterpretedPlatform")
+    assert run.ask(questions, 6, ignore_eos=True) == expected("gemma2", questions, 6)
 
 
 def test_prompts_are_divided_where_a_step_ends(start: Any, expected: Any) -> None:
@@ -63,7 +69,7 @@ def test_drafts_change_no_token(start: Any, expected: Any, params: dict) -> None
     questions = prompts(6, seed=3)
     answers = expected("llama", questions, 20, **params)
     whole = [[*question, *answer] for question, answer in zip(questions, answers, strict=True)]
-    with speculating(start(speculative_config=DRAFTS, executor=UNWATCHED), whole) as run:
+    with speculating(start(speculative_config=DRAFTS), whole) as run:
         assert run.ask(questions, 20, ignore_eos=True, **params) == answers
         verified(run)
 
@@ -71,7 +77,7 @@ def test_drafts_change_no_token(start: Any, expected: Any, params: dict) -> None
 def test_rows_are_masked_as_on_the_reference(start: Any, family: Any) -> None:
     folder, found = family("llama"), []
     options = {"features": ["structured_outputs"], "tokenizer": str(folder)}
-    for run in (start(executor=UNWATCHED, **options), EngineRun(folder, "reference", **options)):
+    for run in (start(**options), EngineRun(folder, "reference", **options)):
         keys = [
             run.add(question, 12, seed=seed, structured_outputs={"regex": "[a-f]+[0-9]"} if seed % 2 else None)
             for seed, question in enumerate(prompts(5))
@@ -84,7 +90,7 @@ def test_rows_are_masked_as_on_the_reference(start: Any, family: Any) -> None:
 
 def test_log_probabilities_and_edits_are_the_references(start: Any, family: Any) -> None:
     found = []
-    for run in (start(executor=UNWATCHED), EngineRun(family("llama"), "reference")):
+    for run in (start(), EngineRun(family("llama"), "reference")):
         keys = [
             run.add(question, 5, seed=seed, logprobs=wanted, logit_bias={7: 3.0}, ignore_eos=True)
             for seed, (question, wanted) in enumerate(zip(prompts(3), (0, None, 4), strict=True))

@@ -11,7 +11,6 @@ import jax
 import pytest
 
 from tests.engine.platforms.test_tokens_on_every_platform import FILTERED, SAMPLED, prompts
-from tests.tpu.unwatched import UNWATCHED
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -35,7 +34,7 @@ def compiled() -> Iterator[list[str]]:
 def test_200_mixed_requests_take_at_most_twelve_programs(start: Any, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("TESSERA_CACHE", str(tmp_path))
     sizes = {"max_num_seqs": 32, "max_num_batched_tokens": 256, "kv_cache_memory_bytes": 1 << 23}
-    run, rng = start(executor=UNWATCHED, **sizes), random.Random(5)
+    run, rng = start(**sizes), random.Random(5)
     programs = run.executor.runner.programs
     warm = len(programs.made)
     with compiled() as events:

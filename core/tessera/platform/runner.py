@@ -199,8 +199,25 @@ class ModelRunner(ABC):
         main thread launches the next step."""
 
 
+class RowEdits(Protocol):
+    """Edits of the logits of one row, with the fields of the op edit_logits: token, until [E] int32, value [E] float32,
+    prefix [E, P] int32."""
+
+    @property
+    def token(self) -> Array: ...
+    @property
+    def value(self) -> Array: ...
+    @property
+    def until(self) -> Array: ...
+    @property
+    def prefix(self) -> Array: ...
+
+
 class RowSampling(Protocol):
-    """Sampling parameters by row, as host arrays."""
+    """Sampling parameters by row, as host arrays. seed [rows, 2] int32. logprobs int32: how many of the most likely
+    tokens are wanted beside the sampled one, -1 for no log probabilities. edits, masks, scored: of the rows that have
+    any: edits (logit_bias, bad words, min_tokens), the bits of allowed_token_ids as in TokenMasks, the tokens of
+    logprob_token_ids."""
 
     @property
     def temperature(self) -> Array: ...
@@ -212,6 +229,22 @@ class RowSampling(Protocol):
     def min_p(self) -> Array: ...
     @property
     def seed(self) -> Array: ...
+    @property
+    def presence_penalty(self) -> Array: ...
+    @property
+    def frequency_penalty(self) -> Array: ...
+    @property
+    def repetition_penalty(self) -> Array: ...
+    @property
+    def num_prompt_tokens(self) -> Array: ...
+    @property
+    def logprobs(self) -> Array: ...
+    @property
+    def edits(self) -> Mapping[int, RowEdits]: ...
+    @property
+    def masks(self) -> Mapping[int, Array]: ...
+    @property
+    def scored(self) -> Mapping[int, Array]: ...
 
 
 class InputBatch(Protocol):

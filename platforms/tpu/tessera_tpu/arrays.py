@@ -5,6 +5,7 @@ Core's model is traced as a function of JAX arrays: torchax makes each a torch t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,8 +42,10 @@ def as_jax(tensor: Tensor) -> Any:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Within it, torch's functions take tensors of as_torch()."""
-    with default_env(), torch.no_grad():
+    """Within it, torch's functions take tensors of as_torch(). The int64 that core's ops index with is int32 there,
+    which JAX would warn of each time."""
+    with default_env(), torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
         yield
 
 

@@ -35,8 +35,8 @@ BLOCK = 32
 
 
 class PagedAttention(AttentionBackend):
-    """kernels: what writes and attends. tables: cosines and sines, which layers share, by a name of their own. They are arguments of a program, as
-    weights are: within it they would be copied into each."""
+    """kernels: what writes and attends. tables: cosines and sines, which layers share, by a name of their own. They are
+    arguments of a program, as weights are: within it they would be copied into each."""
 
     name = "paged"
 

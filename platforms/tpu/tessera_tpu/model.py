@@ -13,7 +13,7 @@ from tessera.platform import CachePlan, Launch, LaunchKey, Model, OpSet, Tensor
 from tessera_tpu.arrays import as_jax, as_torch, traced
 from tessera_tpu.inputs import launch_fields, parts_of
 from tessera_tpu.plan import AttentionPlan, Rows, Tiles
-from tessera_tpu.sampling import drawn
+from tessera_tpu.sampling import DeviceSampler
 
 TILE = 32
 """Queries of a row that are computed together: those of a prompt share the keys that they read."""
@@ -58,12 +58,13 @@ class TracedModel:
 
     def forward(
         self, key: LaunchKey, plan: CachePlan, values: Sequence[Any], caches: Sequence[Any], tokens: Any, flat: Any
-    ) -> tuple[list[Any], Any]:
+    ) -> tuple[list[Any], Any, Any]:
         """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
-        the caches and the hidden states [S, hidden] after the final norm."""
+        the caches, the tokens with those that were given, and the hidden states [S, hidden] after the final norm."""
         parts = parts_of(flat, launch_fields(key, plan))
         known = tokens.reshape(-1)[parts["token_at"]]
         ids = jnp.where(parts["given"] < 0, known, parts["given"])
+        tokens = fed(tokens, parts["token_at"], ids)
         rows = Rows(*(parts[name] for name in ("row", "positions", "start", "count", "first")))
         width = 1 if key.kind == "decode" else key.width
         tiles = Tiles.of(rows, width, width if key.kind == "verify" else TILE)
@@ -76,19 +77,20 @@ class TracedModel:
             launch = _launch(key, ids, parts, [by_layer[layer] for layer in sorted(by_layer)])
             model = self.model
             hidden = model.finish(model.forward(model.embed(as_torch(ids)), launch, kept))
-            return kept, as_jax(hidden)
+            return kept, tokens, as_jax(hidden)
 
     def logits(self, values: Sequence[Any], hidden: Any) -> Any:
         """hidden [S, hidden] -> [S, vocab]."""
         with self._with(values):
             return as_jax(self.model.logits(as_torch(hidden)))
 
-    def sample(self, values: Sequence[Any], tokens: Any, hidden: Any, flat: Any) -> tuple[Any, Any]:
-        """flat: as sample_fields() says. Returns the tokens of all rows, with those that were drawn, and these [S]."""
+    def sample(
+        self, values: Sequence[Any], tokens: Any, hidden: Any, flat: Any, bits: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """hidden [S, hidden]. The rest, and what is returned: as in DeviceSampler."""
+        sampler = DeviceSampler(self.ops, self.model.facts.vocab_size)
         with self._with(values):
-            logits = as_jax(self.model.logits(as_torch(hidden)))
-            ids, feed = drawn(self.ops, self.model.facts.vocab_size, logits, flat)
-        return fed(tokens, feed, ids), ids
+            return sampler(as_jax(self.model.logits(as_torch(hidden))), tokens, flat, bits)
 
 
 def fed(tokens: Any, at: Any, ids: Any) -> Any:

@@ -1,11 +1,38 @@
-"""The op table: core's definitions, which XLA compiles and fuses as part of a step."""
+"""The op table: core's definitions, which XLA compiles and fuses as part of a step, and products of int8."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from tessera.platform import BoundOps, Device, Kernel, OpSet, replace
+import jax
+import jax.numpy as jnp
+
+from tessera.platform import (
+    ActSpec,
+    BoundOps,
+    Device,
+    Kernel,
+    LinearSpec,
+    OpSet,
+    Packed,
+    QuantSpec,
+    Reason,
+    Scheme,
+    Tensor,
+    replace,
+)
+from tessera_tpu.arrays import as_jax, as_torch
+
+_WEIGHT, _ACTIVATION = QuantSpec("int8", "channel"), ActSpec("int8", granularity="token")
+_LEAST, _LARGEST = 1e-12, 127
+
+
+def multiplied(scheme: Scheme) -> Scheme | Reason:
+    """The scheme, if a product of int8 computes it."""
+    if scheme.weight == _WEIGHT and scheme.activation == _ACTIVATION:
+        return scheme
+    return "it multiplies int8 weights that have a scale for each row, with activations rounded for each token"
 
 
 class Compiled(Kernel[Any]):
@@ -15,11 +42,45 @@ class Compiled(Kernel[Any]):
     def __init__(self, reference: Any) -> None:
         self.reference = reference
 
+    def supports(self, spec: Any) -> Reason | None:
+        return None
+
     def bind(self, spec: Any, ops: BoundOps, device: Device) -> Any:
         return partial(self.reference, spec)
+
+
+class Linear(Compiled):
+    """Weights in int8 are multiplied as such, into sums of 32 bits."""
+
+    def bind(self, spec: LinearSpec, ops: BoundOps, device: Device) -> Any:
+        if spec.scheme is None:
+            return super().bind(spec, ops, device)
+
+        def linear(x: Tensor, weight: Packed, *, out: Tensor | None = None) -> Tensor:
+            """x [T, k]; weight "weight" [n, k] int8, "scale" [n] float32, and "bias" [n] if the spec has one."""
+            bias = as_jax(weight["bias"]) if spec.bias else None
+            y = as_torch(product(as_jax(x), as_jax(weight["weight"]), as_jax(weight["scale"]), bias))
+            return y if out is None else out.copy_(y)
+
+        return linear
+
+    def supports(self, spec: LinearSpec) -> Reason | None:
+        said = None if spec.scheme is None else multiplied(spec.scheme)
+        return said if isinstance(said, str) else None
+
+
+def product(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
+    """x [T, k], rounded to int8 with a scale for each token; weight [n, k] int8 -> [T, n] of the dtype of x."""
+    wide = x.astype(jnp.float32)
+    step = jnp.maximum(jnp.abs(wide).max(-1, keepdims=True), _LEAST) / _LARGEST
+    rounded = jnp.clip(jnp.round(wide / step), -_LARGEST - 1, _LARGEST).astype(jnp.int8)
+    sums = jax.lax.dot_general(rounded, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+    result = sums.astype(jnp.float32) * step * scale
+    return (result if bias is None else result + bias.astype(jnp.float32)).astype(x.dtype)
 
 
 def compiled(reference: OpSet) -> OpSet:
     """core's table, with every plain op compiled."""
     plain = {name: op.reference for name in reference.names() if (op := reference[name]).reference is not None}
-    return replace(reference, **{name: Compiled(call) for name, call in plain.items()})
+    kernels: dict[str, Any] = {name: Compiled(call) for name, call in plain.items()}
+    return replace(reference, **{**kernels, "linear": Linear(plain["linear"])})

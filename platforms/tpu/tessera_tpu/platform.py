@@ -17,12 +17,15 @@ from tessera.platform import (
     Platform,
     PlatformError,
     Problem,
+    Reason,
     RunnerServices,
+    Scheme,
     WorkerSpec,
 )
 from tessera_tpu.device import JaxDevice
 from tessera_tpu.kernels import Pallas
 from tessera_tpu.mesh import DeviceMesh
+from tessera_tpu.ops import multiplied
 from tessera_tpu.paged import Kernels, Plain
 from tessera_tpu.runner import JaxRunner
 
@@ -71,6 +74,9 @@ class TpuPlatform(Platform):
         if not odd:
             return ()
         return [Problem(f"{odd[0]} key/value heads are not divisible by --tensor-parallel-size {ranks}; lower it.")]
+
+    def scheme(self, scheme: Scheme) -> Scheme | Reason:
+        return multiplied(scheme)
 
     def runner(self, services: RunnerServices) -> ModelRunner:
         mesh = DeviceMesh([cast(JaxDevice, device).device for device in services.devices])

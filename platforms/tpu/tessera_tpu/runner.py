@@ -25,6 +25,8 @@ from tessera.platform import (
     ModelRunner,
     Progress,
     Ready,
+    RefusedError,
+    RowLogprobs,
     RunnerServices,
     SchedulerOutput,
     StepOutput,
@@ -41,7 +43,8 @@ from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
 from tessera_tpu.paged import Kernels
 from tessera_tpu.programs import Programs
-from tessera_tpu.sampling import HostRows, sample_fields, sample_inputs
+from tessera_tpu.requests import Asking
+from tessera_tpu.sampling import sample_fields, words
 from tessera_tpu.shapes import bucketed
 
 COPIES = 16
@@ -57,38 +60,52 @@ class Executed:
 
 
 class Drawn:
-    """The output of a step whose tokens are on their way to the host. parts: the tokens of each launch, and which of
-    them were asked for."""
+    """The output of a step whose tokens are on their way to the host. parts: what each launch drew, as DeviceSampler
+    returns it, which of it was asked for, and how many alternatives each of these rows wants."""
 
-    def __init__(self, step: SchedulerOutput, parts: Sequence[tuple[Any, Array]]) -> None:
-        self.step, self.parts = step, parts
-        for tokens, _ in parts:
-            tokens.copy_to_host_async()
+    def __init__(self, step: SchedulerOutput, parts: Sequence[tuple[tuple[Any, ...], Array, Array]]) -> None:
+        self.step = step
+        self.parts = [
+            (drawn if logprobs.max() >= 0 else drawn[:1], places, logprobs) for drawn, places, logprobs in parts
+        ]
+        for drawn, _, _ in self.parts:
+            for array in drawn:
+                array.copy_to_host_async()
 
     def done(self) -> bool:
-        return all(tokens.is_ready() for tokens, _ in self.parts)
+        return all(array.is_ready() for drawn, _, _ in self.parts for array in drawn)
 
     def result(self) -> StepOutput:
-        tokens = np.concatenate([np.asarray(tokens)[places] for tokens, places in self.parts])
-        return step_output(self.step, HostSampled(tokens, []))
+        rows, _ = sampled_at(self.step)
+        tokens, logprobs, first = [], [], 0
+        for drawn, places, wanted in self.parts:
+            ids, *scores = (np.asarray(array)[places] for array in drawn)
+            tokens.append(ids)
+            for one, k in enumerate(wanted.tolist()):
+                if k >= 0:
+                    of, row = slice(one, one + 1), int(rows[first + one])
+                    logprobs.append(RowLogprobs(row, scores[0][of, : k + 1], scores[1][of, : k + 1], scores[2][of]))
+            first += len(places)
+        return step_output(self.step, HostSampled(np.concatenate(tokens), logprobs))
 
 
 class JaxRunner(ModelRunner):
     """mesh: of all devices. kernels: of attention. programs: what was compiled. caches: by layer, its planes. tokens
     [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding."""
 
-    takes = frozenset({"drafts"})
+    takes = frozenset({"drafts", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
         self.services, self.mesh, self.kernels = services, mesh, kernels
         self.programs = Programs(services.artifacts.folder("xla"))
-        self.host_rows = HostRows()
 
     # ---- start
 
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
+        if services.features():
+            raise RefusedError("This platform does not run the part of a feature that computes in a model; remove it.")
         ops = compiled(services.reference())
         model = services.build_model(ops, [attention])
         services.accept(model.facts)
@@ -99,6 +116,8 @@ class JaxRunner(ModelRunner):
         weights = services.load_weights(self._placed)
         self.model = TracedModel(model, services.reference(), [*weights, attention.tables])
         self.shapes = bucketed(config)
+        keys = self.shapes.keys()
+        self.samples = sorted({key.num_samples for key in keys})
         weight_bytes, workspace = nbytes(self.model.values), self._workspace()
         self.layouts = {cache.layer: cache.spec for cache in model.facts.caches}
         needs = tuple(self._needs(cache) for cache in model.facts.caches)
@@ -132,9 +151,8 @@ class JaxRunner(ModelRunner):
     def _workspace(self) -> int:
         """Bytes that a step takes beside weights and cache: logits in float32 three times, as filters sort them, and
         the widest activations."""
-        keys, tokens = self.shapes.keys(), max(self.shapes.prompt_tokens)
-        samples = max(key.num_samples for key in keys)
-        return 3 * 4 * samples * self.facts.vocab_size + 64 * tokens * self.facts.hidden_size
+        tokens = max(self.shapes.prompt_tokens)
+        return 3 * 4 * self.samples[-1] * self.facts.vocab_size + 64 * tokens * self.facts.hidden_size
 
     def allocate(self, plan: CachePlan) -> None:
         self.plan, self.batch = plan, self.services.input_batch(plan)
@@ -145,6 +163,11 @@ class JaxRunner(ModelRunner):
             layout = self.attention.kv_cache_layout(self.layouts[layer], group.block_size)
             shapes = [((group.num_blocks, *plane.shape), plane.dtype) for plane in layout.planes]
             self.caches.append(tuple(jnp.zeros(*one, device=self.mesh.planes) for one in shapes))
+        self.asking = Asking(self.batch, self.facts.vocab_size, self.launches.width, self.launches.spare)
+        self.any_token = {  # where no row has a mask, so that none is copied
+            samples: jnp.full((samples, words(self.facts.vocab_size)), -1, jnp.int32, device=self.mesh.whole)
+            for samples in self.samples
+        }
         self.tokens = jnp.zeros(self.batch.tokens.shape, jnp.int32, device=self.mesh.whole)
 
     def warm_up(self, report: Callable[[Progress], None]) -> None:
@@ -159,7 +182,7 @@ class JaxRunner(ModelRunner):
         """What compiles each program that a step may need."""
         keys = self.shapes.keys()
         yield from (partial(self._forward, key) for key in keys)
-        for samples in sorted({key.num_samples for key in keys}):
+        for samples in self.samples:
             yield from (partial(make, samples) for make in (self._sample, self._logits, self._feed))
         yield self._open
         yield from (partial(self._copy, number) for number in range(len(self.plan.groups)))
@@ -169,11 +192,12 @@ class JaxRunner(ModelRunner):
     def _forward(self, key: LaunchKey) -> Any:
         call = partial(self.model.forward, key, self.plan)
         given = self.model.values, self.caches, self.tokens, self._flat(launch_fields(key, self.plan))
-        places = self._planes, self.mesh.whole
-        return self.programs.get(("forward", key), call, given, places, donated=(1,))
+        places = self._planes, self.mesh.whole, self.mesh.whole
+        return self.programs.get(("forward", key), call, given, places, donated=(1, 2))
 
     def _sample(self, samples: int) -> Any:
-        given = self.model.values, self.tokens, self._hidden(samples), self._flat(sample_fields(samples))
+        inputs = self._flat(sample_fields(samples)), self._int32(samples, words(self.facts.vocab_size))
+        given = self.model.values, self.tokens, self._hidden(samples), *inputs
         return self.programs.get(("sample", samples), self.model.sample, given, self.mesh.whole, donated=(1,))
 
     def _logits(self, samples: int) -> Any:
@@ -214,7 +238,6 @@ class JaxRunner(ModelRunner):
     def execute(self, step: SchedulerOutput) -> Executed:
         batch = self.batch
         batch.apply(step)
-        self.host_rows.open(step)
         for one in step.opened:
             self.tokens = self._open()(self.tokens, np.int32(one.row), batch.tokens[one.row].copy())
         for copy in step.copies:
@@ -227,7 +250,7 @@ class JaxRunner(ModelRunner):
 
     def _run(self, prepared: Prepared) -> Any:
         forward = self._forward(prepared.key)
-        self.caches, hidden = forward(self.model.values, self.caches, self.tokens, prepared.inputs)
+        self.caches, self.tokens, hidden = forward(self.model.values, self.caches, self.tokens, prepared.inputs)
         return hidden
 
     def sample(self, pending: Executed, masks: TokenMasks | None = None) -> Any:
@@ -236,25 +259,27 @@ class JaxRunner(ModelRunner):
         if not launches:
             rows, _ = sampled_at(step)
             return Ready(StepOutput(step.step, rows, rows, rows))
-        if masks is not None or self.host_rows.among(step.samples.tolist()):
+        if any(self.asking.too_much(prepared.rows) for prepared, _ in launches):
             return self._sampled_on_host(step, launches, masks)
-        drawn = []
+        parts = []
         for prepared, hidden in launches:
-            inputs = sample_inputs(prepared, self.batch, self.launches.width, self.launches.spare)
-            sample = self._sample(prepared.key.num_samples)
-            self.tokens, tokens = sample(self.model.values, self.tokens, hidden, inputs)
-            drawn.append((tokens, prepared.places))
-        return Drawn(step, drawn)
+            asked, samples = self.asking.of(prepared, masks), prepared.key.num_samples
+            bits = self.any_token[samples] if asked.bits is None else asked.bits
+            given = self.model.values, self.tokens, hidden, asked.inputs, bits
+            self.tokens, drawn = self._sample(samples)(*given)
+            parts.append((drawn, prepared.places, asked.logprobs))
+        return Drawn(step, parts)
 
     def _sampled_on_host(
         self, step: SchedulerOutput, launches: Sequence[tuple[Prepared, Any]], masks: TokenMasks | None
     ) -> Ready:
-        """Waits for the logits."""
+        """By core's sampler, which waits for the logits and needs the tokens of all rows on the host."""
+        rows, positions = sampled_at(step)
+        self.batch.tokens[:] = np.asarray(self.tokens)
         logits = []
         for prepared, hidden in launches:
             made = self._logits(prepared.key.num_samples)(self.model.values, hidden)
             logits.append(np.asarray(made)[prepared.places].astype(np.float32))
-        rows, positions = sampled_at(step)
         sampled = self.sampler(np.concatenate(logits), self.batch, rows, positions, masks)
         self.batch.tokens[rows, positions] = sampled.tokens
         done = 0

@@ -89,11 +89,17 @@ def used(one: Batch, values: Any) -> Any:
     return np.asarray(values, np.float32)[np.asarray(one.plan.rows.row) < len(one.plan.rows.start)]
 
 
-@pytest.mark.parametrize("launch", list(LAUNCHES))
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+WINDOW, BOTH = {"window": 7}, {"window": 17, "softcap": 2.0}
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"window": 7}, {"window": 17, "softcap": 2.0}], ids=["all", "window", "window and cap"]
-)
+    ("launch", "dtype", "options"),
+    [
+        ("mixed", "float32", {}), ("mixed", "float32", WINDOW), ("mixed", "bfloat16", BOTH),
+        ("decode", "float32", WINDOW), ("decode", "float32", BOTH), ("decode", "bfloat16", {}),
+        ("verify", "float32", {}), ("verify", "bfloat16", BOTH),
+    ],
+)  # fmt: skip
 def test_kernels_compute_what_plain_jax_does_without_races(launch: str, dtype: str, options: dict) -> None:
     one = batch(LAUNCHES[launch], dtype=dtype)
     planes, found = computed(kernels.Pallas(ONE, RACES), one, **options)

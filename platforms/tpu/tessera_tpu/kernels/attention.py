@@ -89,7 +89,7 @@ def _tile(
             place = (step_of + step) * (width // size) + page
 
             @pl.when((place * size < end) & ((place + 1) * size > seen))
-            def _(place: Any = place, page: int = page) -> None:
+            def copy(place: Any = place, page: int = page) -> None:
                 block, at = tables[row[tile], place], pl.ds(page * size, size)
                 for which, (source, buffer) in enumerate(((keys, key_buffer), (values, value_buffer))):
                     do(pltpu.make_async_copy(source.at[block], buffer.at[slot, :, at], arrived.at[slot, which, page]))
@@ -99,12 +99,12 @@ def _tile(
     mixed[...] = jnp.zeros_like(mixed)
 
     @pl.when(steps > 0)
-    def _() -> None:
+    def begin_copying() -> None:
         each_page(0, lambda copy: copy.start())
 
     def compute(step: Any, _: Any) -> None:
         @pl.when(step + 1 < steps)
-        def _() -> None:
+        def copy_ahead() -> None:
             each_page(step + 1, lambda copy: copy.start())
 
         each_page(step, lambda copy: copy.wait())

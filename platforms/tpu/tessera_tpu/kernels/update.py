@@ -53,7 +53,7 @@ def _page(
     pairs = tuple(enumerate(((new_k, keys), (new_v, values))))
 
     @pl.when((end > begin) & (end - begin < size))
-    def _() -> None:
+    def read() -> None:
         copies = [
             pltpu.make_async_copy(plane.at[block[page]], buffer.at[which], arrived.at[which])
             for which, (_, plane) in pairs
@@ -64,7 +64,7 @@ def _page(
             copy.wait()
 
     @pl.when(end > begin)
-    def _() -> None:
+    def put() -> None:
         place = jax.lax.broadcasted_iota(jnp.int32, new_k.shape[1:], 1)
         copies = []
         for which, (new, plane) in pairs:

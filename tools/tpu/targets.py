@@ -1,0 +1,199 @@
+"""Compiles a step for TPUs that are not there, with libtpu: `python -m tools.tpu tools.tpu.targets`. For each topology,
+on one chip and on four, it compiles what the runner would for a decode step and for a step with prompts, checks what
+the compiler says of it, and prints a table.
+
+The model is abstract: it has the layers of Llama 3.1 8B, of which two are compiled, since all are alike."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import use_abstract_mesh
+
+from tessera.config import build_config
+from tessera.layers.build import TENSOR_GROUP
+from tessera.platform import Alone, CacheGroup, CachePlan, LaunchKey
+from tessera.runner.meta import MetaDevice, Shapes
+from tessera.runner.services import Services
+from tessera.testing import ReferencePlatform
+from tessera_tpu.attention import BLOCK, PagedAttention
+from tessera_tpu.inputs import launch_fields
+from tessera_tpu.kernels import Pallas
+from tessera_tpu.mesh import DeviceMesh
+from tessera_tpu.model import TracedModel
+from tessera_tpu.ops import compiled
+from tessera_tpu.sampling import sample_fields, words
+
+TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
+LAYERS, ROWS, TOKENS, BLOCKS, MOST = 2, 64, 512, 2048, 8192
+VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128256, 4096, 14336, 32, 8, 128
+MODEL = MappingProxyType(
+    {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
+        "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "max_position_embeddings": MOST, "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }
+)  # fmt: skip
+STEPS = {
+    "decode": LaunchKey("decode", ROWS, 1, 1, ROWS),
+    "prompts": LaunchKey("mixed", ROWS, TOKENS, 1, TOKENS),
+}
+PLACES = {1: ("decode", "prompts"), 4: ("decode",)}
+"""By number of chips, the steps that are compiled for them."""
+WORKSPACE = 96 << 20
+"""Bytes that a step of these may take beside weights and cache."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Of one chip. flops, nbytes: of a step, as the compiler counts them, without the kernels; expected: floating-point
+    operations of the model's products. temporary, donated: bytes of memory beside arguments and results, and of
+    results that take the memory of arguments."""
+
+    topology: str
+    chips: int
+    step: str
+    seconds: float
+    flops: float
+    expected: float
+    nbytes: float
+    temporary: int
+    donated: int
+    collectives: int
+
+    @property
+    def row(self) -> str:
+        figures = (
+            f"{self.flops / 1e9:.2f}", f"{self.expected / 1e9:.2f}", f"{self.nbytes / 1e6:.0f}",
+            f"{self.temporary / 1e6:.1f}", self.collectives, f"{self.seconds:.1f}",
+        )  # fmt: skip
+        return f"| {self.topology} | {self.chips} | {self.step} | {' | '.join(map(str, figures))} |"
+
+
+TABLE = (
+    "| Topology | Chips | Step | Gflop | of products | MB read and written | MB temporary | All-reduces | Seconds |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
+
+class Abstract:
+    """The model on a mesh, with shapes instead of weights."""
+
+    def __init__(self, mesh: DeviceMesh, folder: Path) -> None:
+        self.mesh = mesh
+        folder.joinpath("config.json").write_text(json.dumps(dict(MODEL)), encoding="utf-8")
+        config = build_config(
+            model=str(folder), platform="tessera.testing:ReferencePlatform", load_format="dummy",
+            skip_tokenizer_init=True, dtype="bfloat16",
+        )  # fmt: skip
+        device, platform = MetaDevice(ReferencePlatform().open(0)), ReferencePlatform()
+        services = Services(config, [device], {TENSOR_GROUP: Alone()}, platform, source=Shapes("bfloat16"))
+        self.attention = PagedAttention(Pallas(mesh))
+        model = services.build_model(compiled(services.reference()), [self.attention])
+        self.names: dict[int, str] = {}
+        weights = services.load_weights(self._named)
+        self.model = TracedModel(model, services.reference(), [*weights, self.attention.tables])
+        group = CacheGroup(tuple(range(LAYERS)), "paged", BLOCK, 0, BLOCKS)
+        self.plan = CachePlan((group,), ROWS, MOST)
+        layout = self.attention.kv_cache_layout(model.facts.caches[0].spec, BLOCK)
+        shapes = [((BLOCKS, *plane.shape), plane.dtype) for plane in layout.planes]
+        self.caches = [tuple(jax.ShapeDtypeStruct(*one, sharding=mesh.planes) for one in shapes) for _ in range(LAYERS)]
+        self.values = [self._struct(tensor) for tensor in self.model.tensors]
+
+    def _named(self, layer: str, part: str, tensor: Any) -> Any:
+        self.names[id(tensor)] = layer
+        return tensor
+
+    def _struct(self, tensor: Any) -> Any:
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.mesh.weight(self.names.get(id(tensor), "norm"), shape))
+
+    def ints(self, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, "int32", sharding=self.mesh.whole)
+
+    def forward(self, key: LaunchKey) -> Any:
+        fields = launch_fields(key, self.plan)
+        given = self.values, self.caches, self.ints(ROWS + 1, MOST + 1), self.ints(sum(map(prod, fields.values())))
+        places = [tuple(self.mesh.planes for _ in planes) for planes in self.caches], self.mesh.whole, self.mesh.whole
+        call = partial(self.model.forward, key, self.plan)
+        return jax.jit(call, donate_argnums=(1, 2), out_shardings=places).lower(*given).compile()
+
+    def sample(self) -> Any:
+        hidden = jax.ShapeDtypeStruct((ROWS, HIDDEN), "bfloat16", sharding=self.mesh.whole)
+        flat = self.ints(sum(map(prod, sample_fields(ROWS).values())))
+        bits = self.ints(ROWS, words(VOCAB))
+        given = self.values, self.ints(ROWS + 1, MOST + 1), hidden, flat, bits
+        return jax.jit(self.model.sample, donate_argnums=1, out_shardings=self.mesh.whole).lower(*given).compile()
+
+
+def products(key: LaunchKey) -> int:
+    """Floating-point operations of the model's products in a launch, but the head. The last layer's are those of the
+    tokens whose hidden states become logits, from its attention on."""
+    before = HIDDEN * (HEADS + 2 * KV_HEADS) * DIM
+    after = HEADS * DIM * HIDDEN + 3 * HIDDEN * INNER
+    return 2 * (LAYERS * key.tokens * before + ((LAYERS - 1) * key.tokens + key.num_samples) * after)
+
+
+def compile_for(topology: str, chips: int) -> Iterator[Compiled]:
+    """Raises AssertionError for what the runner relies on."""
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[:chips]
+    mesh = DeviceMesh(devices)
+    with tempfile.TemporaryDirectory() as folder, use_abstract_mesh(mesh.mesh.abstract_mesh):  # which kernels ask
+        abstract = Abstract(mesh, Path(folder))
+        caches = sum(prod(one.shape) * one.dtype.itemsize for planes in abstract.caches for one in planes)
+        for step in PLACES[chips]:
+            key = STEPS[step]
+            began = time.perf_counter()
+            program = abstract.forward(key)
+            seconds = time.perf_counter() - began
+            text, memory, cost = program.as_text(), program.memory_analysis(), program.cost_analysis()
+            found = Compiled(
+                topology, chips, step, seconds, cost["flops"], products(key) / chips, cost["bytes accessed"],
+                memory.temp_size_in_bytes, memory.alias_size_in_bytes,
+                len(re.findall(r"\ball-reduce(?:-start)?\(", text)),
+            )  # fmt: skip
+            check(found, text, caches // chips)
+            yield found
+        if topology == TOPOLOGIES[0]:
+            abstract.sample()
+
+
+def check(found: Compiled, text: str, caches: int) -> None:
+    what = f"{found.topology}, {found.chips} chips, {found.step}"
+    for kernel in ("ragged_paged_attention", "kv_update"):
+        number = len(re.findall(rf"%{kernel}[.\d]* = .*custom-call\(", text))
+        assert number == LAYERS, f"{what}: {number} calls of {kernel}, expected {LAYERS}"
+    kept = caches + 4 * (ROWS + 1) * (MOST + 1)  # and the tokens of all rows
+    assert found.donated >= kept, f"{what}: {found.donated} bytes are updated in place, of {kept}"
+    assert found.temporary < WORKSPACE, f"{what}: a step takes {found.temporary} bytes beside weights and cache"
+    assert 1.0 <= found.flops / found.expected < 1.1, (
+        f"{what}: {found.flops:.3g} operations, and products have {found.expected:.3g}"
+    )
+    assert (found.collectives > 0) == (found.chips > 1), f"{what}: {found.collectives} all-reduces"
+
+
+def main() -> int:
+    print(*TABLE, sep="\n")
+    for topology in TOPOLOGIES:
+        for chips in PLACES:
+            for found in compile_for(topology, chips):
+                print(found.row, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
