@@ -13,13 +13,15 @@ from tessera.text import IncrementalDetokenizer, StopChecker
 
 if TYPE_CHECKING:
     from tessera.step import PromptLogprobs, RowLogprobs
-    from tessera.text import Vocabulary
+    from tessera.text import StopStrings, Vocabulary
 
 
 class TextOutput:
-    """Detokenizes one completion and looks for its stop strings."""
+    """Detokenizes one completion and looks for its stop strings, `stops`, if it has any."""
 
-    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, prompt: Sequence[int], params: SamplingParams, stops: StopStrings | None
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(
             vocabulary,
             prompt,
@@ -27,7 +29,7 @@ class TextOutput:
             params.spaces_between_special_tokens,
             params.kept_special_tokens,
         )
-        self._checker = StopChecker(params.stop or (), params.include_stop_str_in_output) if params.stop else None
+        self._checker = None if stops is None else StopChecker(stops, params.include_stop_str_in_output)
         self._unarmed = params.min_tokens
 
     def append(self, tokens: Sequence[int]) -> tuple[str, int, str | None]:
@@ -62,7 +64,13 @@ class Completion:
     that were already computed when it started."""
 
     def __init__(
-        self, index: int, params: SamplingParams, vocabulary: Vocabulary | None, prompt: Sequence[int], arrival: float
+        self,
+        index: int,
+        params: SamplingParams,
+        vocabulary: Vocabulary | None,
+        prompt: Sequence[int],
+        arrival: float,
+        stops: StopStrings | None,
     ) -> None:
         self.index = index
         self.times = RequestMetrics(arrival=arrival)
@@ -73,7 +81,9 @@ class Completion:
         self.changed = False
         self._params = params
         self._vocabulary = vocabulary
-        self._text = TextOutput(vocabulary, prompt, params) if vocabulary is not None and params.detokenize else None
+        self._text: TextOutput | None = None
+        if vocabulary is not None and params.detokenize:
+            self._text = TextOutput(vocabulary, prompt, params, stops)
         self._pieces: list[str] = []
         self._logprobs: list[Mapping[int, Logprob]] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
@@ -148,6 +158,7 @@ class RequestState:
         requests: list[Request],
         completions: list[Completion],
         prompt_logprobs: PromptLogprobsBuffer | None,
+        stops: StopStrings | None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -155,6 +166,7 @@ class RequestState:
         self.requests = requests
         self.completions = completions
         self.prompt_logprobs = prompt_logprobs
+        self.stops = stops
         self.num_cached_tokens = 0
         self.error: TesseraError | None = None
         self.given = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from tessera.arrays import Array
 from tessera.errors import RequestError
 from tessera.request import Request
 from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from tessera.text import StopStrings
 
 if TYPE_CHECKING:
     from tessera.config import EngineConfig, ModelConfig
@@ -26,12 +28,13 @@ UNSEEDED = 1 << 63
 @dataclass(frozen=True)
 class Prompt:
     """A checked prompt. text: None if it was given as ids. ids: [tokens] int32. max_tokens: per completion, limited by
-    the context length. params: as the engine takes them."""
+    the context length. params: as the engine takes them. stops: the stop strings of params, if it has any."""
 
     text: str | None
     ids: Array
     max_tokens: int
     params: SamplingParams
+    stops: StopStrings | None = None
 
 
 class InputProcessor:
@@ -47,10 +50,12 @@ class InputProcessor:
         self._max_model_len = max_model_len
         self._random = np.random.default_rng(config.seed)
         self._next_key = 0
+        self._stops: WeakValueDictionary[Sequence[str], StopStrings] = WeakValueDictionary()
+        """Those of the requests in progress, which often have the same."""
 
     def prepare(self, ids: Sequence[int], params: SamplingParams, *, text: str | None) -> Prompt:
         """Checks a prompt against every limit. text: the text that the ids come from, if any. params: without
-        bad_words; see with_bad_words(). Raises RequestError. Changes no state, so it may run on another thread."""
+        bad_words; see with_bad_words(). Raises RequestError. May run on another thread."""
         if params.stop and self._vocabulary is None:
             raise RequestError(
                 "No tokenizer is loaded (skip_tokenizer_init), so stop strings cannot be found.", param="stop"
@@ -62,7 +67,7 @@ class InputProcessor:
             )
         checked = self._checked(ids)
         max_tokens = self._bounded(checked.size, params.max_tokens)
-        return Prompt(text, checked, max_tokens, resolved(params, self._model))
+        return Prompt(text, checked, max_tokens, resolved(params, self._model), self._stop_strings(params))
 
     def requests(
         self, prompt: Prompt, request_id: str, *, arrival: float, priority: int, cache_salt: str, tenant: str = "",
@@ -118,6 +123,15 @@ class InputProcessor:
         if max_tokens > room:
             raise self._over_context(num_prompt_tokens, max_tokens)
         return max_tokens
+
+    def _stop_strings(self, params: SamplingParams) -> StopStrings | None:
+        if not params.stop or not params.detokenize:
+            return None
+        stops = tuple(params.stop)
+        found = self._stops.get(stops)
+        if found is None:
+            found = self._stops[stops] = StopStrings(stops)
+        return found
 
     def _over_context(self, num_prompt_tokens: int, max_tokens: int) -> RequestError:
         return RequestError(
