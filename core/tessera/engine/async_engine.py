@@ -23,7 +23,7 @@ from tessera.errors import EngineDeadError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
-from tessera.sampling_params import SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
 from tessera.text import Tokenizer, Vocabulary
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "The engine was shut down."
 LONG_PROMPT = 4096  # token ids; a prompt of at least this length is checked on another thread
+LONG_LISTS = 4096  # the same for the characters and ids in a request's parameters
 
 
 @dataclass(frozen=True)
@@ -152,15 +153,20 @@ class AsyncEngine:
         TextWorkerError."""
         text = prompt if isinstance(prompt, str) else None
         ids = prompt if not isinstance(prompt, str) else await self._encoded(prompt, add_special_tokens)
+        words: list[list[int]] = []
         if params.bad_words:
             if self.text is None:
                 raise no_bad_words()
-            params = with_bad_words(params, await self.text.encode(bad_word_texts(params), False))
+            words = await self.text.encode(bad_word_texts(params), False)
         if self.text is not None:
             await self.text.check_grammar(params)
-        if len(ids) < LONG_PROMPT:
-            return self._front.prepare(ids, params, text=text)
-        return await asyncio.to_thread(self._front.prepare, ids, params, text=text)
+
+        def check() -> Prompt:
+            return self._front.prepare(ids, with_bad_words(params, words) if words else params, text=text)
+
+        if len(ids) < LONG_PROMPT and _length(params) < LONG_LISTS:
+            return check()
+        return await asyncio.to_thread(check)
 
     async def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
         if self.text is None:
@@ -276,6 +282,13 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(self._error)
+
+
+def _length(params: SamplingParams) -> int:
+    """Characters and ids that checking the parameters reads."""
+    stops = sum(map(len, params.stop or ()))
+    words = MAX_BAD_WORD_TOKENS * (len(params.bad_words or ()) + len(params.bad_words_ids or ()))
+    return stops + words + len(params.allowed_token_ids or ())
 
 
 def _ignore(progress: Progress) -> None:

@@ -3,18 +3,17 @@ and makes one request, with its seed, per completion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-import msgspec
 import numpy as np
 
 from tessera.arrays import Array
 from tessera.errors import RequestError
 from tessera.request import Request
-from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from tessera.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams, changed
 from tessera.text import StopStrings
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class InputProcessor:
         """One request for each of the params.n completions. They share the prompt of the first one, and only the first
         one computes prompt_logprobs. Without a tenant, cache_salt stands for it."""
         first, params = self._next_key, prompt.params
-        others = params if params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None)
+        others = params if params.prompt_logprobs is None else changed(params, prompt_logprobs=None)
         self._next_key += params.n
         return [
             Request(
@@ -167,15 +166,16 @@ def resolved(params: SamplingParams, model: ModelConfig) -> SamplingParams:
     _check_ids("logit_bias", params.logit_bias or (), vocab)
     _check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab)
     _check_ids("logprob_token_ids", params.logprob_token_ids or (), vocab)
-    _check_ids("bad_words_ids", (token for word in params.bad_words_ids or () for token in word), vocab)
-    changed: dict[str, Any] = {}
+    for word in params.bad_words_ids or ():
+        _check_ids("bad_words_ids", word, vocab)
+    fields: dict[str, Any] = {}
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(params, name)
         if asked is not None and not (name == "logprobs" and params.logprob_token_ids):
             check_logprobs(name, asked, model)
         if asked == -1:
-            changed[name] = vocab
-    return msgspec.structs.replace(params, **changed) if changed else params
+            fields[name] = vocab
+    return changed(params, **fields) if fields else params
 
 
 def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
@@ -189,7 +189,9 @@ def check_logprobs(name: str, asked: int, model: ModelConfig) -> None:
         )
 
 
-def _check_ids(name: str, ids: Iterable[int], vocab: int) -> None:
+def _check_ids(name: str, ids: Collection[int], vocab: int) -> None:
+    if not ids or (min(ids) >= 0 and max(ids) < vocab):
+        return
     for token in ids:
         if not 0 <= token < vocab:
             raise RequestError(
@@ -208,7 +210,7 @@ def with_bad_words(params: SamplingParams, tokens: Sequence[Sequence[int]]) -> S
     RequestError."""
     forms = zip(tokens[::2], tokens[1::2], strict=True)
     words = [ids for plain, spaced in forms for ids in _forms(plain, spaced)]
-    return msgspec.structs.replace(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
+    return changed(params, bad_words=None, bad_words_ids=(*words, *(params.bad_words_ids or ())))
 
 
 def _forms(plain: Sequence[int], spaced: Sequence[int]) -> Iterator[list[int]]:

@@ -128,6 +128,7 @@ class StoredAnswer(ChatAnswer):
     ) -> None:
         super().__init__(context, request, run)
         self._store = store
+        self._assembly = context.assembly
         self._tenant = tenant
         self._parts: list[_Parts] = [_Parts() for _ in range(run.generation.num_choices)]
 
@@ -157,8 +158,10 @@ class StoredAnswer(ChatAnswer):
         return choice
 
     async def _keep(self, completion: ChatCompletion) -> None:
-        shown = {**msgspec.to_builtins(completion), "metadata": self._request.metadata or {}}
-        kept = {"completion": shown, "messages": _messages(self._request, completion.id)}
+        pieces = await self._assembly.encode(completion)
+        metadata = msgspec.json.encode(self._request.metadata or {})
+        shown = b"".join((*pieces[:-1], b',"metadata":', metadata, pieces[-1]))
+        kept = {"completion": msgspec.Raw(shown), "messages": _messages(self._request, completion.id)}
         await self._store.put("chat", completion.id, self._tenant, kept)
 
 

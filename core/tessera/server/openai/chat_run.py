@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Scope
@@ -23,6 +23,7 @@ from tessera.server.openai.sampling import check_alternatives, check_common, own
 from tessera.server.openai.structured import check_structured, structured_outputs
 from tessera.server.openai.tools import ToolUse, check_tools, grammar_of, tool_use
 
+T = TypeVar("T")
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -90,10 +91,14 @@ class ChatRun:
         async for _, output in self.generation.outputs():
             yield [(answer, self._readers[answer.index].read(answer)) for answer in output.outputs]
 
-    async def whole(self) -> list[tuple[CompletionOutput, Message]]:
-        """All choices, once all have ended."""
+    async def whole(self, assemble: Callable[[Sequence[tuple[CompletionOutput, Message]]], T]) -> T:
+        """What `assemble` makes of all choices, once all have ended. It runs on another thread if they are large."""
         answers = await collect(self.generation)
-        return [(answer, Message.of(self._readers[index].read(answer))) for index, answer in enumerate(answers)]
+
+        def read() -> T:
+            return assemble([(answer, Message.of(self._readers[answer.index].read(answer))) for answer in answers])
+
+        return await self.generation.assembled(answers, read)
 
     def finish_reason(self, answer: CompletionOutput) -> str | None:
         """As OpenAI says it: calls that the model chose to make, or had to choose from, are why it stopped."""
