@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.server.assembly import SLICE, encoded
+from tessera.server.assembly import SLICE, encoded, taken
 from tessera.server.openai.logprobs import LogprobWriter
 from tessera.server.openai.protocol import (
     AnswerMessage,
@@ -48,6 +48,8 @@ def test_pieces_join_to_what_msgspec_encodes(tokens: int, ids: Any, choices: int
         system_fingerprint="f", prompt_logprobs=[None] * tokens,
     )  # fmt: skip
     assert b"".join(encoded(whole)) == msgspec.json.encode(whole)
+    made = taken(list(whole.choices))
+    assert b"".join(encoded(msgspec.structs.replace(whole, choices=[]), choices=made)) == msgspec.json.encode(whole)
 
 
 def test_no_piece_holds_more_than_a_slice_of_a_list() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
@@ -65,36 +65,50 @@ def _width(values: Sequence[Any]) -> int:
     return len(last) if isinstance(last, dict) else 1
 
 
-def encoded(value: Any) -> Iterator[bytes]:
-    """The JSON of a value, in pieces that are quick to encode."""
+def taken(values: list[T]) -> Iterator[T]:
+    """The elements of a list, which loses each as it is read: what is very large is freed bit by bit, too."""
+    values.reverse()
+    while values:
+        yield values.pop()
+
+
+def encoded(value: Any, **lists: Iterator[Large]) -> Iterator[bytes]:
+    """The JSON of a value, in pieces that are quick to encode. lists: the elements of its empty lists, by field, which
+    are made one after the other so that they are never all in memory."""
     if isinstance(value, Large):
-        yield from _fields(value)
+        yield from _fields(value, lists)
     elif isinstance(value, list) and len(value) > 0:
         yield from _elements(value)
     else:
         yield msgspec.json.encode(value)
 
 
-def _fields(value: Large) -> Iterator[bytes]:
+def _fields(value: Large, lists: Mapping[str, Iterator[Large]]) -> Iterator[bytes]:
     before = b"{"
     for field in msgspec.structs.fields(value):
         member = getattr(value, field.name)
         if member is not msgspec.UNSET:
             yield before + msgspec.json.encode(field.encode_name) + b":"
-            yield from encoded(member)
+            yield from _large_elements(lists[field.name]) if field.name in lists else encoded(member)
             before = b","
     yield b"}"
 
 
 def _elements(values: list[Any]) -> Iterator[bytes]:
-    before = b"["
     if isinstance(values[0], Large):
-        for value in values:
-            yield before
-            yield from encoded(value)
-            before = b","
-    else:
-        for start in range(0, len(values), SLICE):
-            yield before + msgspec.json.encode(values[start : start + SLICE])[1:-1]
-            before = b","
+        yield from _large_elements(values)
+        return
+    before = b"["
+    for start in range(0, len(values), SLICE):
+        yield before + msgspec.json.encode(values[start : start + SLICE])[1:-1]
+        before = b","
     yield b"]"
+
+
+def _large_elements(values: Iterable[Large]) -> Iterator[bytes]:
+    before = b"["
+    for value in values:
+        yield before
+        yield from encoded(value)
+        before = b","
+    yield b"]" if before == b"," else b"[]"

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from tessera.parsing.response import CallArguments, CallBegin, Content, Event, Message, Reasoning
 from tessera.request import CompletionOutput
-from tessera.server.assembly import encoded
+from tessera.server.assembly import encoded, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.chat_run import ChatRun
 from tessera.server.openai.decode import CHAT, GENERATION, Envelope, RequestDecoder
@@ -101,13 +101,12 @@ class ChatAnswer:
         vocab_size = context.engine.config.model.vocab_size
         self._logprobs = LogprobWriter(names, shown_alternatives(request, request.top_logprobs, vocab_size))
 
-    async def whole(self) -> ChatCompletion:
+    async def whole(self) -> list[bytes]:
         return await self._run.whole(self._assembled)
 
-    def _assembled(self, answers: Sequence[tuple[CompletionOutput, Message]]) -> ChatCompletion:
-        return self._completion(
-            [self._choice(index, answer, message) for index, (answer, message) in enumerate(answers)]
-        )
+    def _assembled(self, answers: list[tuple[CompletionOutput, Message]]) -> list[bytes]:
+        choices = (self._choice(answer.index, answer, message) for answer, message in taken(answers))
+        return list(encoded(self._completion([]), choices=choices))
 
     def _completion(self, choices: list[ChatChoice]) -> ChatCompletion:
         return ChatCompletion(

@@ -14,6 +14,7 @@ from tessera.errors import RequestError
 from tessera.parsing.response import Event, Message
 from tessera.request import CompletionOutput
 from tessera.sampling_params import ReasoningParams, SamplingParams, StructuredOutputsParams
+from tessera.server.assembly import taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.answers import AnswerReader, FormatReader, PlainReader
 from tessera.server.openai.generation import Generation, Identity, Prompt, collect
@@ -91,12 +92,13 @@ class ChatRun:
         async for _, output in self.generation.outputs():
             yield [(answer, self._readers[answer.index].read(answer)) for answer in output.outputs]
 
-    async def whole(self, assemble: Callable[[Sequence[tuple[CompletionOutput, Message]]], T]) -> T:
+    async def whole(self, assemble: Callable[[list[tuple[CompletionOutput, Message]]], T]) -> T:
         """What `assemble` makes of all choices, once all have ended. It runs on another thread if they are large."""
         answers = await collect(self.generation)
 
         def read() -> T:
-            return assemble([(answer, Message.of(self._readers[answer.index].read(answer))) for answer in answers])
+            messages = [Message.of(self._readers[answer.index].read(answer)) for answer in answers]
+            return assemble(list(zip(taken(answers), messages, strict=True)))
 
         return await self.generation.assembled(answers, read)
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope
 
 from tessera.request import CompletionOutput
-from tessera.server.assembly import encoded
+from tessera.server.assembly import encoded, taken
 from tessera.server.context import ServerContext
 from tessera.server.openai.decode import COMPLETIONS, GENERATION, Envelope, RequestDecoder
 from tessera.server.openai.generation import (
@@ -133,18 +133,20 @@ class CompletionAnswer:
         writer = LogprobWriter(names, alternatives)
         self._logprobs = [ChoiceLogprobs(writer) for _ in range(generation.num_choices)]
 
-    async def whole(self) -> Completion:
+    async def whole(self) -> list[bytes]:
         answers = await collect(self._generation)
 
-        def assemble() -> Completion:
-            return Completion(
+        def assemble() -> list[bytes]:
+            choices = (self._choice(index, answer) for index, answer in enumerate(taken(answers)))
+            completion = Completion(
                 id=self._identity.id,
                 created=self._identity.created,
                 model=self._identity.model,
-                choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
+                choices=[],
                 usage=self._generation.usage(),
                 system_fingerprint=self._generation.fingerprint,
             )
+            return list(encoded(completion, choices=choices))
 
         return await self._generation.assembled(answers, assemble)
 

@@ -220,9 +220,9 @@ async def collect(generation: Generation) -> list[CompletionOutput]:
 
 
 class Answer(Protocol):
-    """The answer to a valid request."""
+    """The answer to a valid request, as a struct or as pieces of its JSON."""
 
-    async def whole(self) -> msgspec.Struct: ...
+    async def whole(self) -> msgspec.Struct | list[bytes]: ...
 
 
 @runtime_checkable
@@ -254,7 +254,8 @@ class GenerationEndpoint:
         if isinstance(answer, StreamedAnswer) and answer.stream:
             await send_events(send, answer.events(), answer.wire)
         else:
-            await send_json(send, await self._assembly.encode(await answer.whole()))
+            whole = await answer.whole()
+            await send_json(send, whole if isinstance(whole, list) else await self._assembly.encode(whole))
 
 
 # ---- the chunks of a stream ------------------------------------------------------------------------------------------
