@@ -19,7 +19,8 @@ from tessera.engine.messages import AbortRequests, AddRequests, EngineInfo, Repo
 from tessera.engine.metrics import EngineMetrics
 from tessera.engine.spawn import EngineLife, SpawnedEngine
 from tessera.engine.supervisor import Charge, Supervisor
-from tessera.errors import EngineDeadError, RequestError
+from tessera.engine.trials import Trials
+from tessera.errors import EngineDeadError, FatalRequestError, RequestError
 from tessera.log import about
 from tessera.platform.runner import Progress
 from tessera.request import RequestOutput
@@ -70,6 +71,7 @@ class AsyncEngine:
         self._front = FrontEnd(config, self.tokenizer, max_model_len=config.model.max_model_len)
         self._wakes: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count()
+        self._trials = Trials()
         self._error: str | None = None
         self._over = False
 
@@ -132,7 +134,8 @@ class AsyncEngine:
         )  # fmt: skip
         wake = self._wakes[request_id] = asyncio.Event()
         try:
-            self._supervisor.life.send(AddRequests(state.requests))
+            if self._trials.admits(state):
+                self._supervisor.life.send(AddRequests(state.requests))
             finished = False
             while not finished:
                 output = state.take()
@@ -231,11 +234,17 @@ class AsyncEngine:
 
     # ---- called by the supervisor -------------------------------------------
 
-    def _lost(self, cause: str) -> None:
-        """The engine ended. Requests with partial output fail; the others wait for the next engine."""
+    def _lost(self, cause: str) -> bool:
+        """The engine ended. Requests with partial output fail; the others wait for the next engine. Returns whether one
+        was to blame, which fails too."""
+        ran = self._error is None  # else it died while it started
         self._error = cause
         self._front.metrics.engine_lost()
+        guilty = self._trials.lost(self._front.replay()) if ran else None
+        if guilty is not None:
+            self._end_guilty(guilty, cause)
         self._wake(self._front.lose(lambda: EngineDeadError(cause), time.monotonic()))
+        return guilty is not None
 
     def _found(self, info: EngineInfo) -> None:
         """A new engine is ready and gets the requests that waited for it."""
@@ -246,8 +255,18 @@ class AsyncEngine:
         self._front.metrics.replayed_requests += len(states)
         for state in states:
             log.info("replayed", extra=about(state.request_id))
+        self._replay(self._trials.replay(states))
+
+    def _end_guilty(self, state: RequestState, cause: str) -> None:
+        log.error("engines died each time they ran this request, so it ends", extra=about(state.request_id))
+        error = FatalRequestError(f"Engines died each time they ran this request, so it is not run again. {cause}")
+        key = self._front.unfinished(state)[0].key
+        self._wake(self._front.fail(key, error, time.monotonic()).changed)
+
+    def _replay(self, states: Iterable[RequestState]) -> None:
         requests = [request for state in states for request in self._front.unfinished(state)]
-        self._supervisor.life.send(AddRequests(requests, replayed=True))
+        if requests:
+            self._supervisor.life.send(AddRequests(requests, replayed=True))
 
     def _given_up(self, cause: str) -> None:
         """There will be no other engine: all requests fail."""
@@ -264,6 +283,7 @@ class AsyncEngine:
             self._apply(self._front.fail(refusal.key, refusal.failure.error(), now))
         if answer.outputs is not None:
             self._apply(self._front.update(answer.outputs, now))
+        self._replay(self._trials.go_on())
 
     def _apply(self, update: Update) -> None:
         self._abort(update.abort)

@@ -182,6 +182,11 @@ class RequestState:
     def finished(self) -> bool:
         return self.num_unfinished == 0
 
+    @property
+    def num_made(self) -> int:
+        """Tokens of all completions so far."""
+        return sum(len(completion.token_ids) for completion in self.completions)
+
     def take(self) -> RequestOutput | None:
         """The next output, as output_kind says, or None if there is none yet. Raises the error that ended the
         request."""

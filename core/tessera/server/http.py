@@ -18,6 +18,7 @@ from tessera.errors import (
     AuthenticationError,
     EngineDeadError,
     EngineStepError,
+    FatalRequestError,
     OverloadedError,
     RequestError,
     TesseraError,
@@ -27,9 +28,10 @@ from tessera.server.unserved import why_not
 REQUEST_ID = "tessera.request_id"
 """The key under which the ASGI scope of a request holds its id."""
 
-# The first three are errors that a client cannot fix; their cause is in the log.
+# The first four are errors that a client cannot fix; their cause is in the log.
 _ENGINE_DEAD = "The engine is not running."
 _ENGINE_FAILED = "The engine could not compute this request."
+_FATAL = "The engine died each time it ran this request, which is not run again; do not send it again."
 _SERVER_FAILED = "The server failed while handling this request; see its log."
 _NO_ROUTE = "No such route. OpenAI's routes begin with /v1 and have no slash at the end."
 _HTTP_MESSAGES = {404: _NO_ROUTE, 405: "This route does not support this method."}
@@ -142,6 +144,8 @@ def detail_of(error: Exception) -> ErrorDetail:
         return ErrorDetail(_ENGINE_DEAD, error.kind, None, error.code)
     if isinstance(error, EngineStepError):
         return ErrorDetail(_ENGINE_FAILED, error.kind, None, error.code)
+    if isinstance(error, FatalRequestError):
+        return ErrorDetail(_FATAL, error.kind, None, error.code)
     if isinstance(error, TesseraError) and (error.status < 500 or isinstance(error, OverloadedError)):
         return ErrorDetail(error.message[:_MAX_MESSAGE_CHARS], error.kind, error.param, error.code)
     return ErrorDetail(_SERVER_FAILED, "internal_error", None, None)
@@ -158,6 +162,8 @@ def error_response(error: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status in _RETRIED:
         headers["Retry-After"] = _RETRY_SECONDS
+    if isinstance(error, FatalRequestError):
+        headers["X-Should-Retry"] = "false"  # which OpenAI's and Anthropic's clients follow
     return Response(body_of(error), status, headers, media_type="application/json")
 
 
